@@ -18,7 +18,7 @@ from setuptools.dist import Distribution
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 
-from djinn_lab.native.building import Builder, BuildFailed, Wanted  # noqa: E402
+from djinn_lab.native.building import Builder, BuildFailed, WantedBuild  # noqa: E402
 from djinn_lab.native.compiler import find_compiler  # noqa: E402
 from djinn_lab.native.extensions import EXTENSIONS  # noqa: E402
 from djinn_lab.native.places import BUILT  # noqa: E402
@@ -29,7 +29,7 @@ PACKAGE = HERE / "djinn_lab"
 TARGET = environment_target()
 COMPILER = find_compiler() if TARGET.has_python_headers else None
 WANTED = [
-    Wanted(extension, extension.variant())
+    WantedBuild(extension, extension.variant())
     for extension in EXTENSIONS.values()
     if units(extension, PACKAGE) and (TARGET.torch is not None or not extension.needs_torch)
 ]

@@ -16,7 +16,7 @@ from benchmarks.bench import Bench
 from benchmarks.decode_programs import Decoder
 from benchmarks.figures import OURS, Figure, Goal, figure
 from djinn_lab.protocol import worker as messages
-from djinn_lab.protocol.worker import TransferDone
+from djinn_lab.protocol.worker import CopyDone
 from djinn_lab.srg.program import Program, encode_program
 from djinn_lab.worker.copying import Copies
 from djinn_lab.worker.host_arena import HostArena
@@ -64,13 +64,13 @@ class Engine:
         self._sent += 1
         self._service.handle(message)
 
-    def answer(self) -> TransferDone:
+    def answer(self) -> CopyDone:
         answer = self._answers.get()
-        assert isinstance(answer, TransferDone), answer
+        assert isinstance(answer, CopyDone), answer
         self._sent -= 1
         return answer
 
-    def ask(self, message: Message) -> TransferDone:
+    def ask(self, message: Message) -> CopyDone:
         self.send(message)
         return self.answer()
 
@@ -108,7 +108,7 @@ def _release(bench: Bench) -> Figure:
         held = memory_report(running.interpreter).used_bytes
 
         def sample() -> float:
-            running.ask(messages.Store(1, "llm"))
+            running.ask(messages.StoreState(1, "llm"))
             started = perf_counter()
             running.ask(messages.Evict(2, "llm"))
             elapsed_s = perf_counter() - started
@@ -118,7 +118,7 @@ def _release(bench: Bench) -> Figure:
         def copied_first() -> float:
             running.ask(messages.Forget(4, "llm"))
             started = perf_counter()
-            running.ask(messages.Store(5, "llm"))
+            running.ask(messages.StoreState(5, "llm"))
             running.ask(messages.Evict(6, "llm"))
             elapsed_s = perf_counter() - started
             running.ask(messages.Restore(7, "llm"))
@@ -139,7 +139,7 @@ def _restore(bench: Bench) -> Figure:
         source, target = torch.ones(held, dtype=torch.uint8), torch.empty(held, dtype=torch.uint8)
 
         def restored(one: Engine) -> float:
-            one.ask(messages.Store(1, "llm"))
+            one.ask(messages.StoreState(1, "llm"))
             one.ask(messages.Evict(2, "llm"))
             done = one.ask(messages.Restore(3, "llm"))
             return done.copied_bytes / done.copy_s / 1e9
@@ -173,7 +173,7 @@ def _beside(bench: Bench, link_bytes_per_s: float) -> Figure:
             started = perf_counter()
             for token in range(DECODED_TOKENS):
                 if stored is not None and token % STORE_EVERY_TOKENS == 0:
-                    running.send(messages.Store(1, stored))
+                    running.send(messages.StoreState(1, stored))
                 running.run("llm", decoder.decode())
             elapsed_s = perf_counter() - started
             running.settle()

@@ -20,7 +20,7 @@ from djinn_lab.jobs.decision import POLICIES, Cluster, Plan, QueuePolicy, Start,
 from djinn_lab.jobs.decision.rules.keys import effective_rank, estimate_s, within_key
 from djinn_lab.jobs.decision.trial import charge_for
 from djinn_lab.jobs.fairness import Capacity, Limits, ShareTree
-from djinn_lab.jobs.request import Demand, Node, Request
+from djinn_lab.jobs.request import ComputeNode, Demand, Request
 
 NAME = "decisions"
 SEED = 1
@@ -52,7 +52,7 @@ class Queue:
 
     def __post_init__(self) -> None:
         self.draw = random.Random(SEED)
-        self.cluster = Cluster(Node(f"cuda:{number}") for number in range(DEVICES))
+        self.cluster = Cluster(ComputeNode(f"cuda:{number}") for number in range(DEVICES))
         self.shares = ShareTree()
         self.shares.set_capacity(Capacity(devices=DEVICES))
         for account, devices in GUARANTEED.items() if self.guarantees else ():

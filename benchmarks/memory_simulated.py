@@ -18,7 +18,7 @@ from benchmarks.bench import Bench
 from benchmarks.figures import OURS, Figure, Goal, figure, skipped
 from djinn_lab.memory import POLICIES
 from djinn_lab.simulator.memory import (
-    Agents,
+    AgentWorkload,
     DeviceParameters,
     RunFigures,
     Workload,
@@ -35,14 +35,14 @@ ABLATIONS = ("ours_no_prefetch", "ours_no_ranking", "ours_no_write_through", "ou
 """Policies without one part of ours; other parts make a difference past capacity alone."""
 LIVE = 110
 """Sessions of 1.7 GB at once: 1.5 times what the device holds."""
-OVERSUBSCRIBED = Agents(name=f"{LIVE} live, 1.5x the device", sessions=LIVE, live=LIVE, turns=11)
+OVERSUBSCRIBED = AgentWorkload(name=f"{LIVE} live, 1.5x the device", sessions=LIVE, live=LIVE, turns=11)
 
 
-def _variant(name: str, **changes: Any) -> Agents:
-    return Agents(**{"sessions": LIVE, "live": LIVE, "turns": 11, **changes, "name": name})
+def _variant(name: str, **changes: Any) -> AgentWorkload:
+    return AgentWorkload(**{"sessions": LIVE, "live": LIVE, "turns": 11, **changes, "name": name})
 
 
-OTHERS: tuple[tuple[Agents, tuple[str, ...]], ...] = (
+OTHERS: tuple[tuple[AgentWorkload, tuple[str, ...]], ...] = (
     (_variant("80 live at once", sessions=80, live=80, turns=14), BASELINES),
     (_variant("Poisson 0.2/s, 80 agents", sessions=80, shape="open", turns=14), ("keep_all",)),
     (_variant("lognormal gaps, sigma 1.5", gap_sigma=1.5), ("lru_write_through", "oracle")),
@@ -78,7 +78,7 @@ METRICS: tuple[tuple[str, str, float | None], ...] = (
 def measure(bench: Bench) -> list[Figure]:
     parameters = load_parameters("h200")
     if bench.quick:
-        few = Agents(name="quick", sessions=30, live=30, turns=3)
+        few = AgentWorkload(name="quick", sessions=30, live=30, turns=3)
         small = replace(parameters, memory_bytes=32 * 10**9, host_bytes=32 * 10**9)
         return _compare(few.name, few.workload(SEED), small, ("lru_write_through",))
     found = _compare(OVERSUBSCRIBED.name, OVERSUBSCRIBED.workload(SEED), parameters, (*BASELINES, *ABLATIONS))
@@ -140,7 +140,7 @@ def _capacity(parameters: DeviceParameters) -> Figure:
 
 
 def _fits(policy: str, live: int, parameters: DeviceParameters) -> bool:
-    agents = Agents(name=f"{live} live", sessions=live, live=live, turns=CAPACITY_TURNS, within_s=20.0)
+    agents = AgentWorkload(name=f"{live} live", sessions=live, live=live, turns=CAPACITY_TURNS, within_s=20.0)
     run = simulate(POLICIES[policy], agents.workload(SEED), parameters, SEED)
     ratio = 0.0 if math.isnan(run.p99_ratio) else run.p99_ratio
     return run.killed == 0 and run.admission_waits == 0 and run.live_max == live and ratio <= 2.0

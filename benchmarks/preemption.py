@@ -155,12 +155,12 @@ class Contest:
         while True:
             self._begin()
             decided_s = perf_counter()
-            self._worker.send(messages.PreemptSegment("long", 0))
-            stopped = self._worker.wait_for(messages.SegmentPreempted, messages.SegmentDone)
-            if isinstance(stopped, messages.SegmentPreempted):
+            self._worker.send(messages.Preempt("long", 0))
+            stopped = self._worker.wait_for(messages.RunPreempted, messages.SegmentDone)
+            if isinstance(stopped, messages.RunPreempted):
                 break  # else it ended before it saw the request
         if self._parks:
-            self.out_s.append(self._moved(messages.Store(1, "ann"), messages.Evict(2, "ann")))
+            self.out_s.append(self._moved(messages.StoreState(1, "ann"), messages.Evict(2, "ann")))
         free_s = self._other_began() - decided_s
         if self._parks:
             self.back_s.append(self._moved(messages.Restore(3, "ann")))
@@ -185,7 +185,7 @@ class Contest:
         """Cancel the long program for the other one, and run it again from the start."""
         began_s = self._begin()
         decided_s = perf_counter()
-        self._worker.send(messages.CancelSegment("long"))
+        self._worker.send(messages.Cancel("long"))
         self._worker.wait_for(messages.SegmentCancelled, messages.SegmentDone)
         ended_s = perf_counter()
         free_s = self._other_began() - decided_s
@@ -198,7 +198,7 @@ class Contest:
         started_s = perf_counter()
         for order in orders:
             self._worker.send(order)
-            self._worker.wait_for(messages.TransferDone)
+            self._worker.wait_for(messages.CopyDone)
         return perf_counter() - started_s
 
     def _cost(self, contender: str, seconds: float) -> None:

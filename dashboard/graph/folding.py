@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from djinn_lab.dashboard.graph.runs import Run, pack
+from djinn_lab.dashboard.graph.runs import NodeRun, pack
 from djinn_lab.srg.graph import SRG, Node
 
 VISIBLE_MAX = 400
@@ -170,11 +170,11 @@ class Tree:
         for name, members in groupby(range(first, last), key):
             inside = list(members)
             label = short_op(nodes[name].op) if isinstance(name, int) else name
-            runs.append(Run(label, inside[0], inside[-1] + 1, node=isinstance(name, int)))
+            runs.append(NodeRun(label, inside[0], inside[-1] + 1, node=isinstance(name, int)))
         return tuple(self._run_item(nodes, parts, run, depth, parent) for run in pack(runs))
 
     def _run_item(
-        self, nodes: Sequence[Node], parts: list[tuple[str, ...]], run: Run, depth: int, parent: int
+        self, nodes: Sequence[Node], parts: list[tuple[str, ...]], run: NodeRun, depth: int, parent: int
     ) -> int:
         if run.node:
             index = self._add(run.name, nodes[run.first].module, parent, run.first, run.last, run.first)

@@ -19,7 +19,7 @@ _ORDER_SWEEPS = 6
 _MOVE_SWEEPS = 8
 
 
-class Placement(NamedTuple):
+class LayeredPosition(NamedTuple):
     """Centres of the boxes, y growing downwards, and the size of the whole drawing."""
 
     x: Floats
@@ -29,11 +29,11 @@ class Placement(NamedTuple):
     back_edges: frozenset[tuple[int, int]]
 
 
-def place(widths: Floats, heights: Floats, edges: Pairs) -> Placement:
+def place(widths: Floats, heights: Floats, edges: Pairs) -> LayeredPosition:
     """Centres for boxes of the given sizes. ``edges`` are (from, to) positions; duplicates do no harm."""
     count = len(widths)
     if count == 0:
-        return Placement(np.zeros(0), np.zeros(0), 0.0, 0.0, frozenset())
+        return LayeredPosition(np.zeros(0), np.zeros(0), 0.0, 0.0, frozenset())
     forward, back = break_cycles(count, edges)
     layers = _pulled(assign_layers(count, forward), forward)
     rows = _rows(_ordered(layers, forward, count), widths)
@@ -46,7 +46,7 @@ def place(widths: Floats, heights: Floats, edges: Pairs) -> Placement:
         top += tall + GAP_Y
     left = float((x - widths / 2).min())
     right = float((x + widths / 2).max())
-    return Placement(x - left, y, right - left, top - GAP_Y, back)
+    return LayeredPosition(x - left, y, right - left, top - GAP_Y, back)
 
 
 def break_cycles(count: int, edges: Pairs) -> tuple[Pairs, frozenset[tuple[int, int]]]:

@@ -16,14 +16,14 @@ COVERED_MIN = 0.6
 """Part of the siblings that a loop must make up to be folded as one."""
 
 
-class Run(NamedTuple):
+class NodeRun(NamedTuple):
     """Nodes ``first`` to ``last - 1`` under one name. ``node``: a single op. ``inner``: what was packed."""
 
     name: str
     first: int
     last: int
     node: bool = False
-    inner: tuple[Run, ...] = ()
+    inner: tuple[NodeRun, ...] = ()
 
 
 class Repeats(NamedTuple):
@@ -34,7 +34,7 @@ class Repeats(NamedTuple):
     times: int
 
 
-def pack(runs: Sequence[Run]) -> tuple[Run, ...]:
+def pack(runs: Sequence[NodeRun]) -> tuple[NodeRun, ...]:
     """The same nodes in at most :data:`SIBLINGS_MAX` siblings, in the same order."""
     runs = _fold_repeats(runs)
     if len(runs) <= SIBLINGS_MAX:
@@ -72,7 +72,7 @@ def _longest_match(names: Sequence[str], period: int) -> tuple[int, int]:
     return best_start, best
 
 
-def _fold_repeats(runs: Sequence[Run]) -> list[Run]:
+def _fold_repeats(runs: Sequence[NodeRun]) -> list[NodeRun]:
     found = find_repeats([run.name for run in runs]) if len(runs) > REPEATS_FROM else None
     if found is None:
         return list(runs)
@@ -84,5 +84,5 @@ def _fold_repeats(runs: Sequence[Run]) -> list[Run]:
     return [*runs[: found.start], *steps, *runs[end:]]
 
 
-def _around(name: str, runs: Sequence[Run]) -> Run:
-    return Run(name, runs[0].first, runs[-1].last, inner=tuple(runs))
+def _around(name: str, runs: Sequence[NodeRun]) -> NodeRun:
+    return NodeRun(name, runs[0].first, runs[-1].last, inner=tuple(runs))

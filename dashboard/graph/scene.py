@@ -34,7 +34,7 @@ class Frame(msgspec.Struct, frozen=True):
     opened: bool
 
 
-class Link(NamedTuple):
+class SceneLink(NamedTuple):
     """``source`` and ``target``: positions among the frames. ``back``: it points upwards."""
 
     source: int
@@ -48,7 +48,7 @@ class Scene(NamedTuple):
     """``frames``: outer ones before what they hold."""
 
     frames: list[Frame]
-    links: list[Link]
+    links: list[SceneLink]
     width: float
     height: float
 
@@ -114,7 +114,7 @@ def _sibling_edges(tree: Tree, item: Item) -> Pairs:
     return [(int(a), int(b)) for a, b in pairs if a != b]
 
 
-def _links(tree: Tree, frames: list[Frame]) -> list[Link]:
+def _links(tree: Tree, frames: list[Frame]) -> list[SceneLink]:
     owner = np.full(len(tree.srg.nodes), -1, dtype=np.int64)
     for position, frame in enumerate(frames):
         if not frame.opened:
@@ -127,7 +127,7 @@ def _links(tree: Tree, frames: list[Frame]) -> list[Link]:
     sums = np.bincount(inverse.ravel(), weights=tree.edge_bytes[different], minlength=len(unique))
     counts = np.bincount(inverse.ravel(), minlength=len(unique))
     return [
-        Link(int(a), int(b), float(nbytes), int(number), frames[int(a)].y > frames[int(b)].y)
+        SceneLink(int(a), int(b), float(nbytes), int(number), frames[int(a)].y > frames[int(b)].y)
         for (a, b), nbytes, number in zip(unique, sums, counts, strict=True)
     ]
 

@@ -10,7 +10,7 @@ from io import StringIO
 from typing import Any
 
 from djinn_lab.dashboard.graph.folding import short_op
-from djinn_lab.dashboard.widgets.bars import Lane, bars_in, make_lane
+from djinn_lab.dashboard.widgets.bars import BarLane, bars_in, make_lane
 from djinn_lab.dashboard.widgets.theme import PHASE_COLOURS, TRANSFER_COLOUR, phase_colour
 from djinn_lab.scheduler.parts import ScheduledNode
 from djinn_lab.scheduler.schedule import ExecutionSchedule
@@ -33,7 +33,7 @@ def row_names(schedule: ExecutionSchedule) -> list[str]:
     return [*rows, f"{device} measured"] if schedule.node_end_s else rows
 
 
-def lanes(schedule: ExecutionSchedule) -> dict[str, Lane]:
+def lanes(schedule: ExecutionSchedule) -> dict[str, BarLane]:
     """The op rows by name: predicted, and measured where it ran."""
     device = schedule.device.device
     nodes = schedule.nodes
@@ -48,13 +48,13 @@ def lanes(schedule: ExecutionSchedule) -> dict[str, Lane]:
     return found
 
 
-def _lane(nodes: Sequence[ScheduledNode], starts: list[float], ends: list[float]) -> Lane:
+def _lane(nodes: Sequence[ScheduledNode], starts: list[float], ends: list[float]) -> BarLane:
     return make_lane(
         starts, ends, [_PHASES.index(node.phase) for node in nodes], [node.node for node in nodes]
     )
 
 
-def op_columns(schedule: ExecutionSchedule, rows: Mapping[str, Lane], low: float, high: float) -> Columns:
+def op_columns(schedule: ExecutionSchedule, rows: Mapping[str, BarLane], low: float, high: float) -> Columns:
     """Bars of the ops in the window from ``low`` to ``high`` milliseconds."""
     columns: Columns = {name: [] for name in BAR_COLUMNS}
     by_node = {node.node: node for node in schedule.nodes}
@@ -80,7 +80,7 @@ def op_columns(schedule: ExecutionSchedule, rows: Mapping[str, Lane], low: float
     return columns
 
 
-def transfer_lane(schedule: ExecutionSchedule) -> Lane:
+def transfer_lane(schedule: ExecutionSchedule) -> BarLane:
     """The uploads and fetches; ``node`` is the position in ``schedule.transfers``."""
     transfers = schedule.transfers
     return make_lane(
@@ -91,7 +91,7 @@ def transfer_lane(schedule: ExecutionSchedule) -> Lane:
     )
 
 
-def transfer_columns(schedule: ExecutionSchedule, lane: Lane, low: float, high: float) -> Columns:
+def transfer_columns(schedule: ExecutionSchedule, lane: BarLane, low: float, high: float) -> Columns:
     """Bars of the transfers in the window from ``low`` to ``high`` milliseconds."""
     columns: Columns = {name: [] for name in BAR_COLUMNS}
     for bar in bars_in(lane, low, high, TRANSFER_BARS_MAX):

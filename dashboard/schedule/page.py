@@ -24,7 +24,7 @@ from djinn_lab.dashboard.schedule.gantt import (
     transfer_columns,
     transfer_lane,
 )
-from djinn_lab.dashboard.widgets.bars import Lane, make_lane
+from djinn_lab.dashboard.widgets.bars import BarLane, make_lane
 from djinn_lab.dashboard.widgets.chooser import JobChooser
 from djinn_lab.dashboard.widgets.components import LiveTable
 from djinn_lab.dashboard.widgets.controls import button, download, toggle
@@ -59,7 +59,7 @@ class SchedulePage:
         self._board = board
         self.chooser = JobChooser(board)
         self.schedule: ExecutionSchedule | None = None
-        self.lanes: dict[str, Lane] = {}
+        self.lanes: dict[str, BarLane] = {}
         self._transfer_lane = make_lane([], [], [], [])
         self._window: tuple[float, float] | None = None
         self._wanted: tuple[str, int | None, int, bool] | None = None

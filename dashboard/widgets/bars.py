@@ -13,7 +13,7 @@ Floats = np.ndarray[Any, np.dtype[np.float64]]
 Integers = np.ndarray[Any, np.dtype[np.int64]]
 
 
-class Lane(NamedTuple):
+class BarLane(NamedTuple):
     """Starts and ends in milliseconds, by increasing start; ``kind`` numbers the phase; ``node`` the op."""
 
     start: Floats
@@ -34,12 +34,14 @@ class Bar(NamedTuple):
     kind: int
 
 
-def make_lane(start: Sequence[float], end: Sequence[float], kind: Sequence[int], node: Sequence[int]) -> Lane:
+def make_lane(
+    start: Sequence[float], end: Sequence[float], kind: Sequence[int], node: Sequence[int]
+) -> BarLane:
     """A lane from seconds, in any order."""
     starts = np.asarray(start, dtype=np.float64) * 1e3
     order = np.argsort(starts, kind="stable")
     ends = np.asarray(end, dtype=np.float64) * 1e3
-    return Lane(
+    return BarLane(
         starts[order],
         ends[order],
         np.asarray(kind, dtype=np.int64)[order],
@@ -47,7 +49,7 @@ def make_lane(start: Sequence[float], end: Sequence[float], kind: Sequence[int],
     )
 
 
-def bars_in(lane: Lane, low: float, high: float, most: int = BARS_MAX) -> list[Bar]:
+def bars_in(lane: BarLane, low: float, high: float, most: int = BARS_MAX) -> list[Bar]:
     """Bars for the window from ``low`` to ``high`` milliseconds, at most about ``most``."""
     inside = np.flatnonzero((lane.end >= low) & (lane.start <= high))
     if not len(inside):

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from djinn_lab.capture.shapes.signature import Kind, Signature
-from djinn_lab.capture.values import Value
+from djinn_lab.capture.shapes.signature import ArgumentKind, Signature
+from djinn_lab.capture.values import LazyValue
 from djinn_lab.srg.program import ComplexNumber, Scalar
 
 NUMBERS = frozenset((bool, int, float, complex))
@@ -22,17 +22,17 @@ class Arguments:
 
     def __init__(
         self,
-        value_of: Callable[[torch.Tensor], Value],
+        value_of: Callable[[torch.Tensor], LazyValue],
         signature: Signature,
         args: Sequence[Any],
         kwargs: dict[str, Any],
     ) -> None:
         self._value_of = value_of
-        self.values: list[Value] = []
+        self.values: list[LazyValue] = []
         self.scalars: list[Scalar] = []
         key: list[Any] = [signature]
         for kind, argument in zip(signature.kinds, args, strict=False):
-            if kind is Kind.TENSOR and argument is not None and type(argument) not in NUMBERS:
+            if kind is ArgumentKind.TENSOR and argument is not None and type(argument) not in NUMBERS:
                 value = value_of(argument)
                 self.values.append(value)
                 key.append(value.layout)
@@ -57,19 +57,19 @@ class Arguments:
             return ()
         return tuple((storages.index(value.storage), value.offset) for value in values)
 
-    def _read(self, kind: Kind, argument: Any, key: list[Any]) -> None:
+    def _read(self, kind: ArgumentKind, argument: Any, key: list[Any]) -> None:
         if argument is None:
             key.append(None)
-        elif kind is Kind.STATIC:
+        elif kind is ArgumentKind.STATIC:
             key.append(_hashable(argument))
         elif (
-            kind is Kind.SCALAR or type(argument) in NUMBERS
+            kind is ArgumentKind.SCALAR or type(argument) in NUMBERS
         ):  # torch also passes numbers where tensors are declared
             key.append(type(argument))
             self.scalars.append(_scalar(argument))
-        elif kind is Kind.TENSOR:
+        elif kind is ArgumentKind.TENSOR:
             self._read_tensor(argument, key)
-        elif kind is Kind.TENSOR_LIST:
+        elif kind is ArgumentKind.TENSOR_LIST:
             key.append(len(argument))
             for item in argument:
                 if item is None:

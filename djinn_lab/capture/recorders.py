@@ -101,7 +101,7 @@ def make_recorder(backend: Backend, stream_nodes: int | None = None) -> Recorder
         from djinn_lab.capture.native.recorder import NativeRecorder
 
         return NativeRecorder(backend, stream_nodes)
-    from djinn_lab.capture.python.recorder import Recorder as PythonRecorder
+    from djinn_lab.capture.python.recorder import PythonRecorder as PythonRecorder
 
     return PythonRecorder(backend, stream_nodes)
 

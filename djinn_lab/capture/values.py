@@ -1,12 +1,13 @@
 """Names for what lies on the pool: layouts, storages and values.
 
-A :class:`Storage` is one memory, shared by a tensor and its views. It may be current on the pool, on the
+A :class:`LazyStorage` is one memory, shared by a tensor and its views. It may be current on the pool, on the
 host, or both:
 
 - ``version`` counts writes, wherever they happen;
 - ``host`` holds the bytes as of ``host_version``;
 - ``generation`` says which pool memory is meant: a write on the host (or the loss of the pool) starts a new
-  one, and a :class:`Value` whose own generation is older has to be derived again before the pool can use it.
+  one, and a :class:`LazyValue` whose own generation is older has to be derived again before the pool can
+  use it.
 
 So no read can be stale: a host read needs ``host_version == version``, a pool read ``value.generation ==
 storage.generation``.
@@ -103,7 +104,7 @@ def read_as(tensor: torch.Tensor, layout: Layout) -> torch.Tensor:
     return torch._neg_view(tensor) if layout.negative else tensor
 
 
-class Owner(Protocol):
+class StorageOwner(Protocol):
     """The interface of a recorder for the lazy tensors that it made. ``dead``: ids that no tensor holds any
     more."""
 
@@ -113,11 +114,11 @@ class Owner(Protocol):
 
     def run_outside(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any: ...
 
-    def fetch(self, values: Sequence[Value], cause: str) -> list[torch.Tensor]: ...
+    def fetch(self, values: Sequence[LazyValue], cause: str) -> list[torch.Tensor]: ...
 
-    def array(self, value: Value, cause: str) -> Any: ...
+    def array(self, value: LazyValue, cause: str) -> Any: ...
 
-    def window(self, value: Value, cause: str) -> torch.Tensor: ...
+    def window(self, value: LazyValue, cause: str) -> torch.Tensor: ...
 
     def clone(self, tensor: Any) -> torch.Tensor: ...
 
@@ -140,7 +141,7 @@ class Exposure:
         self.pinned: torch.Tensor | None = None
 
 
-class Storage:
+class LazyStorage:
     """One memory. ``base_id`` names a pool value that covers all of it (set when it was sent from the
     host)."""
 
@@ -159,7 +160,7 @@ class Storage:
         "version",
     )
 
-    def __init__(self, recorder: Owner, identifier: int, nbytes: int, residency: Residency) -> None:
+    def __init__(self, recorder: StorageOwner, identifier: int, nbytes: int, residency: Residency) -> None:
         self.recorder = recorder
         self.id = identifier
         self.nbytes = nbytes
@@ -195,13 +196,13 @@ class Storage:
         self.generation += 1
 
 
-class Value:
+class LazyValue:
     """One tensor on the pool: a layout at an offset (in elements) of a storage."""
 
     __slots__ = ("__weakref__", "generation", "id", "layout", "offset", "owned", "storage")
 
     def __init__(
-        self, storage: Storage, identifier: int, layout: Layout, offset: int, generation: int
+        self, storage: LazyStorage, identifier: int, layout: Layout, offset: int, generation: int
     ) -> None:
         self.storage = storage
         self.id = identifier

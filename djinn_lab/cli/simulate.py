@@ -19,7 +19,7 @@ from djinn_lab.errors import OptionError, UserError
 from djinn_lab.units import format_seconds
 
 if TYPE_CHECKING:
-    from djinn_lab.jobs.request import Node
+    from djinn_lab.jobs.request import ComputeNode
     from djinn_lab.simulator.queue import BrokenLine, QueueRun, QueueSettings, Trace
 
 DEVICES_PER_NODE = 8
@@ -178,7 +178,7 @@ def _own_history(jobs: int | None) -> Trace:
     return trace_of_pool(client.usage(limit=jobs or OWN_JOBS_MAX), devices)
 
 
-def _nodes(nodes: int | None, devices: int | None) -> tuple[Node, ...] | None:
+def _nodes(nodes: int | None, devices: int | None) -> tuple[ComputeNode, ...] | None:
     from djinn_lab.simulator.queue import equal_nodes
 
     if nodes is None and devices is None:

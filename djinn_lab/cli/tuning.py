@@ -12,13 +12,13 @@ from djinn_lab.errors import OptionError, UserError
 from djinn_lab.units import format_seconds
 
 if TYPE_CHECKING:
-    from djinn_lab.jobs.request import Node
+    from djinn_lab.jobs.request import ComputeNode
     from djinn_lab.simulator.queue import QueueFigures, QueueSettings, Trace
     from djinn_lab.simulator.queue.tuning import Tuning
 
 
 def run_tuning(
-    trace: Trace, nodes: dict[str, list[Node]], policies: list[str], settings: QueueSettings, out: Path
+    trace: Trace, nodes: dict[str, list[ComputeNode]], policies: list[str], settings: QueueSettings, out: Path
 ) -> Tuning:
     """Writes the policy to ``out`` if it wins on jobs that it was not chosen on. Raises OptionError for more
     than one policy to begin with, UserError for a trace that is too short."""

@@ -10,7 +10,7 @@ import httpx
 import torch
 
 from djinn_lab.capture.host.interrupts import held
-from djinn_lab.client.connection import Connection
+from djinn_lab.client.connection import PoolConnection
 from djinn_lab.errors import PoolLost, Refused
 from djinn_lab.protocol.messages import BlobsMissing, BlobStored, Fetched, QueryBlobs
 from djinn_lab.protocol.sketch import UNHASHED_BYTES_MIN, sketch_of
@@ -44,7 +44,7 @@ class BlobTransfer:
     a name that is drawn, and the pool computes their digest when it needs one.
     """
 
-    def __init__(self, connection: Connection, token: str) -> None:
+    def __init__(self, connection: PoolConnection, token: str) -> None:
         self._connection = connection
         self._known: set[str] = set()
         directory = connection.welcome.blob_directory

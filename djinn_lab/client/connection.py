@@ -44,7 +44,7 @@ class _Connection(ClientConnection):
         return super().ping(os.urandom(PING_BYTES) if data is None else data, **options)
 
 
-class Connection:
+class PoolConnection:
     """Raises errors of :mod:`djinn_lab.errors` only (and ``KeyboardInterrupt``)."""
 
     def __init__(
@@ -66,7 +66,7 @@ class Connection:
                 self.welcome = answer
                 return
             self.close()
-            assert isinstance(answer, messages.Refused)
+            assert isinstance(answer, messages.RequestRefused)
             refusals.append(answer)
             if answer.kind != "version":
                 break
@@ -214,7 +214,7 @@ def _open(url: str, token: str) -> ClientConnection:
         raise PoolNotFound(f"no pool answers at {host} ({error}).", START_AGAIN) from None
 
 
-def _refusal(answer: messages.Refused) -> Exception:
+def _refusal(answer: messages.RequestRefused) -> Exception:
     kinds: dict[str, type[AuthenticationError | VersionMismatch | Refused]] = {
         "token": AuthenticationError,
         "version": VersionMismatch,

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from djinn_lab.capture.host.interrupts import deliver, delivered
 from djinn_lab.capture.sending.backend import Cut, RunResult
 from djinn_lab.client.blobs import BlobTransfer
-from djinn_lab.client.connection import Connection, SubmissionEncoder
+from djinn_lab.client.connection import PoolConnection, SubmissionEncoder
 from djinn_lab.client.cuts import CutRecord
 from djinn_lab.client.remote_errors import to_exception
 from djinn_lab.client.report import CellReport
@@ -29,8 +29,8 @@ from djinn_lab.protocol.messages import (
     CloseSession,
     FinishJob,
     JobUpdate,
-    Refused,
     ReleaseValues,
+    RequestRefused,
     SegmentResult,
     SubmitSegment,
 )
@@ -116,9 +116,9 @@ class PoolExecutor:
     """A :class:`~djinn_lab.capture.sending.backend.Backend`. ``open_connection`` is called when there is no
     connection (yet, or any more). ``priority`` and ``terms``: of what is fetched outside any cell."""
 
-    def __init__(self, open_connection: Callable[[], tuple[Connection, str]], priority: str) -> None:
+    def __init__(self, open_connection: Callable[[], tuple[PoolConnection, str]], priority: str) -> None:
         self._open = open_connection
-        self._connection: Connection | None = None
+        self._connection: PoolConnection | None = None
         self._blobs: BlobTransfer | None = None
         self._sent = SubmissionEncoder(deltas=False)
         self.priority = priority
@@ -138,7 +138,7 @@ class PoolExecutor:
         return self._connection is not None
 
     @property
-    def connection(self) -> Connection:
+    def connection(self) -> PoolConnection:
         if self._connection is None:
             self._connection, token = self._open()
             self._blobs = BlobTransfer(self._connection, token)
@@ -239,7 +239,7 @@ class PoolExecutor:
         except PoolLost as lost:
             flight.lost = lost
             return True
-        return any(isinstance(message, SegmentResult | Refused) for message in waiting)
+        return any(isinstance(message, SegmentResult | RequestRefused) for message in waiting)
 
     def result(self, cancel: bool = False) -> RunResult:
         flight, self._flight = self._flight, None
@@ -321,7 +321,7 @@ class PoolExecutor:
         )
 
     def _wait(
-        self, connection: Connection, submit: SubmitSegment, cancelling: bool
+        self, connection: PoolConnection, submit: SubmitSegment, cancelling: bool
     ) -> tuple[SegmentResult, bool]:
         """Return the result of a segment, and whether the user interrupted while waiting (the segment was
         then cancelled)."""
@@ -340,7 +340,7 @@ class PoolExecutor:
             ) from None
 
     def _receive_result(
-        self, connection: Connection, submit: SubmitSegment, timeout_s: float | None
+        self, connection: PoolConnection, submit: SubmitSegment, timeout_s: float | None
     ) -> SegmentResult:
         deadline = None if timeout_s is None else perf_counter() + timeout_s
         while True:
@@ -359,7 +359,7 @@ class PoolExecutor:
                     return message
             elif isinstance(message, JobUpdate):
                 self.on_update(message)
-            elif isinstance(message, Refused):
+            elif isinstance(message, RequestRefused):
                 raise PoolLost(f"the pool closed the session: {message.message}", "Run the cell again.")
 
     # ---------------------------------------------------------------- cells

@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from djinn_lab.capture.lazy import is_lazy, recorder_of
 from djinn_lab.capture.recorders import Recorder, make_recorder
 from djinn_lab.client.cell import Cell
-from djinn_lab.client.connection import Connection
+from djinn_lab.client.connection import PoolConnection
 from djinn_lab.client.executor import CellJob, PoolExecutor
 from djinn_lab.client.rest import PoolClient
 from djinn_lab.config import Profile
@@ -42,9 +42,9 @@ class Session:
         _ = self.executor.connection  # connect now: a wrong token or version is known at once
         atexit.register(self.close)
 
-    def _open(self) -> tuple[Connection, str]:
+    def _open(self) -> tuple[PoolConnection, str]:
         self._url, self._token = self.address()
-        return Connection(self._url, self._token, self._name, str(torch.__version__)), self._token
+        return PoolConnection(self._url, self._token, self._name, str(torch.__version__)), self._token
 
     def address(self) -> tuple[str, str]:
         """(URL, token) to connect to; replaced by :func:`~djinn_lab.client.connect.connect` for a pool

@@ -13,7 +13,7 @@ from djinn_lab.jobs.commands import (
     PreemptSegment,
     StartSegment,
 )
-from djinn_lab.jobs.job import DeviceView, Job, QueueSnapshot
+from djinn_lab.jobs.job import DeviceQueueView, Job, QueueSnapshot
 from djinn_lab.jobs.machine.explain import QueuePosition
 from djinn_lab.jobs.messages import (
     CancelRequested,
@@ -73,7 +73,7 @@ __all__ = [
     "DeviceDescribed",
     "DeviceLost",
     "DeviceQueueOrdered",
-    "DeviceView",
+    "DeviceQueueView",
     "EndSegment",
     "Event",
     "ExternalDependency",

@@ -112,7 +112,7 @@ class Job(msgspec.Struct, frozen=True):
         return self.predicted_s * (1 - self.ops_done / max(1, self.ops_total))
 
 
-class DeviceView(msgspec.Struct, frozen=True):
+class DeviceQueueView(msgspec.Struct, frozen=True):
     """``running``: the first of the jobs that the device runs. ``queue``: its pending jobs, the next one
     first. ``sessions``: those bound to the device. ``own_labels``: the part of ``labels`` that operators
     did not give."""
@@ -140,5 +140,5 @@ class UnavailableDevices(msgspec.Struct, frozen=True):
 class QueueSnapshot(msgspec.Struct, frozen=True):
     """Everything at one moment. ``jobs``: the unfinished ones, by arrival."""
 
-    devices: tuple[DeviceView, ...]
+    devices: tuple[DeviceQueueView, ...]
     jobs: tuple[Job, ...]

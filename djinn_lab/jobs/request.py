@@ -24,7 +24,7 @@ def members_in(where: Where) -> int:
     return sum(members for _, members in where)
 
 
-class Node(msgspec.Struct, frozen=True):
+class ComputeNode(msgspec.Struct, frozen=True):
     """A machine, or one device of the live pool. ``devices``: how many it has. ``labels``: ``key=value``.
     ``taints``: only requests that tolerate all of them come here. ``cordoned``: nothing new starts.
     ``price``: of a device-hour, energy included, in any currency; only a cost score looks at it."""

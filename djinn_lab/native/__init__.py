@@ -5,7 +5,7 @@ built file's name carries a fingerprint of Python, torch, sources and flags. A f
 is never loaded; it is built anew in the background, and the next session uses it.
 """
 
-from djinn_lab.native.extensions import EXTENSIONS, Extension
+from djinn_lab.native.extensions import EXTENSIONS, NativeExtension
 from djinn_lab.native.loading import Finding, find, load, why_missing
 
-__all__ = ["EXTENSIONS", "Extension", "Finding", "find", "load", "why_missing"]
+__all__ = ["EXTENSIONS", "Finding", "NativeExtension", "find", "load", "why_missing"]

@@ -6,13 +6,13 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from djinn_lab.native.building import Builder, BuildFailed, Wanted
+from djinn_lab.native.building import Builder, BuildFailed, WantedBuild
 from djinn_lab.native.compiler import Compiler, find_compiler
-from djinn_lab.native.extensions import EXTENSIONS, Extension, UnknownVariant
+from djinn_lab.native.extensions import EXTENSIONS, NativeExtension, UnknownVariant
 from djinn_lab.native.loading import find
 from djinn_lab.native.places import places
 from djinn_lab.native.sources import units
-from djinn_lab.native.target import Target, this_target
+from djinn_lab.native.target import BuildTarget, this_target
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -49,7 +49,7 @@ def _status() -> int:
 def _build(names: Sequence[str], variant: str | None, force: bool, optional: bool) -> int:
     where, target, compiler = places(), this_target(), find_compiler()
     wanted = [
-        Wanted(extension, _variant(extension, variant))
+        WantedBuild(extension, _variant(extension, variant))
         for extension in map(EXTENSIONS.__getitem__, names)
         if units(extension, where.package) and not (extension.needs_torch and target.torch is None)
     ]
@@ -68,11 +68,11 @@ def _build(names: Sequence[str], variant: str | None, force: bool, optional: boo
     return 0
 
 
-def _variant(extension: Extension, asked: str | None) -> str:
+def _variant(extension: NativeExtension, asked: str | None) -> str:
     return asked if asked in extension.variants else extension.variant()
 
 
-def _problem(target: Target, compiler: Compiler | None) -> str:
+def _problem(target: BuildTarget, compiler: Compiler | None) -> str:
     if compiler is None:
         return "no C++ compiler is there (apt install g++)."
     if not target.has_python_headers:

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from djinn_lab.native.compiler import CompilationFailed, Compiler
-from djinn_lab.native.extensions import Extension
+from djinn_lab.native.extensions import NativeExtension
 from djinn_lab.native.sources import SUFFIX, file_name, stem, unit_fingerprint, units
-from djinn_lab.native.target import Target
+from djinn_lab.native.target import BuildTarget
 
 JOBS_MAX = 2
 LOCK = "build.lock"
@@ -29,10 +29,10 @@ class BuildFailed(Exception):
 
 
 @dataclass(frozen=True)
-class Wanted:
+class WantedBuild:
     """An extension in one of its variants."""
 
-    extension: Extension
+    extension: NativeExtension
     variant: str
 
     @property
@@ -46,11 +46,11 @@ class Builder:
 
     package: Path
     into: Path
-    target: Target
+    target: BuildTarget
     compiler: Compiler
 
     def build(
-        self, wanted: Sequence[Wanted], report: Report = lambda line: None, force: bool = False
+        self, wanted: Sequence[WantedBuild], report: Report = lambda line: None, force: bool = False
     ) -> list[Path]:
         """Build what is not there yet and return every file. Raises BuildFailed after all were tried.
 
@@ -78,17 +78,17 @@ class Builder:
             raise BuildFailed("\n".join(failures))
         return files
 
-    def _file(self, item: Wanted) -> Path:
+    def _file(self, item: WantedBuild) -> Path:
         return self.into / file_name(item.extension, item.variant, self.target, self.package)
 
-    def _begin(self, item: Wanted, jobs: ThreadPoolExecutor, force: bool) -> list[Future[Path]] | None:
+    def _begin(self, item: WantedBuild, jobs: ThreadPoolExecutor, force: bool) -> list[Future[Path]] | None:
         """Submit a job for each source; None when the file is there."""
         if self._file(item).is_file() and not force:
             return None
         sources = units(item.extension, self.package)
         return [jobs.submit(self._compile, item, unit, force) for unit in sources]
 
-    def _compile(self, item: Wanted, unit: Path, force: bool) -> Path:
+    def _compile(self, item: WantedBuild, unit: Path, force: bool) -> Path:
         extension, variant = item.extension, item.variant
         print_of_unit = unit_fingerprint(extension, variant, self.target, self.package, unit)
         name = f"{stem(extension, variant, self.target)}-{unit.stem}-{print_of_unit}.o"
@@ -99,7 +99,7 @@ class Builder:
                 self.compiler.compile(extension, variant, self.target, self.package, unit, temporary)
         return result
 
-    def _link(self, item: Wanted, objects: list[Path], file: Path) -> None:
+    def _link(self, item: WantedBuild, objects: list[Path], file: Path) -> None:
         with replacing(file) as temporary:
             self.compiler.link(item.extension, self.target, objects, temporary)
         prefix = f"{stem(item.extension, item.variant, self.target)}-"

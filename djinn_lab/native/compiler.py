@@ -9,9 +9,9 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from djinn_lab.native.extensions import Extension
+from djinn_lab.native.extensions import NativeExtension
 from djinn_lab.native.sources import TORCH_LIBRARIES, flags
-from djinn_lab.native.target import Target
+from djinn_lab.native.target import BuildTarget
 
 CANDIDATES = ("g++", "c++", "clang++")
 
@@ -25,7 +25,13 @@ class Compiler:
     command: tuple[str, ...]
 
     def compile(
-        self, extension: Extension, variant: str, target: Target, package: Path, unit: Path, result: Path
+        self,
+        extension: NativeExtension,
+        variant: str,
+        target: BuildTarget,
+        package: Path,
+        unit: Path,
+        result: Path,
     ) -> None:
         """Compile one source to an object file. Raises CompilationFailed."""
         includes = [target.include]
@@ -37,7 +43,9 @@ class Compiler:
         arguments = [*flags(extension, variant), f"-I{package}", *system, "-c", str(unit)]
         self._run(*arguments, "-o", str(result))
 
-    def link(self, extension: Extension, target: Target, objects: list[Path], result: Path) -> None:
+    def link(
+        self, extension: NativeExtension, target: BuildTarget, objects: list[Path], result: Path
+    ) -> None:
         """Link object files to an extension module. Raises CompilationFailed."""
         libraries: tuple[str, ...] = ()
         if extension.needs_torch:

@@ -14,7 +14,7 @@ class UnknownVariant(Exception):
 
 
 @dataclass(frozen=True)
-class Extension:
+class NativeExtension:
     """One extension module.
 
     ``folder`` holds its ``.cpp`` files, relative to the package. ``variants`` maps each variant to its
@@ -40,7 +40,7 @@ class Extension:
 EXTENSIONS = {
     extension.name: extension
     for extension in (
-        Extension(
+        NativeExtension(
             "recorder",
             "djinn_recorder",
             "capture/native",
@@ -48,7 +48,7 @@ EXTENSIONS = {
             variants={"fake": ("-DDJINN_KEY_FAKE",), "backend": ("-DDJINN_KEY_BACKEND",)},
             chosen_by=RECORDER_KEY,
         ),
-        Extension("executor", "djinn_executor", "worker/native", needs_torch=True),
-        Extension("wire", "djinn_wire", "srg/native", needs_torch=False),
+        NativeExtension("executor", "djinn_executor", "worker/native", needs_torch=True),
+        NativeExtension("wire", "djinn_wire", "srg/native", needs_torch=False),
     )
 }

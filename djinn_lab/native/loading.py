@@ -16,10 +16,10 @@ from types import ModuleType
 from djinn_lab.native.background import start_build
 from djinn_lab.native.building import is_building, log_of
 from djinn_lab.native.compiler import Compiler, find_compiler
-from djinn_lab.native.extensions import EXTENSIONS, Extension, UnknownVariant
+from djinn_lab.native.extensions import EXTENSIONS, NativeExtension, UnknownVariant
 from djinn_lab.native.places import Places, places
 from djinn_lab.native.sources import file_name, units
-from djinn_lab.native.target import Target, this_target
+from djinn_lab.native.target import BuildTarget, this_target
 
 SWITCH = "DJINN_LAB_NATIVE"
 BUILD = "python -m djinn_lab.native build"
@@ -44,9 +44,9 @@ class Loader:
 
     def __init__(
         self,
-        extensions: dict[str, Extension] = EXTENSIONS,
+        extensions: dict[str, NativeExtension] = EXTENSIONS,
         where: Callable[[], Places] = places,
-        target: Callable[[], Target] = this_target,
+        target: Callable[[], BuildTarget] = this_target,
         compiler: Callable[[], Compiler | None] = find_compiler,
         start: Callable[[Path], None] = start_build,
     ) -> None:
@@ -95,7 +95,7 @@ class Loader:
                 return Finding(folder / wanted)
         return self._not_built(extension, target, where.into / wanted)
 
-    def _not_built(self, extension: Extension, target: Target, file: Path) -> Finding:
+    def _not_built(self, extension: NativeExtension, target: BuildTarget, file: Path) -> Finding:
         if is_building(file.parent):
             return _being_built(extension)
         made_for = "these sources"
@@ -112,7 +112,7 @@ class Loader:
             return Finding(None, f"{problem}, as the compiler failed, see {log_of(file)}", BUILD)
         return Finding(None, problem, BUILD, can_build=True)
 
-    def _attempt(self, extension: Extension) -> tuple[ModuleType | None, Finding]:
+    def _attempt(self, extension: NativeExtension) -> tuple[ModuleType | None, Finding]:
         finding = self.find(extension.name)
         if finding.file is not None:
             return self._import(extension, finding.file)
@@ -126,7 +126,7 @@ class Loader:
             return None, Finding(None, f"{finding.problem}, and no build could be started ({error})", BUILD)
         return None, _being_built(extension)
 
-    def _import(self, extension: Extension, file: Path) -> tuple[ModuleType | None, Finding]:
+    def _import(self, extension: NativeExtension, file: Path) -> tuple[ModuleType | None, Finding]:
         try:
             if extension.needs_torch:
                 torch, target = importlib.import_module("torch"), self._target()
@@ -151,11 +151,11 @@ def _is_off() -> bool:
     return os.environ.get(SWITCH, "").lower() == "off"
 
 
-def _being_built(extension: Extension) -> Finding:
+def _being_built(extension: NativeExtension) -> Finding:
     return Finding(None, f"{_the(extension)} is being built in the background", "the next session uses it")
 
 
-def _the(extension: Extension) -> str:
+def _the(extension: NativeExtension) -> str:
     return f"The {extension.name} extension"
 
 

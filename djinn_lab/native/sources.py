@@ -7,8 +7,8 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from djinn_lab.native.extensions import Extension
-from djinn_lab.native.target import Target
+from djinn_lab.native.extensions import NativeExtension
+from djinn_lab.native.target import BuildTarget
 
 FLAGS = ("-O2", "-g0", "-std=c++20", "-fPIC", "-fvisibility=hidden", "-Wall")
 TORCH_LIBRARIES = ("-ltorch", "-ltorch_cpu", "-ltorch_python", "-lc10")
@@ -17,39 +17,43 @@ SUFFIX = ".so"
 _QUOTED_INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)
 
 
-def units(extension: Extension, package: Path) -> list[Path]:
+def units(extension: NativeExtension, package: Path) -> list[Path]:
     """Return the ``.cpp`` files, sorted; empty when this version of the package has none."""
     return sorted((package / extension.folder).glob("*.cpp"))
 
 
-def flags(extension: Extension, variant: str) -> tuple[str, ...]:
+def flags(extension: NativeExtension, variant: str) -> tuple[str, ...]:
     """Return the compiler's flags without any path, as they count for the fingerprint."""
     named = (f"-DTORCH_EXTENSION_NAME={extension.module}",) if extension.needs_torch else ()
     return (*FLAGS, *named, *extension.variants[variant])
 
 
-def file_name(extension: Extension, variant: str, target: Target, package: Path) -> str:
+def file_name(extension: NativeExtension, variant: str, target: BuildTarget, package: Path) -> str:
     """Return the built file's name: it changes with whatever would make the file another one."""
     return f"{stem(extension, variant, target)}-{fingerprint(extension, variant, target, package)}{SUFFIX}"
 
 
-def stem(extension: Extension, variant: str, target: Target) -> str:
+def stem(extension: NativeExtension, variant: str, target: BuildTarget) -> str:
     """Return the part of the name before the fingerprint."""
     torch = f"torch{target.torch.version}" if extension.needs_torch and target.torch else ""
     return "-".join(part for part in (extension.module, variant, target.tag, torch) if part)
 
 
-def fingerprint(extension: Extension, variant: str, target: Target, package: Path) -> str:
+def fingerprint(extension: NativeExtension, variant: str, target: BuildTarget, package: Path) -> str:
     """Hash flags, target, and every source with the headers that it includes."""
     return _hash(extension, variant, target, package, units(extension, package))
 
 
-def unit_fingerprint(extension: Extension, variant: str, target: Target, package: Path, unit: Path) -> str:
+def unit_fingerprint(
+    extension: NativeExtension, variant: str, target: BuildTarget, package: Path, unit: Path
+) -> str:
     """Hash one source with the headers that it includes, so that an edit compiles only what it touches."""
     return _hash(extension, variant, target, package, [unit])
 
 
-def _hash(extension: Extension, variant: str, target: Target, package: Path, roots: Iterable[Path]) -> str:
+def _hash(
+    extension: NativeExtension, variant: str, target: BuildTarget, package: Path, roots: Iterable[Path]
+) -> str:
     total = hashlib.sha256()
     version = target.torch.version if extension.needs_torch and target.torch else ""
     for text in (target.tag, version, *flags(extension, variant)):

@@ -18,7 +18,7 @@ class Torch:
 
 
 @dataclass(frozen=True)
-class Target:
+class BuildTarget:
     """``tag`` names interpreter and platform, as in ``cpython-311-x86_64-linux-gnu``."""
 
     tag: str
@@ -30,14 +30,14 @@ class Target:
         return (self.include / "Python.h").is_file()
 
 
-def this_target() -> Target:
+def this_target() -> BuildTarget:
     """Return the target of the running interpreter, with the torch that it would import."""
     spec = find_spec("torch")
     places = list(spec.submodule_search_locations or ()) if spec is not None else []
     return _target(Path(places[0]) if places else None)
 
 
-def environment_target() -> Target:
+def environment_target() -> BuildTarget:
     """Return the target of the environment that a package is being installed into.
 
     pip builds in an isolated environment that does not import what the real one has, yet with the real one's
@@ -50,10 +50,10 @@ def environment_target() -> Target:
     return this_target()
 
 
-def _target(torch_directory: Path | None) -> Target:
+def _target(torch_directory: Path | None) -> BuildTarget:
     paths = sysconfig.get_paths()
     tag = str(sysconfig.get_config_var("SOABI"))
-    return Target(tag, Path(paths["include"]), _torch_in(torch_directory) if torch_directory else None)
+    return BuildTarget(tag, Path(paths["include"]), _torch_in(torch_directory) if torch_directory else None)
 
 
 def _torch_in(directory: Path) -> Torch | None:

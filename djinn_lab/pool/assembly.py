@@ -23,7 +23,7 @@ from djinn_lab.pool.database.store import Store
 from djinn_lab.pool.devices.fleet import Fleet
 from djinn_lab.pool.devices.launcher import Launcher
 from djinn_lab.pool.devices.plans import DevicePlan
-from djinn_lab.pool.execution.clock import Clock
+from djinn_lab.pool.execution.clock import PoolClock
 from djinn_lab.pool.execution.driver import Driver
 from djinn_lab.pool.execution.journaled_engine import JournaledEngine
 from djinn_lab.pool.metrics.pool import Metrics
@@ -45,7 +45,7 @@ def assemble(
 ) -> PoolContext:
     """Reads what the database knows, and ends there what an earlier pool left, so it blocks; call it before
     serving. Raises SQLAlchemyError."""
-    clock = Clock()
+    clock = PoolClock()
     started_at = clock.now_s()
     last_seq = store.opened()
     users = store.submit(history.read_users).result()

@@ -1,7 +1,7 @@
 """What a client and a pool say to each other on a session's WebSocket (binary MessagePack frames).
 
-The client speaks first: :class:`Hello`. The pool answers :class:`Welcome` or :class:`Refused`, before any
-payload is read. From then on every :class:`SubmitSegment` is answered by exactly one
+The client speaks first: :class:`Hello`. The pool answers :class:`Welcome` or :class:`RequestRefused`,
+before any payload is read. From then on every :class:`SubmitSegment` is answered by exactly one
 :class:`SegmentResult`, with :class:`JobUpdate` messages in between.
 """
 
@@ -72,7 +72,7 @@ class Welcome(msgspec.Struct, frozen=True, tag="welcome"):
     devices: list[DeviceInfo]
 
 
-class Refused(msgspec.Struct, frozen=True, tag="refused"):
+class RequestRefused(msgspec.Struct, frozen=True, tag="refused"):
     """``kind``: ``version``, ``token``, ``session``, ``limit`` or ``message``."""
 
     kind: str
@@ -247,7 +247,7 @@ ToPool = (
     | ReleaseValues
     | CloseSession
 )
-FromPool = Welcome | Refused | BlobsMissing | JobUpdate | PhaseAnswered | SegmentResult
+FromPool = Welcome | RequestRefused | BlobsMissing | JobUpdate | PhaseAnswered | SegmentResult
 
 encode = msgspec.msgpack.Encoder().encode
 decode_to_pool: Callable[[bytes], ToPool] = msgspec.msgpack.Decoder(ToPool).decode

@@ -2,7 +2,7 @@
 
 Frames are a 4-byte big-endian length and a MessagePack body. The worker answers every
 :class:`RunSegment` with exactly one :class:`SegmentDone`, :class:`SegmentFailed`,
-:class:`SegmentCancelled` or :class:`SegmentPreempted`.
+:class:`SegmentCancelled` or :class:`RunPreempted`.
 """
 
 from __future__ import annotations
@@ -56,11 +56,11 @@ class RunSegment(msgspec.Struct, frozen=True, tag="run"):
     announces_start: bool = True
 
 
-class CancelSegment(msgspec.Struct, frozen=True, tag="cancel"):
+class Cancel(msgspec.Struct, frozen=True, tag="cancel"):
     job: str
 
 
-class PreemptSegment(msgspec.Struct, frozen=True, tag="preempt"):
+class Preempt(msgspec.Struct, frozen=True, tag="preempt"):
     """Stop between two ops and keep everything, to resume later; forgotten where the segment ended before
     this was seen."""
 
@@ -68,7 +68,7 @@ class PreemptSegment(msgspec.Struct, frozen=True, tag="preempt"):
     segment: int
 
 
-class CloseSession(msgspec.Struct, frozen=True, tag="close"):
+class Close(msgspec.Struct, frozen=True, tag="close"):
     session: str
 
 
@@ -80,9 +80,9 @@ class Shutdown(msgspec.Struct, frozen=True, tag="shutdown"):
     pass
 
 
-class Store(msgspec.Struct, frozen=True, tag="store"):
+class StoreState(msgspec.Struct, frozen=True, tag="store"):
     """Copy to the host what has no valid copy there; while the session runs, completed pieces only. Every
-    transfer is answered by exactly one :class:`TransferDone` or :class:`TransferFailed`, unless its session
+    transfer is answered by exactly one :class:`CopyDone` or :class:`CopyFailed`, unless its session
     is closed. ``expedited``: it passes the others of its direction."""
 
     transfer: int
@@ -109,10 +109,10 @@ class Reads(msgspec.Struct, frozen=True, array_like=True):
 
 class Restore(msgspec.Struct, frozen=True, tag="restore"):
     """Restore a session from the host or the disk, and check every piece. ``manifest``: of a session that
-    this process did not store itself (:attr:`TransferDone.manifest`). ``released``: values of the manifest
+    this process did not store itself (:attr:`CopyDone.manifest`). ``released``: values of the manifest
     that the session released; their pieces may be gone, so they are not looked for. ``reads``: the segment
     that waits for it. Its values are copied in that order, before all others, and
-    :class:`FirstValuesRestored` says when it may be sent."""
+    :class:`FirstValuesCopied` says when it may be sent."""
 
     transfer: int
     session: str
@@ -136,9 +136,9 @@ class Forget(msgspec.Struct, frozen=True, tag="forget"):
     session: str
 
 
-class DropParked(msgspec.Struct, frozen=True, tag="drop"):
+class Drop(msgspec.Struct, frozen=True, tag="drop"):
     """Another process has the session now: what is parked of it here is of no use. Answered by
-    :class:`SessionClosed`. Unlike a close it never waits behind a running program, so that the session can
+    :class:`Closed`. Unlike a close it never waits behind a running program, so that the session can
     come back at once."""
 
     session: str
@@ -155,10 +155,10 @@ class Expedite(msgspec.Struct, frozen=True, tag="expedite"):
 RunOrder = RunSegment | Calibrate
 """What a worker does one after the other."""
 
-CopyOrder = Store | Evict | Restore | Demote | Forget | Expedite | DropParked | CloseSession
+CopyOrder = StoreState | Evict | Restore | Demote | Forget | Expedite | Drop | Close
 """What moves or drops a session's values."""
 
-ToWorker = RunOrder | CopyOrder | CancelSegment | PreemptSegment | Shutdown
+ToWorker = RunOrder | CopyOrder | Cancel | Preempt | Shutdown
 
 
 class WorkerReady(msgspec.Struct, frozen=True, tag="ready"):
@@ -279,7 +279,7 @@ class SegmentCancelled(msgspec.Struct, frozen=True, tag="cancelled"):
     memory: WorkerMemory
 
 
-class SegmentPreempted(msgspec.Struct, frozen=True, tag="preempted"):
+class RunPreempted(msgspec.Struct, frozen=True, tag="preempted"):
     """The segment stopped before op number ``executed``; what it made by then stays among its session's
     values, and can be parked with them. ``rng_state``: for :class:`Resume`. ``if_given_up``: values that are
     of no use if it never resumes. The times are of the ops of this run, as in :class:`SegmentDone`. (Only a
@@ -300,7 +300,7 @@ class SegmentPreempted(msgspec.Struct, frozen=True, tag="preempted"):
     undone: bool = False
 
 
-class SessionClosed(msgspec.Struct, frozen=True, tag="closed"):
+class Closed(msgspec.Struct, frozen=True, tag="closed"):
     session: str
     memory: WorkerMemory
 
@@ -309,11 +309,11 @@ TransferKind = Literal["store", "evict", "restore", "demote", "forget"]
 """As :data:`djinn_lab.memory.TransferKind`."""
 
 
-class FirstValuesRestored(msgspec.Struct, frozen=True, tag="first_restored"):
+class FirstValuesCopied(msgspec.Struct, frozen=True, tag="first_restored"):
     """What the first op of ``job`` reads is on the device; the copy of the rest continues. The segment may be
     sent: its ops wait for what they read. Where the copy then fails, the segment stops between two ops, is
-    undone and answered, by :class:`SegmentPreempted` at the op where it began, after the
-    :class:`TransferFailed`."""
+    undone and answered, by :class:`RunPreempted` at the op where it began, after the
+    :class:`CopyFailed`."""
 
     transfer: int
     session: str
@@ -321,7 +321,7 @@ class FirstValuesRestored(msgspec.Struct, frozen=True, tag="first_restored"):
     memory: WorkerMemory
 
 
-class TransferDone(msgspec.Struct, frozen=True, tag="transferred"):
+class CopyDone(msgspec.Struct, frozen=True, tag="transferred"):
     """``copied_bytes`` in ``copy_s`` seconds, after ``queued_s`` in the queue. ``checked_pieces``: hashes
     compared. ``whole``: after a store, whether nothing is unstored now; then ``manifest`` says where
     everything lies, so that another process can restore the session after this one's death (so, too, after
@@ -339,7 +339,7 @@ class TransferDone(msgspec.Struct, frozen=True, tag="transferred"):
     manifest: bytes | None = None
 
 
-class TransferFailed(msgspec.Struct, frozen=True, tag="not_transferred"):
+class CopyFailed(msgspec.Struct, frozen=True, tag="not_transferred"):
     """``reason``: for people. ``full``: the tier without enough free capacity. ``mismatch``: stored bytes are
     not what they were; the session's values were dropped."""
 
@@ -360,11 +360,11 @@ FromWorker = (
     | SegmentDone
     | SegmentFailed
     | SegmentCancelled
-    | SegmentPreempted
-    | SessionClosed
-    | FirstValuesRestored
-    | TransferDone
-    | TransferFailed
+    | RunPreempted
+    | Closed
+    | FirstValuesCopied
+    | CopyDone
+    | CopyFailed
 )
 
 encode = msgspec.msgpack.Encoder().encode

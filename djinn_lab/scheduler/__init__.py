@@ -8,7 +8,7 @@ from __future__ import annotations
 from djinn_lab.scheduler.costs import CostEstimator, GraphCostEstimator
 from djinn_lab.scheduler.devices import DeviceProfile
 from djinn_lab.scheduler.memory_plan import MemoryPlan
-from djinn_lab.scheduler.parts import ScheduledNode, Transfer
+from djinn_lab.scheduler.parts import PlannedTransfer, ScheduledNode
 from djinn_lab.scheduler.profiles import SCHEDULER_PROFILES, SchedulerProfile
 from djinn_lab.scheduler.schedule import ExecutionSchedule
 from djinn_lab.scheduler.scheduler import Scheduler
@@ -22,8 +22,8 @@ __all__ = [
     "GraphCostEstimator",
     "MemoryPlan",
     "OptimizationStrategy",
+    "PlannedTransfer",
     "ScheduledNode",
     "Scheduler",
     "SchedulerProfile",
-    "Transfer",
 ]

@@ -24,7 +24,7 @@ class ScheduledNode(msgspec.Struct, frozen=True, gc=False):
     live_bytes: int
 
 
-class Transfer(msgspec.Struct, frozen=True):
+class PlannedTransfer(msgspec.Struct, frozen=True):
     """Bytes between client and device: an ``upload`` before the first node, a ``fetch`` after the last.
     ``node``: the first to read what was uploaded, or the one that produced what is fetched; None when there
     is none."""

@@ -8,7 +8,7 @@ import msgspec
 
 from djinn_lab.scheduler.devices import DeviceProfile
 from djinn_lab.scheduler.memory_plan import MemoryPlan
-from djinn_lab.scheduler.parts import ScheduledNode, Transfer
+from djinn_lab.scheduler.parts import PlannedTransfer, ScheduledNode
 from djinn_lab.scheduler.trace import Times, chrome_trace
 
 
@@ -23,7 +23,7 @@ class ExecutionSchedule(msgspec.Struct, frozen=True):
     profile: str
     structural_hash: str
     nodes: tuple[ScheduledNode, ...]
-    transfers: tuple[Transfer, ...]
+    transfers: tuple[PlannedTransfer, ...]
     groups: tuple[tuple[int, ...], ...]
     memory: MemoryPlan
     limit_bytes: int

@@ -19,7 +19,7 @@ from djinn_lab.scheduler.explanation import explain_schedule
 from djinn_lab.scheduler.groups import colocation_groups
 from djinn_lab.scheduler.memory_plan import MemoryPlan, plan_memory
 from djinn_lab.scheduler.ordering import check_order
-from djinn_lab.scheduler.parts import ScheduledNode, Transfer
+from djinn_lab.scheduler.parts import PlannedTransfer, ScheduledNode
 from djinn_lab.scheduler.profiles import SCHEDULER_PROFILES, SchedulerProfile
 from djinn_lab.scheduler.schedule import ExecutionSchedule
 from djinn_lab.scheduler.strategies import OptimizationStrategy
@@ -127,7 +127,7 @@ class Scheduler:
         )
 
 
-def _uploads(srg: SRG, order: Sequence[int], device: DeviceProfile) -> tuple[list[Transfer], float]:
+def _uploads(srg: SRG, order: Sequence[int], device: DeviceProfile) -> tuple[list[PlannedTransfer], float]:
     """Everything that travels before the first node, one after the other, and when that is done."""
     waiting = {value.id for value in srg.values.values() if value.upload_bytes}
     readers: dict[int, int] = {}
@@ -135,21 +135,21 @@ def _uploads(srg: SRG, order: Sequence[int], device: DeviceProfile) -> tuple[lis
         for value in srg.nodes[node_id].inputs:
             if value in waiting:
                 readers.setdefault(value, node_id)
-    transfers: list[Transfer] = []
+    transfers: list[PlannedTransfer] = []
     now_s = 0.0
     for value in sorted(waiting):
         nbytes = srg.values[value].upload_bytes
         end_s = now_s + device.transfer_s(nbytes)
-        transfers.append(Transfer(value, "upload", nbytes, now_s, end_s, readers.get(value)))
+        transfers.append(PlannedTransfer(value, "upload", nbytes, now_s, end_s, readers.get(value)))
         now_s = end_s
     return transfers, now_s
 
 
-def _fetches(srg: SRG, device: DeviceProfile, now_s: float) -> tuple[list[Transfer], float]:
-    transfers: list[Transfer] = []
+def _fetches(srg: SRG, device: DeviceProfile, now_s: float) -> tuple[list[PlannedTransfer], float]:
+    transfers: list[PlannedTransfer] = []
     for value in srg.fetch:
         known = srg.values[value]
         end_s = now_s + device.transfer_s(known.nbytes)
-        transfers.append(Transfer(value, "fetch", known.nbytes, now_s, end_s, known.producer))
+        transfers.append(PlannedTransfer(value, "fetch", known.nbytes, now_s, end_s, known.producer))
         now_s = end_s
     return transfers, now_s

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from djinn_lab.scheduler.parts import ScheduledNode, Transfer
+from djinn_lab.scheduler.parts import PlannedTransfer, ScheduledNode
 
 Times = tuple[Sequence[float], Sequence[float]]
 """Starts and ends in seconds, by node id."""
@@ -19,7 +19,7 @@ Event = dict[str, Any]
 
 
 def chrome_trace(
-    device: str, nodes: Sequence[ScheduledNode], transfers: Sequence[Transfer], measured: Times | None
+    device: str, nodes: Sequence[ScheduledNode], transfers: Sequence[PlannedTransfer], measured: Times | None
 ) -> dict[str, Any]:
     """``{"traceEvents": [...], "displayTimeUnit": "ms"}``. ``measured`` is indexed by node id and may be
     shorter."""
@@ -76,11 +76,11 @@ def _details(node: ScheduledNode) -> Event:
     }
 
 
-def _lane(transfer: Transfer) -> int:
+def _lane(transfer: PlannedTransfer) -> int:
     return _UPLOADS if transfer.direction == "upload" else _FETCHES
 
 
-def _arrow(flow: int, transfer: Transfer, node_start_s: float) -> list[Event]:
+def _arrow(flow: int, transfer: PlannedTransfer, node_start_s: float) -> list[Event]:
     """Return the arrow from an upload to the node that reads it, or from the node to the fetch of its
     result."""
     ends = [(_lane(transfer), transfer.start_s), (_NODES, node_start_s)]

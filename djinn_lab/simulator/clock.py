@@ -10,7 +10,7 @@ from itertools import count
 Happen = Callable[[], None]
 
 
-class Clock:
+class SimulatedClock:
     """A heap of moments; equal ones in the order they were set."""
 
     def __init__(self) -> None:

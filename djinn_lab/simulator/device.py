@@ -22,8 +22,8 @@ from djinn_lab.memory import (
     TransferFailed,
     TransferKind,
 )
-from djinn_lab.simulator.clock import Clock
-from djinn_lab.simulator.lanes import Copy, Lane
+from djinn_lab.simulator.clock import SimulatedClock
+from djinn_lab.simulator.lanes import Copy, SimulatedLane
 
 PIECE_BYTES = 2**21
 """Hashes are over pieces of this size."""
@@ -80,7 +80,7 @@ class SimulatedDevice:
         self,
         name: str,
         hardware: Hardware,
-        clock: Clock,
+        clock: SimulatedClock,
         say: Callable[[Said], None],
         others: Mapping[str, SimulatedDevice],
     ) -> None:
@@ -92,7 +92,7 @@ class SimulatedDevice:
         self._clock = clock
         self._say = say
         self._others = others
-        self._lanes = {kind: Lane(clock) for kind in ("store", "restore", "demote")}
+        self._lanes = {kind: SimulatedLane(clock) for kind in ("store", "restore", "demote")}
         self._moving: dict[int, Moving] = {}
         self._limits = {
             "device": hardware.memory_bytes,
@@ -150,7 +150,7 @@ class SimulatedDevice:
             if moving.tier in ("host", "disk"):
                 self._set(held, moving.tier, max(0, getattr(held, moving.tier) - moving.nbytes))
         self._moving.clear()
-        self._lanes = {kind: Lane(self._clock) for kind in self._lanes}
+        self._lanes = {kind: SimulatedLane(self._clock) for kind in self._lanes}
         for held in self.held.values():
             self._set(held, "device", 0)
 

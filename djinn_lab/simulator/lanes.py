@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from djinn_lab.simulator.clock import Clock
+from djinn_lab.simulator.clock import SimulatedClock
 
 
 @dataclass(slots=True)
@@ -21,10 +21,10 @@ class Copy:
     expedited: bool = False
 
 
-class Lane:
+class SimulatedLane:
     """Serves one copy at a time; an expedited one interrupts the others, which resume later."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: SimulatedClock) -> None:
         self._clock = clock
         self._lines: dict[bool, deque[Copy]] = {True: deque(), False: deque()}
         self._serving: Copy | None = None

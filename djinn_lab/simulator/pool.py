@@ -15,7 +15,7 @@ COPY_S = 0.01
 QUICK_MIB_PER_S = 1_000_000
 
 
-class Run(NamedTuple):
+class SimulatedCell(NamedTuple):
     """A job had ``device`` from then until it stopped, however that came; None: it runs."""
 
     device: str
@@ -40,7 +40,7 @@ class SimulatedPool(SimulatedDriver):
         self.ended_s: dict[str, float] = {}
         self.outcomes: dict[str, str] = {}
         self.stalls: list[engine.WorkStalled] = []
-        self.history: defaultdict[str, list[Run]] = defaultdict(list)
+        self.history: defaultdict[str, list[SimulatedCell]] = defaultdict(list)
         self.closed_s: list[float] = []
         self.left_s: defaultdict[str, list[float]] = defaultdict(list)
         self.copies = 0
@@ -141,7 +141,7 @@ class SimulatedPool(SimulatedDriver):
             return None
         device.rewrite(job.session)
         self.started_s.setdefault(job.job, self.now_s)
-        self.history[job.job].append(Run(device.name, self.now_s))
+        self.history[job.job].append(SimulatedCell(device.name, self.now_s))
         return self._takes_s[job.job]
 
     def stopped(self, job: jobs.Job, device: SimulatedDevice) -> None:

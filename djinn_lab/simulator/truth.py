@@ -15,7 +15,7 @@ from djinn_lab.jobs import Job
 from djinn_lab.jobs.decision import Cluster, Explanation, Outlook, Reason, sentence_with_start
 from djinn_lab.jobs.fairness import ShareTree
 from djinn_lab.jobs.start_forecasts import StartForecasts, StartSkill
-from djinn_lab.simulator.pool import Run, SimulatedPool
+from djinn_lab.simulator.pool import SimulatedCell, SimulatedPool
 
 SOON_S = 1.0
 """What is said to happen now has happened by then."""
@@ -121,7 +121,7 @@ class _Moment:
 
     # -- what came -----------------------------------------------------------------------------------------
 
-    def _start(self, job: str | None = None) -> Run | None:
+    def _start(self, job: str | None = None) -> SimulatedCell | None:
         """The next one."""
         runs = self._pool.history[job or self._job]
         return next((run for run in runs if run.from_s >= self._now_s), None)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from djinn_lab.srg.estimates import estimate_flops
-from djinn_lab.srg.flops import COUNTED, Call, fill_template
+from djinn_lab.srg.flops import COUNTED, OpCall, fill_template
 from djinn_lab.srg.program import NodeRecord, TensorMeta
 from djinn_lab.srg.wiring import Wiring
 
@@ -71,7 +71,7 @@ class CostBook:
             bytes_written=(0 if name in _ALLOCATIONS else fresh) + sum(meta.blob_bytes for meta in written),
         )
 
-    def _flops(self, name: str, call: Call) -> tuple[int, bool]:
+    def _flops(self, name: str, call: OpCall) -> tuple[int, bool]:
         if (formula := COUNTED.get(name)) is not None:
             return formula(call), True
         estimate = estimate_flops(name, call)
@@ -87,7 +87,7 @@ class CostBook:
         return sum(meta.nbytes for storage, meta in pairs if meta is not None and storage not in given)
 
 
-def _bytes_read(name: str, call: Call) -> int:
+def _bytes_read(name: str, call: OpCall) -> int:
     metas = list(call.tensors)
     if name in _SPARSE_READS and metas:
         rows = sum(meta.nbytes for meta in call.outputs)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from math import log2, prod
 
-from djinn_lab.srg.flops import COUNTED, Call, Formula, matmul_flops
+from djinn_lab.srg.flops import COUNTED, Formula, OpCall, matmul_flops
 from djinn_lab.srg.ops import words
 
 
@@ -138,15 +138,15 @@ _NO_ARITHMETIC = words("""
         """)
 
 
-def _elements(call: Call) -> int:
+def _elements(call: OpCall) -> int:
     return sum(meta.numel for meta in call.outputs) or sum(meta.numel for meta in call.written)
 
 
-def _largest_input(call: Call) -> int:
+def _largest_input(call: OpCall) -> int:
     return max((meta.numel for meta in call.tensors), default=0)
 
 
-def _recurrent(call: Call) -> int:
+def _recurrent(call: OpCall) -> int:
     """One layer of ``mkldnn_rnn_layer``: (time, batch, width) input; gates lie in the first weight's rows."""
     source, input_weight, hidden_weight = call.args[0], call.args[1], call.args[2]
     steps: int = prod(source.shape[:2])
@@ -154,31 +154,31 @@ def _recurrent(call: Call) -> int:
     return 2 * steps * weights
 
 
-def _vector_product(call: Call) -> int:
+def _vector_product(call: OpCall) -> int:
     return 2 * max((meta.numel for meta in call.tensors), default=0)
 
 
-def _sort(call: Call) -> int:
+def _sort(call: OpCall) -> int:
     elements = _largest_input(call)
     return int(elements * log2(elements)) if elements > 1 else 0
 
 
-def _fourier(call: Call) -> int:
+def _fourier(call: OpCall) -> int:
     elements = max(_largest_input(call), max((meta.numel for meta in call.outputs), default=0))
     return int(5 * elements * log2(elements)) if elements > 1 else 0
 
 
-def _dense_solve(call: Call) -> int:
+def _dense_solve(call: OpCall) -> int:
     """Two thirds of n cubed for each square matrix of the first tensor."""
     shape = tuple(call.tensors[0].shape)
     return 2 * prod(shape) * min(shape[-2:]) // 3 if len(shape) >= 2 else 0
 
 
-def _linear(call: Call) -> int:
+def _linear(call: OpCall) -> int:
     return matmul_flops(call.args[0].shape, (1, call.args[1].shape[0]))
 
 
-def _matmul(call: Call) -> int:
+def _matmul(call: OpCall) -> int:
     left, right = call.args[0].shape, call.args[1].shape
     return 2 * prod(left[-1:]) * prod(call.outputs[0].shape) if left and right else 0
 
@@ -211,7 +211,7 @@ def plain_name(name: str) -> str:
     return stripped.removesuffix("_copy") if stripped != "_copy" else stripped
 
 
-def estimate_flops(name: str, call: Call) -> int | None:
+def estimate_flops(name: str, call: OpCall) -> int | None:
     """FLOPs of an op that the counter leaves out, or None when it is unknown. ``name`` is a base name."""
     plain = name if name in _NO_ARITHMETIC else plain_name(name)
     if plain in _NO_ARITHMETIC:

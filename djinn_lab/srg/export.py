@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 JSON_FORMAT = 1
 
 
-class _Document(msgspec.Struct, frozen=True):
+class _GraphDocument(msgspec.Struct, frozen=True):
     format: int
     structural_hash: str
     nodes: tuple[Node, ...]
@@ -27,7 +27,7 @@ class _Document(msgspec.Struct, frozen=True):
 
 def to_json(srg: SRG) -> dict[str, object]:
     """Plain lists, dicts and numbers; ``format`` is 1."""
-    document = _Document(
+    document = _GraphDocument(
         format=JSON_FORMAT,
         structural_hash=srg.structural_hash,
         nodes=srg.nodes,
@@ -44,7 +44,7 @@ def to_json(srg: SRG) -> dict[str, object]:
 def from_json(document: dict[str, object]) -> SRG:
     """The inverse of :func:`to_json`. Raises ``msgspec.ValidationError`` on anything else, and ValueError
     on a format of another version."""
-    parsed = msgspec.convert(document, _Document)
+    parsed = msgspec.convert(document, _GraphDocument)
     if parsed.format != JSON_FORMAT:
         raise ValueError(f"graph JSON has format {parsed.format}; this version reads format {JSON_FORMAT}")
     return SRG(

@@ -1,8 +1,9 @@
 """FLOPs of the ops that ``torch.utils.flop_counter`` counts, with the same conventions and the same results.
 
-A formula is a pure function of a :class:`Call`. One multiply-add is two FLOPs; bias, causal masks and padding
-are ignored; recomputation inside a fused backward is counted. CPU variants that torch's counter does not list
-(``_scaled_dot_product_flash_attention_for_cpu``, ``mkldnn_convolution``) use the formula of their sibling.
+A formula is a pure function of a :class:`OpCall`. One multiply-add is two FLOPs; bias, causal masks and
+padding are ignored; recomputation inside a fused backward is counted. CPU variants that torch's counter
+does not list (``_scaled_dot_product_flash_attention_for_cpu``, ``mkldnn_convolution``) use the formula of
+their sibling.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ Shape = Sequence[int]
 
 
 @dataclass(frozen=True)
-class Call:
+class OpCall:
     """An op with its tensors replaced by their metas. ``args`` and ``kwargs`` follow the template;
     ``tensors`` are the filled holes in order; ``outputs`` are the results; ``written`` the inputs changed
     in place."""
@@ -39,7 +40,7 @@ def fill_template(
     inputs: Sequence[TensorMeta | None],
     outputs: Sequence[TensorMeta | None],
     written: Sequence[TensorMeta],
-) -> Call:
+) -> OpCall:
     """Put metas where the holes are."""
     rest = iter(inputs)
 
@@ -48,7 +49,7 @@ def fill_template(
             return [fill(item) for item in argument]
         return next(rest, None) if isinstance(argument, TensorHole) else argument
 
-    return Call(
+    return OpCall(
         args=tuple(fill(argument) for argument in template.args),
         kwargs={name: fill(argument) for name, argument in template.kwargs.items()},
         tensors=tuple(meta for meta in inputs if meta is not None),
@@ -58,7 +59,7 @@ def fill_template(
     )
 
 
-Formula = Callable[[Call], int]
+Formula = Callable[[OpCall], int]
 COUNTED: dict[str, Formula] = {}
 """Formulas by base name (``addmm``)."""
 
@@ -77,12 +78,12 @@ def matmul_flops(left: Shape, right: Shape) -> int:
 
 
 @_counts("mm", "bmm", "_scaled_mm")
-def _mm(call: Call) -> int:
+def _mm(call: OpCall) -> int:
     return matmul_flops(call.args[0].shape, call.args[1].shape)
 
 
 @_counts("addmm", "baddbmm")
-def _addmm(call: Call) -> int:
+def _addmm(call: OpCall) -> int:
     return matmul_flops(call.args[1].shape, call.args[2].shape)
 
 
@@ -95,13 +96,13 @@ def convolution_flops(source: Shape, weight: Shape, result: Shape, transposed: b
 @_counts(
     "convolution", "_convolution", "convolution_overrideable", "cudnn_convolution", "_slow_conv2d_forward"
 )
-def _convolution(call: Call) -> int:
+def _convolution(call: OpCall) -> int:
     transposed = bool(call.args[6]) if len(call.args) > 7 else False
     return convolution_flops(call.args[0].shape, call.args[1].shape, call.outputs[0].shape, transposed)
 
 
 @_counts("mkldnn_convolution")
-def _mkldnn_convolution(call: Call) -> int:
+def _mkldnn_convolution(call: OpCall) -> int:
     return convolution_flops(call.args[0].shape, call.args[1].shape, call.outputs[0].shape, False)
 
 
@@ -110,7 +111,7 @@ def _swapped(shape: Shape) -> list[int]:
 
 
 @_counts("convolution_backward", "convolution_backward_overrideable")
-def _convolution_backward(call: Call) -> int:
+def _convolution_backward(call: OpCall) -> int:
     gradient, source, weight = (meta.shape for meta in call.args[:3])
     transposed = bool(call.argument(7, "transposed"))
     wants = call.argument(10, "output_mask")
@@ -141,7 +142,7 @@ def attention_backward_flops(query: Shape, key: Shape, value: Shape) -> int:
     "_scaled_dot_product_cudnn_attention",
     "_scaled_dot_product_flash_attention_for_cpu",
 )
-def _attention(call: Call) -> int:
+def _attention(call: OpCall) -> int:
     return attention_flops(call.args[0].shape, call.args[1].shape, call.args[2].shape)
 
 
@@ -151,5 +152,5 @@ def _attention(call: Call) -> int:
     "_scaled_dot_product_cudnn_attention_backward",
     "_scaled_dot_product_flash_attention_for_cpu_backward",
 )
-def _attention_backward(call: Call) -> int:
+def _attention_backward(call: OpCall) -> int:
     return attention_backward_flops(call.args[1].shape, call.args[2].shape, call.args[3].shape)

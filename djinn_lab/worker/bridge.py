@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 from djinn_lab.srg.program import Program
-from djinn_lab.worker.executor import Counts, NativeRun, Plan
+from djinn_lab.worker.executor import Counts, ExecutionPlan, NativeRun
 from djinn_lab.worker.outcome import Stop, StopSignal
 from djinn_lab.worker.reading import LazyNodes
 from djinn_lab.worker.storages import Storage
@@ -39,7 +39,7 @@ class Bridge:
 
     def begin(
         self,
-        plan: Plan,
+        plan: ExecutionPlan,
         counts: Counts,
         program: Program,
         executed: int,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 class TransferProblem(Exception):
-    """``full`` and ``mismatch``: as in :class:`djinn_lab.protocol.worker.TransferFailed`."""
+    """``full`` and ``mismatch``: as in :class:`djinn_lab.protocol.worker.CopyFailed`."""
 
     def __init__(self, reason: str, full: str | None = None, mismatch: bool = False) -> None:
         super().__init__(reason)

@@ -16,7 +16,7 @@ import torch
 from djinn_lab.units import format_bytes
 from djinn_lab.worker.copied import Copied, SessionGone, TransferProblem
 from djinn_lab.worker.link import Link
-from djinn_lab.worker.loading import Wanted
+from djinn_lab.worker.loading import WantedValues
 from djinn_lab.worker.memory_account import MemoryAccount
 from djinn_lab.worker.parked import ManifestWriter, Parked, write_parked
 from djinn_lab.worker.pieces import Piece, PieceFile
@@ -160,11 +160,13 @@ class Copies:
 
     # --- restore
 
-    def restore(self, values: SessionValues, copied: Copied, wanted: Wanted | None = None) -> Iterator[int]:
+    def restore(
+        self, values: SessionValues, copied: Copied, wanted: WantedValues | None = None
+    ) -> Iterator[int]:
         """Host or disk to device, in the order in which ``wanted`` has it."""
-        return self._restores.restore(values, copied, wanted or Wanted())
+        return self._restores.restore(values, copied, wanted or WantedValues())
 
-    def restore_ended(self, values: SessionValues, wanted: Wanted) -> None:
+    def restore_ended(self, values: SessionValues, wanted: WantedValues) -> None:
         """The pool knows how."""
         self._restores.ended(values, wanted)
 

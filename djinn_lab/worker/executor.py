@@ -30,7 +30,7 @@ class Op(Protocol):
     """A template that can be called without Python."""
 
 
-class Plan(Protocol):
+class ExecutionPlan(Protocol):
     """A program's nodes with their values numbered; serves all programs with one key."""
 
     def begin(self, *args: Any) -> NativeRun: ...
@@ -66,7 +66,7 @@ class Executor(Protocol):
     EncodedRecords: Callable[[bytes], EncodedRecords]
     Marks: type[Any]
     Op: Callable[..., Op]
-    Plan: Callable[..., Plan]
+    Plan: Callable[..., ExecutionPlan]
 
 
 class Transient(Protocol):

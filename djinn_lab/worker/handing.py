@@ -13,12 +13,12 @@ import torch
 from djinn_lab.errors import ValueLost
 from djinn_lab.protocol.worker import Handed
 from djinn_lab.worker.memory_account import MemoryAccount
-from djinn_lab.worker.parked import Layout
+from djinn_lab.worker.parked import ParkedLayout
 from djinn_lab.worker.storages import Storage
 from djinn_lab.worker.values import SessionValues
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(list[Layout]).decode
+_decode = msgspec.msgpack.Decoder(list[ParkedLayout]).decode
 
 
 def hand_over(identifiers: Sequence[int], values: SessionValues, results: Path) -> tuple[Handed, ...]:
@@ -33,7 +33,7 @@ def hand_over(identifiers: Sequence[int], values: SessionValues, results: Path) 
 
 
 def _handed(key: int | None, found: list[int], values: SessionValues, results: Path) -> Handed:
-    layouts = _encode([Layout.of(values.tensors[identifier]) for identifier in found])
+    layouts = _encode([ParkedLayout.of(values.tensors[identifier]) for identifier in found])
     if key is None:
         return Handed(None, 0, tuple(found), layouts)
     memory = values.storages[key].memory()
@@ -95,7 +95,7 @@ def _file(handed: Handed, results: Path) -> torch.Tensor:
 
 
 def _place(
-    layouts: dict[int, Layout],
+    layouts: dict[int, ParkedLayout],
     memory: torch.UntypedStorage,
     values: SessionValues,
     account: MemoryAccount,

@@ -19,7 +19,7 @@ from djinn_lab.worker.handing import hand_over, take_over
 from djinn_lab.worker.memory_account import MemoryAccount
 from djinn_lab.worker.numeric_settings import applied
 from djinn_lab.worker.outcome import Outcome, Stop, StopSignal
-from djinn_lab.worker.parked import Layout
+from djinn_lab.worker.parked import ParkedLayout
 from djinn_lab.worker.preparation import Preparation, Preparations
 from djinn_lab.worker.program_run import ProgramRun
 from djinn_lab.worker.reading import read_program
@@ -176,7 +176,7 @@ class Interpreter:
                 raise
             self.memory.settle(meta.span_bytes, added)
             return
-        layout = Layout("tensor", meta.dtype, meta.shape, meta.stride)
+        layout = ParkedLayout("tensor", meta.dtype, meta.shape, meta.stride)
         blob = Path(blobs[source.blob]).name  # sessions may call equal bytes differently
         weights, lock = self.tiers.weights, self.tiers.fences.lock
         with lock:

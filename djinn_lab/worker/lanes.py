@@ -12,7 +12,7 @@ BEHIND_S = 0.05
 than asked for."""
 
 
-class Job:
+class LaneTask:
     """``steps`` copies one piece between two of its yields, which say how many bytes went over the link.
     ``busy_s``: while some did. ``finish`` is called once, with what went wrong or None, on the lane's
     thread."""
@@ -21,7 +21,7 @@ class Job:
         self,
         transfer: int,
         steps: Iterator[int],
-        finish: Callable[[Job, Exception | None], None],
+        finish: Callable[[LaneTask, Exception | None], None],
         expedited: bool,
     ) -> None:
         self.transfer = transfer
@@ -44,14 +44,14 @@ class Lane:
     def __init__(self, name: str, link_s: Callable[[int], float]) -> None:
         self._link_s = link_s
         self._changed = threading.Condition()
-        self._expedited: deque[Job] = deque()
-        self._others: deque[Job] = deque()
+        self._expedited: deque[LaneTask] = deque()
+        self._others: deque[LaneTask] = deque()
         self._free_at = 0.0
         self._stopping = False
         self._thread = threading.Thread(target=self._work, name=f"copies {name}", daemon=True)
         self._thread.start()
 
-    def add(self, job: Job) -> None:
+    def add(self, job: LaneTask) -> None:
         with self._changed:
             (self._expedited if job.expedited else self._others).append(job)
             self._changed.notify()
@@ -97,7 +97,7 @@ class Lane:
                 (self._expedited if job.expedited else self._others).remove(job)
             job.finish(job, problem)
 
-    def _next(self) -> Job | None:
+    def _next(self) -> LaneTask | None:
         with self._changed:
             while not self._stopping:
                 if self._expedited:

@@ -19,7 +19,7 @@ def _ignore(reads: Reads) -> None:
 
 
 @dataclass(eq=False)
-class Wanted:
+class WantedValues:
     """``reads``: of the segment that waits for the restore, None for none; any thread may replace it at any
     time. ``notify``: called once for each, when what its first op reads is there and the session is open.
     ``loading``: the restore, once it began."""

@@ -12,7 +12,7 @@ from djinn_lab.worker.cuts import Cut, FlatCut, KvCut
 from djinn_lab.worker.pieces import Piece, PieceFile, PieceStore
 
 
-class Layout(msgspec.Struct, frozen=True, array_like=True):
+class ParkedLayout(msgspec.Struct, frozen=True, array_like=True):
     """The layout of a tensor in its storage (offset and stride in elements). ``kind``: ``tensor``, ``zero``
     (forward-mode zeros without memory) or ``none`` (torch returned an undefined tensor)."""
 
@@ -25,7 +25,7 @@ class Layout(msgspec.Struct, frozen=True, array_like=True):
     negated: bool = False
 
     @classmethod
-    def of(cls, tensor: torch.Tensor | None) -> Layout:
+    def of(cls, tensor: torch.Tensor | None) -> ParkedLayout:
         if tensor is None:
             return cls("none")
         dtype, shape = str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape)
@@ -71,12 +71,12 @@ class Parked:
     (``loading``) they stay, also values that are needed no more."""
 
     def __init__(self, store: PieceStore) -> None:
-        self.values: dict[int, tuple[Layout, ParkedStorage | None]] = {}
+        self.values: dict[int, tuple[ParkedLayout, ParkedStorage | None]] = {}
         self.storages: list[ParkedStorage] = []
         self.loading = False
         self._store = store
 
-    def add(self, identifier: int, layout: Layout, storage: ParkedStorage | None) -> None:
+    def add(self, identifier: int, layout: ParkedLayout, storage: ParkedStorage | None) -> None:
         self.values[identifier] = layout, storage
         if storage is not None:
             storage.references += 1
@@ -138,7 +138,7 @@ class Manifest(msgspec.Struct, frozen=True):
     fingerprints: str
     files: list[str]
     storages: list[StoredStorage]
-    values: list[tuple[int, Layout, int | None]]
+    values: list[tuple[int, ParkedLayout, int | None]]
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -162,7 +162,7 @@ class ManifestWriter:
         )
         return len(self._manifest.storages) - 1
 
-    def value(self, identifier: int, layout: Layout, storage: int | None) -> None:
+    def value(self, identifier: int, layout: ParkedLayout, storage: int | None) -> None:
         self._manifest.values.append((identifier, layout, storage))
 
     def encoded(self) -> bytes:

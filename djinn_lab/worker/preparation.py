@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 
 from djinn_lab.srg.program import NodeRecord, Program, TensorMeta
-from djinn_lab.worker.executor import Executor, Plan
+from djinn_lab.worker.executor import ExecutionPlan, Executor
 from djinn_lab.worker.templates import Call
 from djinn_lab.worker.transfer import zeros_strided
 
@@ -64,7 +64,7 @@ class Preparation:
     node_count: int
     products: Sequence[Products] = ()
     frees: Sequence[Sequence[int]] = ()
-    plan: Plan | None = None
+    plan: ExecutionPlan | None = None
 
     @classmethod
     def of(cls, program: Program, calls: Sequence[Call], executor: Executor | None) -> Preparation:

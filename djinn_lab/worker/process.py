@@ -85,9 +85,9 @@ class WorkerProcess:
                 return
             if isinstance(message, Given):
                 self._run(message)
-            elif isinstance(message, messages.CloseSession):
+            elif isinstance(message, messages.Close):
                 self._interpreter.close(message.session)
-                self._send(messages.SessionClosed(message.session, self._memory()))
+                self._send(messages.Closed(message.session, self._memory()))
             elif isinstance(message, messages.Calibrate):
                 self._send(measure(self._device))
 
@@ -102,22 +102,22 @@ class WorkerProcess:
             if isinstance(message, messages.RunSegment):
                 given = self._given[message.job] = Given(message)
                 self._inbox.put(given)
-            elif isinstance(message, messages.CancelSegment | messages.PreemptSegment):
+            elif isinstance(message, messages.Cancel | messages.Preempt):
                 self._ask_to_stop(message)
-            elif isinstance(message, messages.DropParked):
+            elif isinstance(message, messages.Drop):
                 self._interpreter.drop_parked(message.session)
-                self._send(messages.SessionClosed(message.session, self._memory()))
+                self._send(messages.Closed(message.session, self._memory()))
             elif isinstance(message, tier_service.MESSAGES):
                 self._tiers.handle(message)
             else:
                 self._inbox.put(message)
 
-    def _ask_to_stop(self, message: messages.CancelSegment | messages.PreemptSegment) -> None:
+    def _ask_to_stop(self, message: messages.Cancel | messages.Preempt) -> None:
         """Ask a segment to stop; a segment that has been answered is ignored."""
         given = self._given.get(message.job)
         if given is None:
             return
-        if isinstance(message, messages.CancelSegment):
+        if isinstance(message, messages.Cancel):
             given.stop.ask("cancelled")
         elif given.message.segment == message.segment:
             given.stop.ask("preempted")
@@ -158,7 +158,7 @@ class WorkerProcess:
                 message.job, message.segment, outcome.failure, outcome.executed, memory, outcome.rng_state
             )
         if outcome.stopped == "preempted":
-            return messages.SegmentPreempted(
+            return messages.RunPreempted(
                 job=message.job,
                 segment=message.segment,
                 executed=outcome.executed,

@@ -14,7 +14,7 @@ from djinn_lab.protocol.worker import Resume
 from djinn_lab.srg.program import NodeRecord, Program, Source, TensorMeta
 from djinn_lab.worker.arriving import await_end, await_values, await_whole
 from djinn_lab.worker.bridge import Bridge
-from djinn_lab.worker.executor import NativeRun, Plan
+from djinn_lab.worker.executor import ExecutionPlan, NativeRun
 from djinn_lab.worker.memory_account import MemoryAccount
 from djinn_lab.worker.outcome import Outcome, Stop
 from djinn_lab.worker.preparation import Made, Preparation, products_of_node
@@ -22,7 +22,7 @@ from djinn_lab.worker.templates import Call
 from djinn_lab.worker.values import RestoreFailed, SessionValues
 
 
-class Owner(Protocol):
+class RunOwner(Protocol):
     """The interpreter, as its runs use it."""
 
     @property
@@ -38,7 +38,7 @@ class ProgramRun:
 
     def __init__(
         self,
-        owner: Owner,
+        owner: RunOwner,
         program: Program,
         values: SessionValues,
         outcome: Outcome,
@@ -190,7 +190,7 @@ class ProgramRun:
             values.grow(node.inputs[0], node.outputs[0])
 
     def _execute_natively(
-        self, preparation: Preparation, plan: Plan, report: Callable[[int, int], None]
+        self, preparation: Preparation, plan: ExecutionPlan, report: Callable[[int, int], None]
     ) -> None:
         """By the extension, but for the nodes that only Python can run."""
         outcome, values = self._outcome, self._values

@@ -1,10 +1,10 @@
 """The copy of session memory from host or disk to device.
 
 The session is on the device when every piece has been compared. Where a segment waits for it that is known
-to be worth it (:class:`~djinn_lab.worker.loading.Wanted`), what its first op reads is copied first; then the
-session is *open*: its values are there, and those whose bytes are still being copied are marked so, and ops
-wait for them (:mod:`djinn_lab.worker.arriving`). What was parked is kept until the copy has ended. A copy
-that fails stops the segment and leaves the session as it was before.
+to be worth it (:class:`~djinn_lab.worker.loading.WantedValues`), what its first op reads is copied first;
+then the session is *open*: its values are there, and those whose bytes are still being copied are marked
+so, and ops wait for them (:mod:`djinn_lab.worker.arriving`). What was parked is kept until the copy has
+ended. A copy that fails stops the segment and leaves the session as it was before.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from djinn_lab.units import format_bytes
 from djinn_lab.worker import parking
 from djinn_lab.worker.copied import Copied, SessionGone, TransferProblem
 from djinn_lab.worker.link import Link
-from djinn_lab.worker.loading import Loading, Wanted
+from djinn_lab.worker.loading import Loading, WantedValues
 from djinn_lab.worker.memory_account import MemoryAccount
 from djinn_lab.worker.parked import ParkedStorage
 from djinn_lab.worker.pieces import Piece
@@ -45,7 +45,7 @@ class Restores:
     device: torch.device
     sessions: Mapping[str, SessionValues]
 
-    def restore(self, values: SessionValues, copied: Copied, wanted: Wanted) -> Iterator[int]:
+    def restore(self, values: SessionValues, copied: Copied, wanted: WantedValues) -> Iterator[int]:
         """Yield as the other copies do."""
         loading = wanted.loading = self._begin(values)
         try:
@@ -71,7 +71,7 @@ class Restores:
             values.loading = None
             parking.unpark(values, loading, self.device)
 
-    def ended(self, values: SessionValues, wanted: Wanted) -> None:
+    def ended(self, values: SessionValues, wanted: WantedValues) -> None:
         """The pool knows: a segment that ran meanwhile may be answered."""
         with self.tiers.fences.lock:
             if wanted.loading is not None and values.loading is wanted.loading:
@@ -129,7 +129,7 @@ class Restores:
 
     # --- its pieces
 
-    def _serve(self, values: SessionValues, loading: Loading, wanted: Wanted) -> None:
+    def _serve(self, values: SessionValues, loading: Loading, wanted: WantedValues) -> None:
         """Serve the segment that waits for the copy, and open the session where it may begin."""
         reads = wanted.reads
         if reads is None:

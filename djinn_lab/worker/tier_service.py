@@ -10,26 +10,26 @@ from collections.abc import Callable, Iterator, Sequence
 
 from djinn_lab.protocol import worker as messages
 from djinn_lab.protocol.worker import (
-    FirstValuesRestored,
+    CopyDone,
+    CopyFailed,
+    FirstValuesCopied,
     Reads,
-    TransferDone,
-    TransferFailed,
     WorkerMemory,
 )
 from djinn_lab.units import format_bytes
 from djinn_lab.worker import parking
 from djinn_lab.worker.copied import Copied, SessionGone, TransferProblem
 from djinn_lab.worker.copying import Copies
-from djinn_lab.worker.lanes import Job, Lane
-from djinn_lab.worker.loading import Wanted
+from djinn_lab.worker.lanes import Lane, LaneTask
+from djinn_lab.worker.loading import WantedValues
 from djinn_lab.worker.parked import read_manifest
 from djinn_lab.worker.values import SessionValues
 
-Answer = FirstValuesRestored | TransferDone | TransferFailed
-Copying = messages.Store | messages.Restore | messages.Demote
+Answer = FirstValuesCopied | CopyDone | CopyFailed
+Copying = messages.StoreState | messages.Restore | messages.Demote
 Message = Copying | messages.Evict | messages.Forget | messages.Expedite
 MESSAGES = (
-    messages.Store,
+    messages.StoreState,
     messages.Restore,
     messages.Demote,
     messages.Evict,
@@ -54,7 +54,7 @@ class TierService:
         self._find = find
         self._memory = memory
         self._send = send
-        self._wanted: dict[int, Wanted] = {}
+        self._wanted: dict[int, WantedValues] = {}
         seconds = copies.link.seconds
         self._lanes = {
             "store": Lane("out", seconds),
@@ -87,8 +87,8 @@ class TierService:
         copies, session = self._copies, message.session
         steps: Iterator[int]
         kind: messages.TransferKind
-        wanted = Wanted()
-        if isinstance(message, messages.Store):
+        wanted = WantedValues()
+        if isinstance(message, messages.StoreState):
             kind, expedited = "store", message.expedited
             steps = copies.store(session, values, copied)
         elif isinstance(message, messages.Demote):
@@ -99,22 +99,22 @@ class TierService:
             wanted = self._wanted[message.transfer] = self._want(message)
             steps = self._restore(message, values, copied, wanted)
 
-        def finish(job: Job, problem: Exception | None) -> None:
+        def finish(job: LaneTask, problem: Exception | None) -> None:
             if not isinstance(problem, SessionGone):
                 self._send(self._result(job, session, kind, copied, problem))
             self._wanted.pop(job.transfer, None)
             copies.restore_ended(values, wanted)
 
-        self._lanes[kind].add(Job(message.transfer, steps, finish, expedited))
+        self._lanes[kind].add(LaneTask(message.transfer, steps, finish, expedited))
 
-    def _want(self, message: messages.Restore) -> Wanted:
+    def _want(self, message: messages.Restore) -> WantedValues:
         def notify(reads: Reads) -> None:
-            self._send(FirstValuesRestored(message.transfer, message.session, reads.job, self._memory()))
+            self._send(FirstValuesCopied(message.transfer, message.session, reads.job, self._memory()))
 
-        return Wanted(message.reads, notify)
+        return WantedValues(message.reads, notify)
 
     def _restore(
-        self, message: messages.Restore, values: SessionValues, copied: Copied, wanted: Wanted
+        self, message: messages.Restore, values: SessionValues, copied: Copied, wanted: WantedValues
     ) -> Iterator[int]:
         if message.manifest is not None:
             self._take_over(message.manifest, message.released, values)
@@ -169,7 +169,7 @@ class TierService:
         kind: messages.TransferKind,
         act: Callable[[], Copied],
     ) -> None:
-        job = Job(message.transfer, iter(()), lambda job, problem: None, expedited=True)
+        job = LaneTask(message.transfer, iter(()), lambda job, problem: None, expedited=True)
         problem: Exception | None = None
         copied = Copied()
         with self._copies.tiers.fences.lock:
@@ -181,7 +181,7 @@ class TierService:
 
     def _result(
         self,
-        job: Job,
+        job: LaneTask,
         session: str,
         kind: messages.TransferKind,
         copied: Copied,
@@ -189,7 +189,7 @@ class TierService:
     ) -> Answer:
         memory = self._memory()
         if problem is None:
-            return TransferDone(
+            return CopyDone(
                 job.transfer,
                 session,
                 kind,
@@ -202,9 +202,9 @@ class TierService:
                 copied.manifest,
             )
         if isinstance(problem, TransferProblem):
-            return TransferFailed(
+            return CopyFailed(
                 job.transfer, session, kind, problem.reason, memory, problem.full, problem.mismatch
             )
         log.error("%s of session %s failed", kind, session, exc_info=problem)
         reason = f"{type(problem).__name__}: {problem}"
-        return TransferFailed(job.transfer, session, kind, reason, memory)
+        return CopyFailed(job.transfer, session, kind, reason, memory)

@@ -17,7 +17,7 @@ from djinn_lab.worker.cuts import KvCut, same_but_tokens
 from djinn_lab.worker.executor import Transient
 from djinn_lab.worker.loading import Loading
 from djinn_lab.worker.memory_account import MemoryAccount
-from djinn_lab.worker.parked import Layout, Parked
+from djinn_lab.worker.parked import Parked, ParkedLayout
 from djinn_lab.worker.parking import lose, stop_loading
 from djinn_lab.worker.pieces import Piece
 from djinn_lab.worker.shared_weights import SharedWeight
@@ -68,7 +68,7 @@ class SessionValues:
         self.own_bytes = 0
         self.looked_at_bytes = 0
         self.recent: list[tuple[Storage, int]] = []
-        self.layouts: dict[int, Layout] = {}
+        self.layouts: dict[int, ParkedLayout] = {}
         self.released_unseen: set[int] = set()
         self.transient: Transient | None = None
         self.stop_run: Callable[[], None] = _nothing
@@ -125,7 +125,7 @@ class SessionValues:
         self.storage_of[identifier] = storage
         return added
 
-    def put_shared(self, identifier: int, layout: Layout, weight: SharedWeight) -> None:
+    def put_shared(self, identifier: int, layout: ParkedLayout, weight: SharedWeight) -> None:
         """A value on a weight that others look at, too; called with the lock held."""
         storage = self.look_at(weight)
         storage.references += 1
@@ -357,10 +357,10 @@ class SessionValues:
                 sharer.session.recount(sharer)
         return True
 
-    def layout(self, identifier: int) -> Layout:
+    def layout(self, identifier: int) -> ParkedLayout:
         found = self.layouts.get(identifier)
         if found is None:
-            found = self.layouts[identifier] = Layout.of(self.tensors[identifier])
+            found = self.layouts[identifier] = ParkedLayout.of(self.tensors[identifier])
         return found
 
     def look_at(self, weight: SharedWeight) -> Storage:

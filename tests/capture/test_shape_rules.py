@@ -14,7 +14,7 @@ from torch._ops import OpOverload
 
 from djinn_lab.capture.shape_rules.rules import elementwise, is_elementwise, rule_for
 from djinn_lab.capture.shape_rules.views import view_of
-from djinn_lab.capture.shapes.signature import Kind, Signature, signature_of
+from djinn_lab.capture.shapes.signature import ArgumentKind, Signature, signature_of
 from djinn_lab.capture.values import Layout
 from djinn_lab.srg.ops import allowed_ops
 
@@ -63,14 +63,14 @@ def random_call(
     arguments: list[Any] = []
     tensors: list[torch.Tensor] = []
     for declared, kind in zip(func._schema.arguments, signature.kinds, strict=True):
-        if declared.kwarg_only or (declared.has_default_value() and kind is not Kind.TENSOR):
+        if declared.kwarg_only or (declared.has_default_value() and kind is not ArgumentKind.TENSOR):
             continue
-        if kind is Kind.TENSOR:
+        if kind is ArgumentKind.TENSOR:
             condition = signature.name.startswith("aten.where") and not tensors
             own = torch.bool if condition else dtype if chance.random() < 0.8 else torch.float32
             tensors.append(laid_out(chance, shape, own))
             arguments.append(tensors[-1])
-        elif kind is Kind.SCALAR:
+        elif kind is ArgumentKind.SCALAR:
             arguments.append(1.0 if dtype.is_floating_point else 1)
         else:
             arguments.append({"int": 1, "bool": False}.get(str(declared.type)))

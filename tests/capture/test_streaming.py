@@ -7,7 +7,7 @@ import torch
 from in_process import InProcessBackend, cell
 
 from djinn_lab.capture.recorders import Recorder, chosen, make_recorder
-from djinn_lab.capture.sending.pace import STREAM_NODES, STREAM_NODES_MIN, Pace
+from djinn_lab.capture.sending.pace import STREAM_NODES, STREAM_NODES_MIN, PartLength
 from djinn_lab.errors import RemoteError, ValueLost
 from djinn_lab.srg.graph import SRG
 from djinn_lab.srg.merging import merge_programs
@@ -114,7 +114,7 @@ def _computed(graph: SRG) -> list[str]:
 
 
 def test_parts_are_as_long_as_the_pool_is_fast() -> None:
-    pace = Pace(None)
+    pace = PartLength(None)
     assert pace.nodes == STREAM_NODES
     pace.learn(200, 200 * 200e-6)
     assert pace.nodes == 256
@@ -124,6 +124,6 @@ def test_parts_are_as_long_as_the_pool_is_fast() -> None:
     assert pace.nodes == STREAM_NODES_MIN
     pace.learn(500, 500 * 1e-6)
     assert pace.nodes == STREAM_NODES
-    fixed = Pace(7)
+    fixed = PartLength(7)
     fixed.learn(200, 1.0)
     assert fixed.nodes == 7

@@ -14,7 +14,7 @@ from djinn_lab.capture.host import interrupts
 from djinn_lab.capture.sending.segment import Segment
 from djinn_lab.client import cell, executor
 from djinn_lab.client.blobs import BlobTransfer
-from djinn_lab.client.connection import Connection
+from djinn_lab.client.connection import PoolConnection
 from djinn_lab.client.session import Session
 from djinn_lab.errors import CellCancelled, ValueLost
 from djinn_lab.protocol.messages import SegmentResult
@@ -44,8 +44,8 @@ def _interrupt_after(monkeypatch: pytest.MonkeyPatch, owner: type, name: str) ->
 @pytest.mark.parametrize(
     ("owner", "name"),
     [
-        (Connection, "_next"),
-        (Connection, "send"),
+        (PoolConnection, "_next"),
+        (PoolConnection, "send"),
         (executor.PoolExecutor, "submit"),
         (executor.PoolExecutor, "result"),
         (BlobTransfer, "read"),

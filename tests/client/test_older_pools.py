@@ -9,7 +9,7 @@ import torch
 from msgspec.structs import replace
 from real_pool import PoolUnderTest
 
-from djinn_lab.client.connection import Connection
+from djinn_lab.client.connection import PoolConnection
 from djinn_lab.client.session import Session
 from djinn_lab.errors import VersionMismatch
 from djinn_lab.jobs import Terms
@@ -39,14 +39,14 @@ def total(session: Session, terms: Terms) -> float:
 def test_what_an_older_pool_would_ignore_is_refused_with_both_versions(
     pool: PoolUnderTest, monkeypatch: pytest.MonkeyPatch, version: int, asked: Terms, refusal: str
 ) -> None:
-    open_newest = Connection.__init__
+    open_newest = PoolConnection.__init__
 
-    def open_older(connection: Connection, *arguments: Any, **options: Any) -> None:
+    def open_older(connection: PoolConnection, *arguments: Any, **options: Any) -> None:
         """Connect to a pool that answers the handshake as one of ``version`` does."""
         open_newest(connection, *arguments, **options)
         connection.welcome = replace(connection.welcome, protocol_version=version)
 
-    monkeypatch.setattr(Connection, "__init__", open_older)
+    monkeypatch.setattr(PoolConnection, "__init__", open_older)
     with pool.session() as session:
         assert session.welcome.protocol_version == version
         with pytest.raises(VersionMismatch) as refused:

@@ -27,7 +27,7 @@ from djinn_lab.dashboard.widgets.bars import BARS_MAX, bars_in, make_lane
 from djinn_lab.dashboard.widgets.theme import PHASE_COLOURS
 from djinn_lab.scheduler import DeviceProfile, ExecutionSchedule
 from djinn_lab.scheduler.memory_plan import MemoryPlan
-from djinn_lab.scheduler.parts import ScheduledNode, Transfer
+from djinn_lab.scheduler.parts import PlannedTransfer, ScheduledNode
 
 
 def schedule(count: int, measured: bool = True) -> ExecutionSchedule:
@@ -51,7 +51,10 @@ def schedule(count: int, measured: bool = True) -> ExecutionSchedule:
         profile="basic_inference",
         structural_hash="x",
         nodes=nodes,
-        transfers=(Transfer(1, "upload", 4096, 0.0, 0.001, 0), Transfer(2, "fetch", 64, 0.5, 0.501, 3)),
+        transfers=(
+            PlannedTransfer(1, "upload", 4096, 0.0, 0.001, 0),
+            PlannedTransfer(2, "fetch", 64, 0.5, 0.501, 3),
+        ),
         groups=(),
         memory=MemoryPlan(1000, 1000 + count, 0, 0, ()),
         limit_bytes=2**20,

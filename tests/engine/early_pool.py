@@ -7,8 +7,8 @@ from typing import Any
 
 from djinn_lab import engine, jobs, memory
 from djinn_lab.simulator.device import Moving, SimulatedDevice
-from djinn_lab.simulator.driver import OPS, Running
-from djinn_lab.simulator.pool import Run, SimulatedPool
+from djinn_lab.simulator.driver import OPS, RunningSegment
+from djinn_lab.simulator.pool import SimulatedCell, SimulatedPool
 
 FIRST_SHARE = 0.2
 """Share of a restore after which the values that the first op reads are there."""
@@ -86,7 +86,7 @@ class EarlyPool(SimulatedPool):
             return super().begin(job, device)
         self.early.append(job.job)
         self.started_s.setdefault(job.job, self.now_s)
-        self.history[job.job].append(Run(device.name, self.now_s))
+        self.history[job.job].append(SimulatedCell(device.name, self.now_s))
         return self._takes_s[job.job]
 
     def stopped(self, job: jobs.Job, device: SimulatedDevice) -> None:
@@ -106,7 +106,7 @@ class EarlyPool(SimulatedPool):
             run is not None and run.device == device and self._restoring(self._job(job), self.devices[device])
         )
 
-    def _finish(self, job: str, running: Running) -> None:
+    def _finish(self, job: str, running: RunningSegment) -> None:
         if self.runs.get(job) is running and self._waits(job, running.device):
             self.clock.after(LOOK_S, lambda: self._finish(job, running))
         else:

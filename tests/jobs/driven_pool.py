@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from djinn_lab.jobs.decision import Cluster, Plan, QueuePolicy, decide, enact, end, park
 from djinn_lab.jobs.decision.explaining.forecast import SessionMoves
 from djinn_lab.jobs.fairness import Capacity, ShareSettings, ShareState, ShareTree
-from djinn_lab.jobs.request import Demand, Node, Request
+from djinn_lab.jobs.request import ComputeNode, Demand, Request
 
 
 class DrivenPool:
@@ -21,7 +21,12 @@ class DrivenPool:
     where, from, to)."""
 
     def __init__(
-        self, nodes: Iterable[Node], policy: QueuePolicy, *, park_s: float = 0.0, quantum_s: float = 60.0
+        self,
+        nodes: Iterable[ComputeNode],
+        policy: QueuePolicy,
+        *,
+        park_s: float = 0.0,
+        quantum_s: float = 60.0,
     ) -> None:
         self.policy = policy
         self.park_s = park_s
@@ -118,9 +123,9 @@ class DrivenPool:
         self.intervals.append((job, holding.where, holding.started_s, self.now_s))
 
 
-def device_nodes(count: int) -> list[Node]:
+def device_nodes(count: int) -> list[ComputeNode]:
     """Return nodes of one device each, as in the live pool."""
-    return [Node(f"gpu:{number}") for number in range(count)]
+    return [ComputeNode(f"gpu:{number}") for number in range(count)]
 
 
 def request(

@@ -9,12 +9,12 @@ from msgspec.structs import replace
 from djinn_lab.jobs.decision import POLICIES, CalendarReservation, Cluster, decide
 from djinn_lab.jobs.decision.explaining.verdicts import DecisionTrace
 from djinn_lab.jobs.fairness import ShareTree
-from djinn_lab.jobs.request import Demand, Node
+from djinn_lab.jobs.request import ComputeNode, Demand
 
 
 @pytest.mark.parametrize("name", sorted(POLICIES))
 def test_every_policy_runs_every_job(name: str) -> None:
-    pool = DrivenPool([Node("a", 4), Node("b", 4)], POLICIES[name])
+    pool = DrivenPool([ComputeNode("a", 4), ComputeNode("b", 4)], POLICIES[name])
     for number in range(60):
         pool.arrive(
             request(
@@ -144,7 +144,12 @@ def test_only_pending_job_gets_the_same_decision_by_the_short_way(
     name: str, home: str | None, seconds: float | None
 ) -> None:
     """A trace takes the whole way to a decision; without one the short way is taken where possible."""
-    nodes = [Node("a"), Node("b", 2), Node("c", cordoned=True), Node("d", taints=frozenset({"others"}))]
+    nodes = [
+        ComputeNode("a"),
+        ComputeNode("b", 2),
+        ComputeNode("c", cordoned=True),
+        ComputeNode("d", taints=frozenset({"others"})),
+    ]
     for demand in (Demand(), Demand(nodes=frozenset({"b"})), Demand(nodes=frozenset({"c"})), Demand(2)):
         cluster, shares = Cluster(nodes), ShareTree()
         one = replace(request("one", 0), demand=demand, estimate_s=seconds, home=home, move_s=1.0)

@@ -22,7 +22,7 @@ from djinn_lab.jobs.decision import (
     sentence,
 )
 from djinn_lab.jobs.fairness import Capacity, Limits, ShareTree
-from djinn_lab.jobs.request import Demand, Holding, Node, Request
+from djinn_lab.jobs.request import ComputeNode, Demand, Holding, Request
 
 ACCOUNTS = ("org/red/ann", "org/red/bob", "org/blue/carl", "dora")
 NODES = ("a", "b", "c")
@@ -41,7 +41,7 @@ class DecisionMachine(RuleBasedStateMachine):
     @initialize(policy=st.sampled_from(sorted(POLICIES)))
     def begin(self, policy: str) -> None:
         self.policy: QueuePolicy = POLICIES[policy]
-        self.cluster = Cluster([Node("a", 2), Node("b", 4)])
+        self.cluster = Cluster([ComputeNode("a", 2), ComputeNode("b", 4)])
         self.shares = ShareTree()
         self.shares.set_capacity(Capacity(devices=6))
         self.now_s = 0.0
@@ -138,7 +138,7 @@ class DecisionMachine(RuleBasedStateMachine):
     def change_node(self, name: str, cordoned: bool, devices: int) -> None:
         known = self.cluster.nodes.get(name)
         size = devices if known is None else known.devices
-        self.cluster.set_node(Node(name, size, cordoned=cordoned))
+        self.cluster.set_node(ComputeNode(name, size, cordoned=cordoned))
         self.settle()
 
     @rule(name=st.sampled_from(NODES))

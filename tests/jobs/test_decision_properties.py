@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from djinn_lab.jobs.decision import POLICIES, Cluster, DecisionTrace, decide, enact
 from djinn_lab.jobs.fairness import Limits, ShareTree, jain
-from djinn_lab.jobs.request import Node
+from djinn_lab.jobs.request import ComputeNode
 
 SLOW = [HealthCheck.too_slow]
 PREEMPTING = sorted(name for name, policy in POLICIES.items() if policy.preempts)
@@ -176,7 +176,7 @@ def test_an_interactive_cell_waits_for_the_minimum_run_time_at_most() -> None:
 
 
 def test_preemptor_keeps_its_reservation_until_its_victims_stop() -> None:
-    cluster, shares, policy = Cluster([Node("gpu:0")]), ShareTree(), POLICIES["ours"]
+    cluster, shares, policy = Cluster([ComputeNode("gpu:0")]), ShareTree(), POLICIES["ours"]
     cluster.submit(request("train", 0), 0.0)
     enact(cluster, shares, decide(cluster, shares, policy, 0.0))
     cluster.submit(request("urgent", 1, rank=0, account="bob"), 1.0)

@@ -20,7 +20,7 @@ from djinn_lab.jobs.decision import (
 )
 from djinn_lab.jobs.decision.explaining.forecast import Change, changed_request
 from djinn_lab.jobs.fairness import Limits
-from djinn_lab.jobs.request import Demand, Node, Request
+from djinn_lab.jobs.request import ComputeNode, Demand, Request
 
 OURS = POLICIES["ours"]
 
@@ -72,7 +72,7 @@ def test_behind_others_counts_them_by_account() -> None:
 
 def test_explain_gang_counts_missing_devices_and_names_their_holders() -> None:
     pool = busy_pool(2)
-    pool.cluster.set_node(Node("gpu:2"))
+    pool.cluster.set_node(ComputeNode("gpu:2"))
     pool.arrive(request("wide", 9, seconds=90, account="bob", at_s=10, members=3))
     pool.run(until_s=10)
     assert explained(pool, "wide").startswith(
@@ -106,14 +106,14 @@ def test_explain_labels_of_no_device_says_never() -> None:
 
 
 def test_cordoned_nodes() -> None:
-    pool = DrivenPool([Node("gpu:0", cordoned=True)], OURS)
+    pool = DrivenPool([ComputeNode("gpu:0", cordoned=True)], OURS)
     pool.arrive(request("mine", 0))
     pool.run()
     assert explained(pool, "mine").startswith(
         "Every device that could hold it is cordoned or away; of 1 device: 1 cordoned; an operator lets one"
         " serve again with: djinn-lab uncordon gpu:0. As things are, it does not"
     )
-    pool.cluster.set_node(Node("gpu:0"))
+    pool.cluster.set_node(ComputeNode("gpu:0"))
     pool.settle()
     assert "mine" in pool.cluster.holdings
 

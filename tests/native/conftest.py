@@ -9,12 +9,12 @@ from types import ModuleType
 
 import pytest
 
-from djinn_lab.native.building import Builder, Wanted
+from djinn_lab.native.building import Builder, WantedBuild
 from djinn_lab.native.compiler import Compiler, find_compiler
-from djinn_lab.native.extensions import Extension
+from djinn_lab.native.extensions import NativeExtension
 from djinn_lab.native.loading import Loader
 from djinn_lab.native.places import Places
-from djinn_lab.native.target import Target, this_target
+from djinn_lab.native.target import BuildTarget, this_target
 
 SOURCE = """
 #include <Python.h>
@@ -33,14 +33,14 @@ class Workshop:
     """Extension ``plain`` has one variant, ``keyed`` two, chosen by ``KEYED_VARIANT``."""
 
     root: Path
-    target: Target = field(default_factory=this_target)
+    target: BuildTarget = field(default_factory=this_target)
     compiler: Compiler | None = field(default_factory=find_compiler)
     started: list[Path] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.extensions = {
-            "plain": Extension("plain", "djinn_test_plain", "plain", needs_torch=False),
-            "keyed": Extension(
+            "plain": NativeExtension("plain", "djinn_test_plain", "plain", needs_torch=False),
+            "keyed": NativeExtension(
                 "keyed",
                 "djinn_test_keyed",
                 "keyed",
@@ -48,7 +48,7 @@ class Workshop:
                 variants={"one": ("-DANSWER=1",), "two": ("-DANSWER=2",)},
                 chosen_by="KEYED_VARIANT",
             ),
-            "absent": Extension("absent", "djinn_test_absent", "absent", needs_torch=False),
+            "absent": NativeExtension("absent", "djinn_test_absent", "absent", needs_torch=False),
         }
         for name in ("plain", "keyed"):
             (self.root / name).mkdir(parents=True)
@@ -68,8 +68,8 @@ class Workshop:
         assert self.compiler is not None
         return Builder(self.root, self.built, self.target, self.compiler)
 
-    def wanted(self, name: str = "plain", variant: str = "") -> Wanted:
-        return Wanted(self.extensions[name], variant)
+    def wanted(self, name: str = "plain", variant: str = "") -> WantedBuild:
+        return WantedBuild(self.extensions[name], variant)
 
     def build(self, name: str = "plain", variant: str = "") -> Path:
         [file] = self.builder().build([self.wanted(name, variant)])

@@ -17,7 +17,7 @@ from djinn_lab.native.background import start_build
 from djinn_lab.native.building import exclusive, log_of
 from djinn_lab.native.extensions import EXTENSIONS
 from djinn_lab.native.sources import file_name
-from djinn_lab.native.target import Target, Torch
+from djinn_lab.native.target import BuildTarget, Torch
 
 
 def test_load_gives_the_same_module_each_time(workshop: Workshop) -> None:
@@ -41,7 +41,7 @@ def test_load_of_a_file_of_older_sources_gives_none_and_starts_a_build(workshop:
 
 def test_file_name_changes_with_torch_python_variant_and_sources(workshop: Workshop) -> None:
     extension = replace(workshop.extensions["keyed"], needs_torch=True)
-    target = Target("cpython-311", Path(), Torch(Path(), "2.13.0+cpu"))
+    target = BuildTarget("cpython-311", Path(), Torch(Path(), "2.13.0+cpu"))
     names = {
         file_name(extension, "one", target, workshop.root),
         file_name(extension, "two", target, workshop.root),

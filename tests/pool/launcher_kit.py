@@ -23,12 +23,12 @@ from djinn_lab.pool.devices.launcher import Launcher
 from djinn_lab.pool.devices.plans import DevicePlan
 from djinn_lab.pool.launchers.local import LocalLauncher
 from djinn_lab.protocol.worker import (
+    CopyFailed,
     FetchedTensor,
     FromWorker,
     RunSegment,
     SegmentDone,
     SegmentFailed,
-    TransferFailed,
     WorkerReady,
 )
 from djinn_lab.srg.program import Program, encode_program
@@ -189,7 +189,7 @@ class Workers:
                 message = said.pop(0)
                 if isinstance(message, kind):
                     return message
-                assert not isinstance(message, SegmentFailed | TransferFailed), message
+                assert not isinstance(message, SegmentFailed | CopyFailed), message
             return None
 
         return self.until(find)

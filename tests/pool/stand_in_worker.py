@@ -58,9 +58,9 @@ class StandIn:
             match message:
                 case wire.RunSegment():
                     self.run_segment(message)
-                case wire.CloseSession():
+                case wire.Close():
                     self.values.pop(message.session, None)
-                    self.send(wire.SessionClosed(message.session, self.memory()))
+                    self.send(wire.Closed(message.session, self.memory()))
                 case wire.Calibrate():
                     self.send(wire.DeviceMeasured(1e9, 1e9, 1e-6))
                 case wire.Shutdown():
@@ -135,7 +135,7 @@ class StandIn:
         readable, _, _ = select.select([self.connection], [], [], max(0.0, timeout_s))
         if readable:
             message = self.receive()
-            if isinstance(message, wire.CancelSegment) and message.job == job:
+            if isinstance(message, wire.Cancel) and message.job == job:
                 raise Cancelled
             if isinstance(message, wire.Shutdown):
                 raise SystemExit

@@ -39,10 +39,10 @@ GIB = 2**30
 MIB = 2**20
 
 
-def refusal(wire: Wire) -> messages.Refused:
+def refusal(wire: Wire) -> messages.RequestRefused:
     """Receive the Refused message that must come next, and the end of the connection after it."""
     refused = wire.receive()
-    assert isinstance(refused, messages.Refused), refused
+    assert isinstance(refused, messages.RequestRefused), refused
     with pytest.raises(ConnectionClosed):
         wire.receive()
     return refused

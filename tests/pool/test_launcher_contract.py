@@ -12,24 +12,24 @@ from training import training
 
 from djinn_lab.protocol.worker import (
     Calibrate,
-    CloseSession,
+    Close,
+    Closed,
+    CopyDone,
     CopyOrder,
     Demote,
     DeviceMeasured,
-    DropParked,
+    Drop,
     Evict,
     Expedite,
     Forget,
     Restore,
     Resume,
+    RunPreempted,
     SegmentCancelled,
     SegmentDone,
     SegmentFailed,
-    SegmentPreempted,
     SegmentStarted,
-    SessionClosed,
-    Store,
-    TransferDone,
+    StoreState,
     WorkerReady,
 )
 from djinn_lab.srg.program import Program
@@ -69,14 +69,14 @@ def workers(shared: Workers) -> Iterator[Workers]:
     yield shared
     for device in (ONE, OTHER):
         for session in ("ann", "bob"):
-            shared.do(lambda d=device, s=session: shared.launcher.copy(d, CloseSession(s)))  # type: ignore[misc]
-            while shared.next(device, SessionClosed).session != session:
+            shared.do(lambda d=device, s=session: shared.launcher.copy(d, Close(s)))  # type: ignore[misc]
+            while shared.next(device, Closed).session != session:
                 continue
 
 
-def copy(workers: Workers, device: str, order: CopyOrder) -> TransferDone:
+def copy(workers: Workers, device: str, order: CopyOrder) -> CopyDone:
     workers.do(lambda: workers.launcher.copy(device, order))
-    return workers.next(device, TransferDone)
+    return workers.next(device, CopyDone)
 
 
 def begin(workers: Workers, device: str, program: Program, resume: Resume | None = None) -> None:
@@ -85,12 +85,12 @@ def begin(workers: Workers, device: str, program: Program, resume: Resume | None
     workers.next(device, SegmentStarted)
 
 
-def preempt(workers: Workers, device: str, program: Program) -> SegmentPreempted:
+def preempt(workers: Workers, device: str, program: Program) -> RunPreempted:
     """Run a program of ann's, and preempt it after at least one op."""
     begin(workers, device, program)
     while True:
         workers.do(lambda: workers.launcher.preempt(device, "job", 0))
-        stopped = workers.next(device, SegmentPreempted)
+        stopped = workers.next(device, RunPreempted)
         if stopped.executed:
             return stopped
         begin(workers, device, program, Resume(0, stopped.rng_state))
@@ -208,7 +208,7 @@ def test_a_preempted_segment_resumes_bit_for_bit(workers: Workers, target: str) 
     expected = workers.run(ONE, "bob", program)
     stopped = preempt(workers, ONE, program)
     assert 0 < stopped.executed < stopped.ops_total
-    manifest = copy(workers, ONE, Store(1, "ann")).manifest
+    manifest = copy(workers, ONE, StoreState(1, "ann")).manifest
     copy(workers, ONE, Evict(2, "ann"))
     copy(workers, target, Restore(3, "ann", manifest=None if target == ONE else manifest))
     begin(workers, target, program, Resume(stopped.executed, stopped.rng_state))
@@ -221,8 +221,8 @@ def test_a_preempted_segment_resumes_bit_for_bit(workers: Workers, target: str) 
 def test_a_session_goes_to_host_and_disk_and_comes_back_as_it_was(workers: Workers) -> None:
     tensor = torch.randn(MIB)
     script, value = loaded(workers, ONE, tensor)
-    orders: list[Store | Evict | Demote | Restore | Forget] = [
-        Store(1, "ann"),
+    orders: list[StoreState | Evict | Demote | Restore | Forget] = [
+        StoreState(1, "ann"),
         Evict(2, "ann"),
         Demote(3, "ann"),
         Restore(4, "ann"),
@@ -242,7 +242,7 @@ def test_copies_do_not_wait_for_the_segment_that_runs(workers: Workers) -> None:
     script, value = loaded(workers, ONE, tensor)
     workers.begin(ONE, "bob", long_program(), "long")
     workers.next(ONE, SegmentStarted)
-    copy(workers, ONE, Store(1, "ann"))
+    copy(workers, ONE, StoreState(1, "ann"))
     workers.do(lambda: workers.launcher.copy(ONE, Expedite(1)))
     copy(workers, ONE, Evict(2, "ann"))
     copy(workers, ONE, Restore(3, "ann", expedited=True))
@@ -254,9 +254,9 @@ def test_copies_do_not_wait_for_the_segment_that_runs(workers: Workers) -> None:
 def test_a_closed_session_leaves_nothing_on_its_device(workers: Workers) -> None:
     tensor = torch.randn(MIB)
     loaded(workers, ONE, tensor)
-    copy(workers, ONE, Store(1, "ann"))
-    workers.do(lambda: workers.launcher.copy(ONE, CloseSession("ann")))
-    memory = workers.next(ONE, SessionClosed).memory
+    copy(workers, ONE, StoreState(1, "ann"))
+    workers.do(lambda: workers.launcher.copy(ONE, Close("ann")))
+    memory = workers.next(ONE, Closed).memory
     assert "ann" not in memory.session_bytes
     assert (memory.used_bytes, memory.host_bytes) == (0, 0)
 
@@ -264,11 +264,11 @@ def test_a_closed_session_leaves_nothing_on_its_device(workers: Workers) -> None
 def test_what_is_parked_here_is_dropped_once_another_device_has_it(workers: Workers) -> None:
     tensor = torch.randn(MIB)
     script, value = loaded(workers, ONE, tensor)
-    manifest = copy(workers, ONE, Store(1, "ann")).manifest
+    manifest = copy(workers, ONE, StoreState(1, "ann")).manifest
     copy(workers, ONE, Evict(2, "ann"))
     copy(workers, OTHER, Restore(3, "ann", manifest=manifest))
-    workers.do(lambda: workers.launcher.copy(ONE, DropParked("ann")))
-    assert workers.next(ONE, SessionClosed).memory.host_bytes == 0
+    workers.do(lambda: workers.launcher.copy(ONE, Drop("ann")))
+    assert workers.next(ONE, Closed).memory.host_bytes == 0
     assert held(workers, OTHER, script, value) == raw(tensor)
 
 
@@ -298,7 +298,7 @@ def test_what_a_dead_worker_parked_is_kept_while_a_manifest_names_it(fresh: Work
     others = fresh.site.parked()
     tensor = torch.randn(MIB)
     script, value = loaded(fresh, ONE, tensor)
-    manifest = copy(fresh, ONE, Store(1, "ann")).manifest
+    manifest = copy(fresh, ONE, StoreState(1, "ann")).manifest
     copy(fresh, ONE, Evict(2, "ann"))
     if tier == "disk":
         manifest = copy(fresh, ONE, Demote(3, "ann")).manifest
@@ -311,7 +311,7 @@ def test_what_a_dead_worker_parked_is_kept_while_a_manifest_names_it(fresh: Work
     fresh.next(ONE, WorkerReady)
     before = fresh.site.parked()
     fresh.heard.kept = []
-    copy(fresh, OTHER, Store(5, "ann"))
+    copy(fresh, OTHER, StoreState(5, "ann"))
     gone = before - fresh.site.parked()
     assert len(gone) == 1
     assert tier == "disk" or gone < others
@@ -331,7 +331,7 @@ def test_a_worker_that_never_becomes_ready_is_a_failure_and_no_loss(fresh: Worke
 def test_close_leaves_nothing(fresh: Workers, at_once: bool) -> None:
     fresh.ready(ONE, OTHER)
     loaded(fresh, ONE, torch.randn(MIB))
-    copy(fresh, ONE, Store(1, "ann"))
+    copy(fresh, ONE, StoreState(1, "ann"))
     copy(fresh, ONE, Evict(2, "ann"))
     copy(fresh, ONE, Demote(3, "ann"))
     fresh.begin(OTHER, "bob", long_program())

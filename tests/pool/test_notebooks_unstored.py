@@ -12,7 +12,7 @@ import pytest
 import sqlalchemy as sa
 from test_notebook_service import FailingStore, asked, served
 
-from djinn_lab.jobs.batch import CheckpointAnnounced, Notebook
+from djinn_lab.jobs.batch import BatchNotebook, CheckpointAnnounced
 from djinn_lab.pool.notebooks import command_commits
 from djinn_lab.pool.notebooks import store as notebook_store
 from djinn_lab.pool.notebooks.service import NotebookService
@@ -29,7 +29,7 @@ def short_pauses(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixtu
     caplog.set_level(logging.WARNING, command_commits.__name__)
 
 
-async def stored(store: FailingStore, job: str) -> Notebook:
+async def stored(store: FailingStore, job: str) -> BatchNotebook:
     return {one.job: one for _, one in await store.read(notebook_store.read_all)}[job]
 
 

@@ -65,7 +65,7 @@ def test_a_client_on_another_host_moves_tensors_by_http(shared_pool: RuntimeInfo
         assert web.get(f"/v1/results/{fetched.blob}").content == data
         assert web.get(f"/v1/results/{fetched.blob}").status_code == 404
         client.send(messages.BlobStored(digest, len(data)))
-        assert isinstance(client.receive(), messages.Refused)
+        assert isinstance(client.receive(), messages.RequestRefused)
 
 
 def test_a_cell_of_two_segments_waits_between_them(client: Client, shared_pool: RuntimeInfo) -> None:
@@ -203,7 +203,7 @@ def test_a_vanished_client_is_detached_and_finds_its_values_again(shared_pool: R
 def test_a_second_connection_takes_the_session_over(shared_pool: RuntimeInfo) -> None:
     with Client(shared_pool) as first, Client(shared_pool, session=first.session) as second:
         refused = first.receive()
-        assert isinstance(refused, messages.Refused)
+        assert isinstance(refused, messages.RequestRefused)
         assert refused.kind == "session"
         with pytest.raises(ConnectionClosed):
             first.receive()
@@ -220,7 +220,7 @@ def test_another_users_session_stays_closed(client: Client, shared_pool: Runtime
     _, token = new_user(shared_pool)
     with Wire(shared_pool, token) as stranger:
         refused = stranger.hello(client.session)
-        assert isinstance(refused, messages.Refused)
+        assert isinstance(refused, messages.RequestRefused)
         assert refused.kind == "session"
     assert client.run(act("")).outcome == "done"
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from djinn_lab.jobs.request import Demand, Node
+from djinn_lab.jobs.request import ComputeNode, Demand
 from djinn_lab.simulator.traces.catalog import open_trace
 from djinn_lab.simulator.traces.folder import NoTraces
 from djinn_lab.simulator.traces.gpu_clusters import load_helios, load_itp, load_philly
@@ -47,7 +47,7 @@ def test_swf(tmp_path: Path, name: str) -> None:
     assert (first.job, first.submit_s, first.run_s, first.estimate_s) == ("1", 40.0, 1.0, None)
     assert (second.run_s, second.estimate_s, second.account) == (60.0, 60.0, "group3/user7")
     assert second.demand == Demand(members=8, members_min=8)
-    assert trace.nodes == {"": (Node("machine", devices=64),)}
+    assert trace.nodes == {"": (ComputeNode("machine", devices=64),)}
     assert trace.left_out == 1
     assert [(line.number, line.reason) for line in trace.broken] == [
         (6, "ValueError: 3 fields where 18 belong"),

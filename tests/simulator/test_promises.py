@@ -7,11 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from djinn_lab.jobs.decision import POLICIES
-from djinn_lab.jobs.request import Demand, Node
+from djinn_lab.jobs.request import ComputeNode, Demand
 from djinn_lab.simulator.queue import QueueSettings, TraceJob
 from djinn_lab.simulator.queue.simulation import PoolSimulation
 
-NODES = (Node("a", devices=4, labels=frozenset({"x"})), Node("b", devices=4))
+NODES = (ComputeNode("a", devices=4, labels=frozenset({"x"})), ComputeNode("b", devices=4))
 COUNTS = st.integers(1, 8).map(lambda members: Demand(members=members, members_min=members))
 MIXED = st.one_of(
     COUNTS,
@@ -34,7 +34,7 @@ def jobs_of(
 
 
 def first_and_later_promises(
-    jobs: list[TraceJob], nodes: tuple[Node, ...]
+    jobs: list[TraceJob], nodes: tuple[ComputeNode, ...]
 ) -> tuple[dict[str, float], dict[str, float]]:
     """Return each job's first promised start, and the latest start that it was promised or had."""
     simulation = PoolSimulation(jobs, nodes, POLICIES["conservative"], QueueSettings())
@@ -54,7 +54,7 @@ def first_and_later_promises(
 @settings(max_examples=100, deadline=None)
 @given(jobs_of(COUNTS, st.integers(-14, 0)))
 def test_no_start_becomes_later_on_devices_that_are_counted(jobs: list[TraceJob]) -> None:
-    first, latest = first_and_later_promises(jobs, (Node("all", devices=8),))
+    first, latest = first_and_later_promises(jobs, (ComputeNode("all", devices=8),))
     assert first == latest
 
 
@@ -72,7 +72,9 @@ def test_all_still_end_when_jobs_run_longer_than_they_say(jobs: list[TraceJob]) 
     assert first.keys() == latest.keys() == {job.job for job in jobs}
 
 
-def late_heads(jobs: list[TraceJob], nodes: tuple[Node, ...], policy: str) -> dict[str, tuple[float, float]]:
+def late_heads(
+    jobs: list[TraceJob], nodes: tuple[ComputeNode, ...], policy: str
+) -> dict[str, tuple[float, float]]:
     """Return jobs that started later than promised when they were the head of the queue, with both times."""
     simulation = PoolSimulation(jobs, nodes, POLICIES[policy], QueueSettings())
     promised: dict[str, float] = {}
@@ -91,7 +93,7 @@ def late_heads(jobs: list[TraceJob], nodes: tuple[Node, ...], policy: str) -> di
 @settings(max_examples=100, deadline=None)
 @given(jobs_of(COUNTS, st.integers(-14, 0)), st.sampled_from(["easy", "conservative"]))
 def test_backfill_on_counted_devices_never_delays_the_head(jobs: list[TraceJob], policy: str) -> None:
-    assert late_heads(jobs, (Node("all", devices=8),), policy) == {}
+    assert late_heads(jobs, (ComputeNode("all", devices=8),), policy) == {}
 
 
 @settings(max_examples=100, deadline=None)
@@ -105,7 +107,7 @@ def test_the_head_is_promised_something() -> None:
     gang = Demand(members=8, members_min=8)
     jobs = [TraceJob("0", 0.0, 10.0, gang, "all", 10.0), TraceJob("1", 1.0, 5.0, gang, "all", 5.0)]
     jobs.append(TraceJob("2", 2.0, 5.0, Demand(), "all", 5.0))
-    simulation = PoolSimulation(jobs, (Node("all", devices=9),), POLICIES["easy"], QueueSettings())
+    simulation = PoolSimulation(jobs, (ComputeNode("all", devices=9),), POLICIES["easy"], QueueSettings())
     simulation.step()
     simulation.step()
     simulation.step()

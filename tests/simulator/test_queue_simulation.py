@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from msgspec.structs import asdict, replace
 
 from djinn_lab.jobs.decision import POLICIES
-from djinn_lab.jobs.request import Demand, Node
+from djinn_lab.jobs.request import ComputeNode, Demand
 from djinn_lab.simulator.queue import (
     Failures,
     Parking,
@@ -36,7 +36,7 @@ def job(
 
 
 def run(jobs: Sequence[TraceJob], policy: str, devices: int = 1, **changes: object) -> QueueRun:
-    trace = Trace("by hand", tuple(jobs), {"": (Node("node", devices=devices),)})
+    trace = Trace("by hand", tuple(jobs), {"": (ComputeNode("node", devices=devices),)})
     return simulate_queue(trace, None, policy, replace(EXACT, **changes))
 
 

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from djinn_lab import engine, jobs, memory
 from djinn_lab.jobs.fairness import ShareState
-from djinn_lab.jobs.request import Demand, Node
+from djinn_lab.jobs.request import ComputeNode, Demand
 from djinn_lab.memory import POLICIES
 from djinn_lab.simulator.device import Hardware, SimulatedDevice
 from djinn_lab.simulator.driver import OPS, SimulatedDriver
@@ -80,7 +80,7 @@ class OnEngine(SimulatedDriver):
 @pytest.mark.parametrize(("devices", "slots"), [(1, 1), (1, 4), (3, 1), (2, 3)])
 def test_starts_are_those_of_the_engine(policy: str, devices: int, slots: int) -> None:
     trace = load(devices * slots, seed=devices + slots)
-    nodes = [Node(f"cpu:{number}", devices=slots) for number in range(devices)]
+    nodes = [ComputeNode(f"cpu:{number}", devices=slots) for number in range(devices)]
     settings = QueueSettings(estimates="exact", parking=Parking())
     _, records = simulate_with_records(Trace("load", trace), nodes, policy, settings)
     simulated = dict(zip(records.submitted_s, records.started_s, strict=True))

@@ -10,15 +10,17 @@ import pytest
 from msgspec.structs import replace
 
 from djinn_lab.memory import POLICIES
-from djinn_lab.simulator.memory import Agents, DeviceParameters, RunFigures, load_parameters, simulate
+from djinn_lab.simulator.memory import AgentWorkload, DeviceParameters, RunFigures, load_parameters, simulate
 
 STORED = json.loads((Path(__file__).parent / "hit_rates.json").read_text())
-SMALL = Agents(name="small", sessions=30, live=30, turns=8)
+SMALL = AgentWorkload(name="small", sessions=30, live=30, turns=8)
 """Agents whose sessions have 48 GB in all."""
 DEVICE = replace(load_parameters("h200"), memory_bytes=32 * 10**9, host_bytes=32 * 10**9)
 
 
-def run(policy: str, agents: Agents = SMALL, device: DeviceParameters = DEVICE, seed: int = 1) -> RunFigures:
+def run(
+    policy: str, agents: AgentWorkload = SMALL, device: DeviceParameters = DEVICE, seed: int = 1
+) -> RunFigures:
     return simulate(POLICIES[policy], agents.workload(seed), device, seed)
 
 
@@ -111,5 +113,5 @@ def test_parameters_say_where_they_come_from() -> None:
     assert "calculated" in load_parameters("h200").source
 
 
-def replace_agents(**changes: object) -> Agents:
+def replace_agents(**changes: object) -> AgentWorkload:
     return replace(SMALL, **changes)

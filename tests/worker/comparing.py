@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from djinn_lab.worker.outcome import Outcome
-from djinn_lab.worker.parked import Layout
+from djinn_lab.worker.parked import ParkedLayout
 from djinn_lab.worker.values import SessionValues
 
 
@@ -15,18 +15,18 @@ from djinn_lab.worker.values import SessionValues
 class Left:
     """What a session holds: layouts and bytes by value, and which values lie in one storage."""
 
-    tensors: dict[int, tuple[Layout, bytes]]
+    tensors: dict[int, tuple[ParkedLayout, bytes]]
     together: set[frozenset[int]]
 
     @classmethod
     def of(cls, values: SessionValues) -> Left:
-        found: dict[int, tuple[Layout, bytes]] = {}
+        found: dict[int, tuple[ParkedLayout, bytes]] = {}
         together: dict[int, set[int]] = {}
         for identifier, tensor in values.tensors.items():
             assert tensor is not None
             memory = tensor.untyped_storage()
             content = torch.empty(0, dtype=torch.uint8).set_(memory).numpy().tobytes()
-            found[identifier] = Layout.of(tensor), content
+            found[identifier] = ParkedLayout.of(tensor), content
             together.setdefault(memory.data_ptr(), set()).add(identifier)
         return cls(found, {frozenset(group) for group in together.values()})
 

@@ -21,7 +21,7 @@ from djinn_lab.worker import cuts, storages
 from djinn_lab.worker.copied import Copied, SessionGone, TransferProblem
 from djinn_lab.worker.interpreter import Interpreter, Outcome
 from djinn_lab.worker.link import CpuLink
-from djinn_lab.worker.loading import Wanted
+from djinn_lab.worker.loading import WantedValues
 from djinn_lab.worker.outcome import StopSignal
 
 STEPS = 150
@@ -58,7 +58,7 @@ class AnyOrder:
         ]
         self.owners: dict[str, Owner] = {}
         self.copies: dict[str, Iterator[int]] = {}
-        self.open: dict[str, tuple[Iterator[int], Wanted]] = {}
+        self.open: dict[str, tuple[Iterator[int], WantedValues]] = {}
         self.log: list[str] = []
         self.done: Counter[str] = Counter()
 
@@ -188,12 +188,12 @@ class AnyOrder:
         values = self.device.interpreter.values_of(session)
         expected = values.state == "resident" and not values.unstored_bytes
         answer = self.ask(messages.Evict(self.device.number(), session))
-        assert isinstance(answer, messages.TransferDone) == expected
+        assert isinstance(answer, messages.CopyDone) == expected
 
     def park(self, session: str) -> None:
         values = self.device.interpreter.values_of(session)
-        answer = self.ask(messages.Store(self.device.number(), session))
-        if isinstance(answer, messages.TransferFailed):
+        answer = self.ask(messages.StoreState(self.device.number(), session))
+        if isinstance(answer, messages.CopyFailed):
             assert answer.full == "host"
         elif values.state == "resident":
             assert answer.whole
@@ -203,13 +203,13 @@ class AnyOrder:
     def demote(self, session: str) -> None:
         parked = self.device.interpreter.values_of(session).state == "parked"
         answer = self.ask(messages.Demote(self.device.number(), session))
-        if isinstance(answer, messages.TransferFailed):
+        if isinstance(answer, messages.CopyFailed):
             assert answer.full == "disk" or not parked
 
     def forget(self, session: str) -> None:
         on_device = self.device.interpreter.values_of(session).state == "resident"
         answer = self.ask(messages.Forget(self.device.number(), session))
-        assert isinstance(answer, messages.TransferDone) == on_device
+        assert isinstance(answer, messages.CopyDone) == on_device
 
     def restore_with_releases(self, session: str) -> None:
         """Release values while their session is being restored."""
@@ -244,7 +244,7 @@ class AnyOrder:
         order = [*owner.matrices, *owner.caches]
         self.random.shuffle(order)
         reads = messages.Reads("job", tuple(order), self.random.randrange(len(order) + 1))
-        wanted = Wanted(reads, ready.append)
+        wanted = WantedValues(reads, ready.append)
         values = self.device.interpreter.values_of(session)
         copy = self.device.copies.restore(values, Copied(), wanted)
         while not ready:
@@ -282,7 +282,7 @@ class AnyOrder:
             return outcome
         assert (outcome.stopped, outcome.executed) == ("preempted", 0)
         audit(self.device)
-        assert isinstance(self.ask(messages.Restore(self.device.number(), session)), messages.TransferDone)
+        assert isinstance(self.ask(messages.Restore(self.device.number(), session)), messages.CopyDone)
         again = self.device.try_run(session, program, resume=messages.Resume(0, outcome.rng_state))
         assert again.failure is None, again.failure
         return again
@@ -306,7 +306,7 @@ class AnyOrder:
 
     def ask(self, message: Message) -> Answer:
         answer = self.device.ask(message)
-        full = answer.full if isinstance(answer, messages.TransferFailed) else None
+        full = answer.full if isinstance(answer, messages.CopyFailed) else None
         self.done[answer.kind if full is None else f"{full} full"] += 1
         return answer
 
@@ -324,7 +324,7 @@ class AnyOrder:
             self.restore_early(session)
         elif parked:
             answer = self.ask(messages.Restore(self.device.number(), session))
-            assert isinstance(answer, messages.TransferDone)
+            assert isinstance(answer, messages.CopyDone)
         return self.owner(session)
 
     def run(self, session: str, program: Program) -> None:

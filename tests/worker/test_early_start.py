@@ -17,7 +17,7 @@ from djinn_lab.protocol.worker import Reads
 from djinn_lab.srg.program import Program, encode_program
 from djinn_lab.worker.copied import Copied, SessionGone, TransferProblem
 from djinn_lab.worker.interpreter import Outcome
-from djinn_lab.worker.loading import Wanted
+from djinn_lab.worker.loading import WantedValues
 from djinn_lab.worker.outcome import Stop, StopSignal
 
 Make = Callable[..., Device]
@@ -32,7 +32,7 @@ class Restoring:
     def __init__(self, device: Device, values: Sequence[int], first: int = 1) -> None:
         self.device = device
         self.ready: list[Reads] = []
-        self.wanted = Wanted(Reads("job", tuple(values), first), self.ready.append)
+        self.wanted = WantedValues(Reads("job", tuple(values), first), self.ready.append)
         self.values = device.interpreter.values_of("ann")
         self.copied = Copied()
         self._copy: Iterator[int] = device.copies.restore(self.values, self.copied, self.wanted)
@@ -298,7 +298,7 @@ def test_an_open_session_is_neither_evicted_nor_forgotten_nor_stored_and_can_be_
     restoring = opened(device, values)
     assert "being restored" in failed(device.ask(messages.Evict(1, "ann"))).reason
     assert "only one" in failed(device.ask(messages.Forget(2, "ann"))).reason
-    assert "not on the device yet" in failed(device.ask(messages.Store(3, "ann"))).reason
+    assert "not on the device yet" in failed(device.ask(messages.StoreState(3, "ann"))).reason
     device.run("ann", script.program(release=(values[2],)))
     audit(device)
     device.interpreter.close("ann")
@@ -339,7 +339,7 @@ def test_prefetch_expedited_for_a_job_reports_its_first_values(make_device: Make
     device.send(messages.Restore(7, "ann"))
     device.send(messages.Expedite(7, Reads("job", (values[-1],), 1)))
     first = device.answers.get(timeout=30)
-    assert isinstance(first, messages.FirstValuesRestored)
+    assert isinstance(first, messages.FirstValuesCopied)
     assert (first.transfer, first.session, first.job) == (7, "ann", "job")
     assert first.memory.session_bytes == {"ann": 8 * MIB}
     outcome = device.run("ann", script.program(fetch=doubled(script, values[-1])))
@@ -354,18 +354,18 @@ def test_a_worker_runs_ops_before_its_copy_has_ended_and_answers_after_it(shared
     script = Script()
     values = tuple(script.load(tensor) for tensor in tensors(8))
     worker.run("ann", script.program(keep=values))
-    worker.send(messages.Store(1, "ann"))
-    worker.wait_for(messages.TransferDone)
+    worker.send(messages.StoreState(1, "ann"))
+    worker.wait_for(messages.CopyDone)
     worker.send(messages.Evict(2, "ann"))
-    worker.wait_for(messages.TransferDone)
+    worker.wait_for(messages.CopyDone)
     order = values[::-1]
     worker.send(messages.Restore(3, "ann", True, reads=Reads("job", order, 1)))
-    worker.wait_for(messages.FirstValuesRestored)
+    worker.wait_for(messages.FirstValuesCopied)
     program = script.program(fetch=doubled(script, *order))
     worker.send(messages.RunSegment("job", 0, "ann", encode_program(program)))
     progress = worker.wait_for(messages.SegmentProgress)
     assert 0 < progress.ops_done < 8
-    worker.wait_for(messages.TransferDone)
+    worker.wait_for(messages.CopyDone)
     answer = worker.wait_for(messages.SegmentDone)
     found = [read_fetched(item, worker.directory) for item in answer.fetched]
     assert all(torch.equal(one, 2 * tensor) for one, tensor in zip(found, reversed(tensors(8)), strict=True))

@@ -81,7 +81,7 @@ def test_a_copy_that_begins_while_an_op_writes(
     value = settled_value(device, "ann", script, torch.zeros(1000))
 
     def begin_the_copy(tensor: torch.Tensor) -> torch.Tensor:
-        device.send(messages.Store(7, "ann"))
+        device.send(messages.StoreState(7, "ann"))
         wait(looked)
         return tensor.clone()
 
@@ -131,7 +131,7 @@ def test_an_op_that_writes_what_a_copy_reads(
             wait(op_is_there)
 
     device.copies.fingerprint_taken = between_look_and_copy  # type: ignore[method-assign]
-    device.send(messages.Store(7, "ann"))
+    device.send(messages.StoreState(7, "ann"))
     wait(reading)
     ann.write("aten.add_.Tensor", value, scalars=(1,))
     device.run("ann", ann.program())  # with the fence it waits until the copy is complete
@@ -212,10 +212,10 @@ def test_a_session_is_closed_while_its_copy_reads(make_device: Callable[..., Dev
         wait_for_readers(storage)
 
     device.tiers.fences.wait_for_readers = now_it_closes  # type: ignore[method-assign]
-    device.send(messages.Store(1, "ann"))
+    device.send(messages.StoreState(1, "ann"))
     wait(reading)
     device.interpreter.close("ann")
     assert device.memory().used_bytes == 0
-    device.send(messages.Store(2, "bob"))  # the lane's next answer is not the closed session's
+    device.send(messages.StoreState(2, "bob"))  # the lane's next answer is not the closed session's
     assert device.answers.get(timeout=WAIT_S).transfer == 2
     assert device.memory().host_bytes == 0

@@ -23,7 +23,7 @@ def test_a_full_host_keeps_what_was_copied_and_loses_nothing(make_device: Make) 
     script = Script()
     tensor = torch.randn(MIB)  # 4 MiB
     (value,) = keep(device, "ann", script, tensor)
-    answer = failed(device.ask(messages.Store(1, "ann")))
+    answer = failed(device.ask(messages.StoreState(1, "ann")))
     assert answer.full == "host"
     assert answer.memory.host_bytes == 3 * MIB
     assert answer.memory.unstored_bytes == {"ann": MIB}

@@ -24,12 +24,12 @@ def begin(worker: WorkerUnderTest, program: Program, resume: Resume | None = Non
     worker.wait_for(messages.SegmentStarted)
 
 
-def preempt(worker: WorkerUnderTest) -> messages.SegmentPreempted:
-    worker.send(messages.PreemptSegment("long", 0))
-    return worker.wait_for(messages.SegmentPreempted)
+def preempt(worker: WorkerUnderTest) -> messages.RunPreempted:
+    worker.send(messages.Preempt("long", 0))
+    return worker.wait_for(messages.RunPreempted)
 
 
-def preempt_in_the_middle(worker: WorkerUnderTest, program: Program) -> messages.SegmentPreempted:
+def preempt_in_the_middle(worker: WorkerUnderTest, program: Program) -> messages.RunPreempted:
     """Preempt a program after at least one op: stopped before, it has nothing to lose."""
     begin(worker, program)
     while (stopped := preempt(worker)).executed == 0:
@@ -38,17 +38,17 @@ def preempt_in_the_middle(worker: WorkerUnderTest, program: Program) -> messages
 
 
 def park(worker: WorkerUnderTest, number: int) -> bytes:
-    worker.send(messages.Store(number, "ann"))
-    stored = worker.wait_for(messages.TransferDone)
+    worker.send(messages.StoreState(number, "ann"))
+    stored = worker.wait_for(messages.CopyDone)
     assert stored.manifest is not None
     worker.send(messages.Evict(number + 1, "ann"))
-    worker.wait_for(messages.TransferDone)
+    worker.wait_for(messages.CopyDone)
     return stored.manifest
 
 
 def restore(worker: WorkerUnderTest, number: int, manifest: bytes) -> None:
     worker.send(messages.Restore(number, "ann", manifest=manifest))
-    worker.wait_for(messages.TransferDone)
+    worker.wait_for(messages.CopyDone)
 
 
 def tensors(worker: WorkerUnderTest, done: messages.SegmentDone) -> list[bytes]:
@@ -70,8 +70,8 @@ def test_training_moves_between_two_processes_and_ends_as_if_it_had_not(start: S
         here.run("bob", Script().program(release=kept), job="release")
         manifest = park(here, number + 1)
         restore(there, number + 3, manifest)
-        here.send(messages.CloseSession("ann"))
-        assert here.wait_for(messages.SessionClosed).memory.session_bytes.get("ann", 0) == 0
+        here.send(messages.Close("ann"))
+        assert here.wait_for(messages.Closed).memory.session_bytes.get("ann", 0) == 0
         here, there = there, here
         begin(here, program, Resume(stopped.executed, stopped.rng_state))
     assert done > 0
@@ -89,9 +89,9 @@ def test_a_preempt_that_comes_too_late_hits_nothing_else(start: Start) -> None:
     program = short.program(fetch=(value,))
     worker.send(messages.RunSegment("long", 0, "ann", encode_program(program)))
     worker.wait_for(messages.SegmentDone)
-    worker.send(messages.PreemptSegment("long", 0))
+    worker.send(messages.Preempt("long", 0))
     worker.send(messages.RunSegment("long", 1, "ann", encode_program(long)))
-    worker.send(messages.PreemptSegment("long", 0))
+    worker.send(messages.Preempt("long", 0))
     answer = worker.wait_for(messages.SegmentDone)
     assert (answer.segment, len(answer.node_end_s)) == (1, len(long.nodes))
 
@@ -100,11 +100,11 @@ def test_a_cancel_comes_before_a_preempt(start: Start) -> None:
     worker = start()
     program, _ = training(steps=100, size=384)
     begin(worker, program)
-    worker.send(messages.PreemptSegment("long", 0))
-    stopped = worker.wait_for(messages.SegmentPreempted)
+    worker.send(messages.Preempt("long", 0))
+    stopped = worker.wait_for(messages.RunPreempted)
     begin(worker, program, Resume(stopped.executed, stopped.rng_state))
-    worker.send(messages.CancelSegment("long"))
-    worker.send(messages.PreemptSegment("long", 0))
+    worker.send(messages.Cancel("long"))
+    worker.send(messages.Preempt("long", 0))
     assert worker.wait_for(messages.SegmentCancelled).executed >= stopped.executed
 
 

@@ -35,12 +35,12 @@ def own_worker(shared_memory: Path) -> Iterator[OwnWorker]:
             worker.stop()
 
 
-def ask(worker: WorkerUnderTest, message: messages.ToWorker) -> messages.TransferDone:
+def ask(worker: WorkerUnderTest, message: messages.ToWorker) -> messages.CopyDone:
     worker.send(message)
     while True:
         answer = worker.receive()
-        assert not isinstance(answer, messages.TransferFailed), answer
-        if isinstance(answer, messages.TransferDone):
+        assert not isinstance(answer, messages.CopyFailed), answer
+        if isinstance(answer, messages.CopyDone):
             return answer
 
 
@@ -59,7 +59,7 @@ def test_a_worker_ends_with_a_pool_that_dies_before_it_has_read_its_answers(
     own_worker: OwnWorker,
 ) -> None:
     worker = own_worker(0.0)
-    worker.send(messages.CloseSession("unknown"))
+    worker.send(messages.Close("unknown"))
     assert select.select([worker.connection], [], [], 30)[0]
     worker.connection.close()
     assert worker.process.wait(30) == 0
@@ -77,12 +77,12 @@ def test_copies_of_one_session_while_another_runs(start: Start) -> None:
     worker.send(messages.RunSegment("long", 0, "busy", encode_program(busy.program())))
     worker.wait_for(messages.SegmentStarted)
     waiting: list[messages.ToWorker] = [
-        messages.Store(1, "idle"),
+        messages.StoreState(1, "idle"),
         messages.Evict(2, "idle"),
         messages.Demote(3, "idle"),
         messages.Restore(4, "idle", expedited=True),
         messages.Forget(5, "idle"),
-        messages.Store(6, "idle"),
+        messages.StoreState(6, "idle"),
         messages.Evict(7, "idle"),
     ]
     for message in waiting:
@@ -90,8 +90,8 @@ def test_copies_of_one_session_while_another_runs(start: Start) -> None:
         answer = worker.receive()
         while isinstance(answer, messages.SegmentProgress):
             answer = worker.receive()
-        assert isinstance(answer, messages.TransferDone), answer
-    worker.send(messages.CancelSegment("long"))
+        assert isinstance(answer, messages.CopyDone), answer
+    worker.send(messages.Cancel("long"))
     worker.wait_for(messages.SegmentCancelled)
     ask(worker, messages.Restore(8, "idle"))
     assert torch.equal(fetched(worker, "idle", script.program(fetch=(value,)))[0], tensor)
@@ -105,7 +105,7 @@ def test_sessions_of_a_killed_worker_are_restored_in_another(start: Start, tier:
     value = script.load(tensor)
     view = script.op("aten.view.default", value, meta=script.metas[value], args=_view(MIB), view=True)
     first.run("ann", script.program(keep=(value, view)))
-    answer = ask(first, messages.Store(1, "ann"))
+    answer = ask(first, messages.StoreState(1, "ann"))
     if tier == "disk":
         ask(first, messages.Evict(2, "ann"))
         answer = ask(first, messages.Demote(3, "ann"))
@@ -131,14 +131,14 @@ def test_close_while_a_slow_copy_is_under_way(own_worker: OwnWorker) -> None:
     script = Script()
     value = script.load(torch.randn(4 * MIB))
     worker.run("ann", script.program(keep=(value,)))
-    worker.send(messages.Store(1, "ann"))
-    worker.send(messages.CloseSession("ann"))
-    assert worker.wait_for(messages.SessionClosed).memory.used_bytes == 0
+    worker.send(messages.StoreState(1, "ann"))
+    worker.send(messages.Close("ann"))
+    assert worker.wait_for(messages.Closed).memory.used_bytes == 0
     other = Script()
     kept = other.load(torch.randn(10))
     memory = worker.run("bob", other.program(keep=(kept,))).memory
     assert (memory.used_bytes, memory.host_bytes) == (40, 0)
-    assert ask(worker, messages.Store(2, "bob")).transfer == 2  # none for the closed session's
+    assert ask(worker, messages.StoreState(2, "bob")).transfer == 2  # none for the closed session's
 
 
 def test_a_release_reaches_a_session_that_is_parked(start: Start) -> None:
@@ -146,7 +146,7 @@ def test_a_release_reaches_a_session_that_is_parked(start: Start) -> None:
     script = Script()
     kept, gone = script.load(torch.ones(1000)), script.load(torch.randn(1000))
     worker.run("ann", script.program(keep=(kept, gone)))
-    ask(worker, messages.Store(1, "ann"))
+    ask(worker, messages.StoreState(1, "ann"))
     ask(worker, messages.Evict(2, "ann"))
     assert worker.run("ann", script.program(release=(gone,))).memory.host_bytes < 5000
     assert ask(worker, messages.Restore(3, "ann")).copied_bytes == 4000

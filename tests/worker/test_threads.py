@@ -55,7 +55,7 @@ class Policy(threading.Thread):
     def move(self, session: str) -> None:
         device, chance = self._device, self._random
         for other in ("ann", "bob"):
-            device.ask(messages.Store(device.number(), other))
+            device.ask(messages.StoreState(device.number(), other))
         for _ in range(chance.randrange(1, 4)):
             device.park(session)
             if chance.random() < 0.4:

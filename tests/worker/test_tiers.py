@@ -12,7 +12,7 @@ from worker_kit import MIB, Device, done, failed, fetch, keep
 
 from djinn_lab.protocol import worker as messages
 from djinn_lab.worker.copied import Copied
-from djinn_lab.worker.lanes import Job, Lane
+from djinn_lab.worker.lanes import Lane, LaneTask
 
 Make = Callable[..., Device]
 
@@ -335,7 +335,7 @@ def test_expedited_copy_overtakes_others_between_two_pieces() -> None:
             yield 1
 
     def add(number: int, name: str, expedited: bool = False) -> None:
-        lane.add(Job(number, iter(steps(name)), lambda job, problem: finish(name), expedited))  # type: ignore[call-overload]
+        lane.add(LaneTask(number, iter(steps(name)), lambda job, problem: finish(name), expedited))  # type: ignore[call-overload]
 
     def finish(name: str) -> None:
         if name == "second":

@@ -15,7 +15,7 @@ import torch
 from programs import Script
 
 from djinn_lab.protocol import worker as messages
-from djinn_lab.protocol.worker import FetchedTensor, TransferDone, TransferFailed
+from djinn_lab.protocol.worker import CopyDone, CopyFailed, FetchedTensor
 from djinn_lab.srg.program import Program, encode_program
 from djinn_lab.worker.copying import Copies
 from djinn_lab.worker.fences import Fences
@@ -29,7 +29,7 @@ from djinn_lab.worker.tier_service import Message, TierService
 from djinn_lab.worker.tiers import Tiers
 
 MIB = 2**20
-Answer = TransferDone | TransferFailed
+Answer = CopyDone | CopyFailed
 Kind = TypeVar("Kind")
 
 
@@ -145,33 +145,33 @@ class Device:
         self._number += 1
         return self._number
 
-    def store_whole(self, session: str) -> TransferDone:
-        return done(self.ask(messages.Store(self.number(), session)))
+    def store_whole(self, session: str) -> CopyDone:
+        return done(self.ask(messages.StoreState(self.number(), session)))
 
-    def evict(self, session: str, discard: bool = False) -> TransferDone:
+    def evict(self, session: str, discard: bool = False) -> CopyDone:
         return done(self.ask(messages.Evict(self.number(), session, discard)))
 
-    def restore(self, session: str, manifest: bytes | None = None) -> TransferDone:
+    def restore(self, session: str, manifest: bytes | None = None) -> CopyDone:
         return done(self.ask(messages.Restore(self.number(), session, manifest=manifest)))
 
-    def park(self, session: str) -> TransferDone:
+    def park(self, session: str) -> CopyDone:
         """Store and evict a session, and return the answer to the store."""
         stored = self.store_whole(session)
         assert stored.whole
         self.evict(session)
         return stored
 
-    def demote(self, session: str) -> TransferDone:
+    def demote(self, session: str) -> CopyDone:
         return done(self.ask(messages.Demote(self.number(), session)))
 
 
-def done(answer: Answer) -> TransferDone:
-    assert isinstance(answer, TransferDone), answer
+def done(answer: Answer) -> CopyDone:
+    assert isinstance(answer, CopyDone), answer
     return answer
 
 
-def failed(answer: Answer) -> TransferFailed:
-    assert isinstance(answer, TransferFailed), answer
+def failed(answer: Answer) -> CopyFailed:
+    assert isinstance(answer, CopyFailed), answer
     return answer
 
 
@@ -209,8 +209,8 @@ class WorkerUnderTest:
         """Close every session of the worker; messages that arrive meanwhile are dropped."""
         while self.sessions:
             session = self.sessions.pop()
-            self.send(messages.CloseSession(session))
-            while (closed := self.wait_for(messages.SessionClosed)).session != session:
+            self.send(messages.Close(session))
+            while (closed := self.wait_for(messages.Closed)).session != session:
                 continue
             assert session not in closed.memory.session_bytes
 

@@ -13,7 +13,7 @@ from djinn_lab.capture.native.extension import native
 from djinn_lab.capture.native.memory import all_of
 from djinn_lab.capture.refusals import refuse_resized_input
 from djinn_lab.capture.sending.segment import paused
-from djinn_lab.capture.shapes.inference import Plan
+from djinn_lab.capture.shapes.inference import OpPlan
 from djinn_lab.capture.shapes.resized import changed_shape, meta_of_lazy, resized_layout
 from djinn_lab.capture.shapes.signature import Signature, signature_of
 from djinn_lab.capture.trees import map_tensors
@@ -48,7 +48,7 @@ class LayoutChanges:
             raise changed_shape(signature)
         return tensor
 
-    def fit(self, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def fit(self, plan: OpPlan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Give ``out=`` tensors the layout that torch would give them."""
         signature = signature_of(func)
         for name, place, layout in plan.resized:

@@ -11,7 +11,7 @@ import torch
 
 from djinn_lab.capture.host.exposure import digest_of
 from djinn_lab.capture.native.extension import native
-from djinn_lab.capture.sending.segment import Assembled
+from djinn_lab.capture.sending.segment import AssembledPart
 from djinn_lab.srg.program import EncodedProgram
 
 
@@ -60,10 +60,10 @@ class NativeNodes:
     def end_optimizer(self) -> None:
         self._core.end_optimizer()
 
-    def assemble(self, fetch: Sequence[int], rng_state: bytes | None) -> Assembled:
+    def assemble(self, fetch: Sequence[int], rng_state: bytes | None) -> AssembledPart:
         self._core.draws_open = False
         data, nodes, release, flight = self._core.assemble(list(fetch), rng_state)
-        return Assembled(None if data is None else EncodedProgram(data, nodes), release, flight)
+        return AssembledPart(None if data is None else EncodedProgram(data, nodes), release, flight)
 
     def settle(self, flight: Any, executed: int, arrived: bool, reason: str) -> None:
         self._core.draws_open = False

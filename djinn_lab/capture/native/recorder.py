@@ -35,7 +35,7 @@ from djinn_lab.capture.native.plain_tensors import PlainTensors
 from djinn_lab.capture.native.questions import RECORD, introduce
 from djinn_lab.capture.sending.backend import Backend, Cut
 from djinn_lab.capture.sending.segment import Segment, paused
-from djinn_lab.capture.shapes.inference import Plan, ShapeInference
+from djinn_lab.capture.shapes.inference import OpPlan, ShapeInference
 from djinn_lab.capture.shapes.signature import BROADCASTS_SELF, LEAVES_CONJUGATE, Signature, signature_of
 from djinn_lab.capture.torch_functions.hooks import ModulePaths
 from djinn_lab.capture.torch_functions.packed_sequences import PACK, pack
@@ -100,7 +100,7 @@ class NativeRecorder:
 
     def plan(
         self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], values: list[Any]
-    ) -> Plan:
+    ) -> OpPlan:
         return self._inference.plan(signature_of(func), args, kwargs, values)
 
     @one_thread

@@ -11,13 +11,13 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, NamedTuple, TypeVar
 
-from djinn_lab.capture.shapes.inference import Plan
+from djinn_lab.capture.shapes.inference import OpPlan
 from djinn_lab.capture.values import Layout
 from djinn_lab.srg.program import NodeRecord, Program, Residency, Scalar, Scope, Source, Template, TensorMeta
 
 
 class PendingNode(NamedTuple):
-    plan: Plan
+    plan: OpPlan
     inputs: tuple[int | None, ...]
     outputs: tuple[int | None, ...]
     storages: tuple[int | None, ...]

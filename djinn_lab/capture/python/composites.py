@@ -16,12 +16,14 @@ from torch.autograd import forward_ad
 from torch.utils import _pytree as pytree
 
 if TYPE_CHECKING:
-    from djinn_lab.capture.python.recorder import Recorder
+    from djinn_lab.capture.python.recorder import PythonRecorder
 
 _SPECTRAL_ORDERS = ("nuc", 2, -2)
 
 
-def record_composite(recorder: Recorder, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def record_composite(
+    recorder: PythonRecorder, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
     """A call of one of :data:`COMPOSITES`."""
     if kwargs.get("out") is not None or COMPOSITES[func](args, kwargs):
         return record_whole(func, args, kwargs)

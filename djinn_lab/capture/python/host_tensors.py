@@ -24,7 +24,7 @@ from djinn_lab.capture.python.tensor import LazyTensor, wrap
 from djinn_lab.capture.python.value_table import ValueTable
 from djinn_lab.capture.refusals import refuse_unsupported
 from djinn_lab.capture.sending.segment import paused
-from djinn_lab.capture.values import Layout, Owner, Storage, Value, read_as
+from djinn_lab.capture.values import Layout, LazyStorage, LazyValue, StorageOwner, read_as
 from djinn_lab.srg.program import Residency
 
 
@@ -33,21 +33,21 @@ class Twin:
 
     __slots__ = ("reference", "value", "version")
 
-    def __init__(self, tensor: torch.Tensor, value: Value) -> None:
+    def __init__(self, tensor: torch.Tensor, value: LazyValue) -> None:
         self.reference = weakref.ref(tensor)
         self.value = value
         self.version = tensor._version
 
 
 class HostTensors:
-    def __init__(self, owner: Owner, copies: PoolCopies, table: ValueTable) -> None:
+    def __init__(self, owner: StorageOwner, copies: PoolCopies, table: ValueTable) -> None:
         self._owner = owner
         self._copies = copies
         self._table = table
         self._twins: dict[int, dict[int, Twin]] = {}
         self.dirty: dict[int, tuple[torch.Tensor, LazyTensor]] = {}
 
-    def value_of(self, tensor: torch.Tensor) -> Value:
+    def value_of(self, tensor: torch.Tensor) -> LazyValue:
         """The pool's value for a plain tensor as it is now."""
         refuse_unsupported(tensor)
         if self.dirty:
@@ -65,7 +65,7 @@ class HostTensors:
             twins[id(tensor)] = Twin(tensor, value)
         return value
 
-    def mark_written(self, tensor: torch.Tensor, value: Value) -> None:
+    def mark_written(self, tensor: torch.Tensor, value: LazyValue) -> None:
         """A captured op wrote ``tensor``, whose pool copy is ``value``."""
         self.dirty[_storage_address(tensor)] = (tensor, wrap(value))
         self.forget(tensor)
@@ -114,10 +114,10 @@ class HostTensors:
     def end_cell(self) -> None:
         self._twins.clear()
 
-    def _snapshot(self, tensor: torch.Tensor) -> Value:
+    def _snapshot(self, tensor: torch.Tensor) -> LazyValue:
         """A new pool value with the tensor's present contents."""
         layout = Layout.of_tensor(tensor)
-        storage = Storage(self._owner, self._table.new_id(), layout.span_bytes, "input")
+        storage = LazyStorage(self._owner, self._table.new_id(), layout.span_bytes, "input")
         value = self._table.new_value(storage, layout.in_memory, 0)
         held = travelling(read_as(tensor.detach(), layout), layout)  # either bit twice is none
         self._copies.add_source(value, bytes_of(held, layout))
@@ -152,7 +152,7 @@ class HostTensors:
             return False
         if is_in_a_graph(tensor) and _storage_address(tensor) in self._twins:
             return False  # a graph of this cell: backward is to come
-        own = Storage(self._owner, self._table.new_id(), layout.nbytes, residency)
+        own = LazyStorage(self._owner, self._table.new_id(), layout.nbytes, residency)
         own.host, own.host_version = storage, 0
         return self.become(tensor, wrap(self._copies.not_sent(own, layout, 0)))
 

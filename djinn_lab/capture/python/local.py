@@ -17,7 +17,7 @@ from djinn_lab.capture.python.pool_copies import PoolCopies
 from djinn_lab.capture.python.tensor import LazyTensor, become
 from djinn_lab.capture.shapes.signature import Signature, signature_of
 from djinn_lab.capture.trees import map_tensors
-from djinn_lab.capture.values import Value
+from djinn_lab.capture.values import LazyValue
 from djinn_lab.errors import CaptureError
 
 _CAUSES = {"aten._local_scalar_dense.default": "item", "aten.equal.default": "equal"}
@@ -53,12 +53,12 @@ def run_locally(copies: PoolCopies, func: OpOverload, args: tuple[Any, ...], kwa
     )
 
 
-def _written_values(signature: Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Value]:
+def _written_values(signature: Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[LazyValue]:
     return [t._value for t in signature.written_tensors(args, kwargs) if type(t) is LazyTensor]
 
 
-def _lazy_values(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Value]:
-    found: list[Value] = []
+def _lazy_values(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[LazyValue]:
+    found: list[LazyValue] = []
 
     def visit(tensor: torch.Tensor) -> None:
         if type(tensor) is LazyTensor:

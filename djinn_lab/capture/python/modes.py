@@ -23,13 +23,13 @@ from djinn_lab.capture.torch_functions.packed_sequences import pad
 from djinn_lab.capture.torch_functions.to_pool import ToPool
 
 if TYPE_CHECKING:
-    from djinn_lab.capture.python.recorder import Recorder
+    from djinn_lab.capture.python.recorder import PythonRecorder
 
 
 class RecordingMode(UnwrappedDispatchMode):
     """Every op of the cell, whatever tensors it is on."""
 
-    def __init__(self, recorder: Recorder) -> None:
+    def __init__(self, recorder: PythonRecorder) -> None:
         super().__init__()
         self._dispatch = recorder.dispatch
 
@@ -47,7 +47,7 @@ class DeviceMapping(TorchFunctionMode):
     """``cuda`` means the pool: lazy tensors claim to be on the CPU, so device arguments are mapped before
     torch sees them."""
 
-    def __init__(self, recorder: Recorder) -> None:
+    def __init__(self, recorder: PythonRecorder) -> None:
         super().__init__()
         self._recorder = recorder
 
@@ -71,7 +71,7 @@ class DeviceMapping(TorchFunctionMode):
 _CPU = torch.device("cpu")
 
 
-def _on_pool(recorder: Recorder, tensor: torch.Tensor) -> torch.Tensor:
+def _on_pool(recorder: PythonRecorder, tensor: torch.Tensor) -> torch.Tensor:
     """Return what ``tensor.cuda()`` returns: itself when lazy, a parameter made lazy in place, else a
     differentiable copy."""
     if type(tensor) is LazyTensor:
@@ -82,11 +82,11 @@ def _on_pool(recorder: Recorder, tensor: torch.Tensor) -> torch.Tensor:
     return ToPool.apply(tensor, recorder)  # type: ignore[no-any-return, no-untyped-call]
 
 
-def _cuda(recorder: Recorder, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _cuda(recorder: PythonRecorder, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return _on_pool(recorder, args[0])
 
 
-def _to(recorder: Recorder, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _to(recorder: PythonRecorder, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     tensor, rest = args[0], list(args[1:])
     moves = "device" in kwargs and is_pool(kwargs["device"])
     if moves:
@@ -104,7 +104,7 @@ def _to(recorder: Recorder, func: Any, args: tuple[Any, ...], kwargs: dict[str, 
     return func(moved, *rest, **kwargs) if rest or kwargs else moved
 
 
-def _split(recorder: Recorder, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _split(recorder: PythonRecorder, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """``tensor_split`` at places that a tensor holds: torch reads them from its memory."""
     return func(
         *args[:1], *map(_on_host, args[1:]), **{name: _on_host(item) for name, item in kwargs.items()}
@@ -115,7 +115,7 @@ def _on_host(item: Any) -> Any:
     return plain(item, "tensor_split") if type(item) is LazyTensor else item
 
 
-def _host_memory(recorder: Recorder, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _host_memory(recorder: PythonRecorder, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """``.numpy()`` and the like on a plain tensor: it shows what captured ops wrote, and may be written
     unseen from now on."""
     tensor = args[0]
@@ -126,13 +126,13 @@ def _host_memory(recorder: Recorder, func: Any, args: tuple[Any, ...], kwargs: d
     return func(*args, **kwargs)
 
 
-def _pad_packed(recorder: Recorder, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _pad_packed(recorder: PythonRecorder, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if not isinstance(args[0], LazyTensor):
         return func(*args, **kwargs)
     return pad(recorder, *args, **kwargs)
 
 
-def _pin(recorder: Recorder, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _pin(recorder: PythonRecorder, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return args[0]
 
 
@@ -153,7 +153,7 @@ _SPECIAL: dict[Any, Callable[..., Any]] = {
 
 
 @contextmanager
-def captured_cell(recorder: Recorder, cell: str, file: str) -> Iterator[None]:
+def captured_cell(recorder: PythonRecorder, cell: str, file: str) -> Iterator[None]:
     """Record everything inside. What is pending at the end stays pending: the caller flushes."""
     if recorder.capturing:
         yield

@@ -11,8 +11,8 @@ from djinn_lab.capture.arguments import Arguments
 from djinn_lab.capture.python.assembly import PendingNode, assemble
 from djinn_lab.capture.python.scope import ScopeTracker
 from djinn_lab.capture.python.value_table import ValueTable
-from djinn_lab.capture.sending.segment import Assembled
-from djinn_lab.capture.shapes.inference import Plan, ShapeInference
+from djinn_lab.capture.sending.segment import AssembledPart
+from djinn_lab.capture.shapes.inference import OpPlan, ShapeInference
 from djinn_lab.capture.shapes.signature import Signature
 from djinn_lab.srg.program import EncodedProgram
 
@@ -37,7 +37,7 @@ class PythonNodes:
         self.look_at = 0
         self.patience = 0
         self._inference = ShapeInference()
-        self._plans: dict[tuple[Any, ...], Plan] = {}
+        self._plans: dict[tuple[Any, ...], OpPlan] = {}
         self._nodes: list[PendingNode] = []
 
     @property
@@ -57,7 +57,7 @@ class PythonNodes:
 
     def plan(
         self, signature: Signature, call: Arguments, args: Sequence[Any], kwargs: dict[str, Any]
-    ) -> Plan:
+    ) -> OpPlan:
         """Return what the op will return. Raises what eager torch would raise for these shapes."""
         key = call.key
         if signature.written and len(call.values) > 1 and (aliasing := call.aliasing()):
@@ -71,7 +71,7 @@ class PythonNodes:
 
     def push(
         self,
-        plan: Plan,
+        plan: OpPlan,
         call: Arguments,
         outputs: tuple[int | None, ...],
         storages: tuple[int | None, ...],
@@ -93,7 +93,7 @@ class PythonNodes:
             )
         )
 
-    def assemble(self, fetch: Sequence[int], rng_state: bytes | None) -> Assembled:
+    def assemble(self, fetch: Sequence[int], rng_state: bytes | None) -> AssembledPart:
         table = self.table
         dead, release = table.take_dead()
         writes = any(node.written for node in self._nodes)
@@ -112,8 +112,10 @@ class PythonNodes:
         self.scopes.clear()
         if not (nodes or fetch):
             table.settle((), (), dead)
-            return Assembled(None, release, None)
-        return Assembled(EncodedProgram.of(assembled.program), release, _Flight(assembled.sent, nodes, dead))
+            return AssembledPart(None, release, None)
+        return AssembledPart(
+            EncodedProgram.of(assembled.program), release, _Flight(assembled.sent, nodes, dead)
+        )
 
     def settle(self, flight: _Flight, executed: int, arrived: bool, reason: str) -> None:
         table = self.table

@@ -23,7 +23,7 @@ from djinn_lab.capture.python.tensor import LazyTensor, wrap
 from djinn_lab.capture.sending.backend import INLINE_SOURCE_BYTES_MAX, Cut
 from djinn_lab.capture.sending.segment import Segment, paused
 from djinn_lab.capture.shapes.signature import signature_of
-from djinn_lab.capture.values import Layout, Owner, Storage, Value
+from djinn_lab.capture.values import Layout, LazyStorage, LazyValue, StorageOwner
 from djinn_lab.errors import ValueLost
 
 _AS_STRIDED = torch.ops.aten.as_strided.default
@@ -37,13 +37,13 @@ WHOLE_STORAGE_BYTES_MAX = 2**20
 views."""
 
 
-def _is_held(storage: Storage) -> bool:
+def _is_held(storage: LazyStorage) -> bool:
     assert storage.host is not None
     return torch._C._storage_Use_Count(storage.host._cdata) > 1
 
 
 class PoolCopies:
-    def __init__(self, owner: Owner, segment: Segment, nodes: PythonNodes) -> None:
+    def __init__(self, owner: StorageOwner, segment: Segment, nodes: PythonNodes) -> None:
         self._owner = owner
         self._segment = segment
         self._nodes = nodes
@@ -52,7 +52,7 @@ class PoolCopies:
 
     # ---------------------------------------------------------------- to the pool
 
-    def ready(self, value: Value) -> None:
+    def ready(self, value: LazyValue) -> None:
         """Derive ``value`` again from the host's bytes, when the pool has no current copy of its memory.
         Raises ValueLost when no copy is left."""
         reason = self._table.lost.get(value.id)
@@ -68,12 +68,12 @@ class PoolCopies:
         if value.id != storage.base_id:
             assert storage.base_layout is not None
             assert storage.base_id is not None
-            base = Value(storage, storage.base_id, storage.base_layout, 0, storage.generation)
+            base = LazyValue(storage, storage.base_id, storage.base_layout, 0, storage.generation)
             base.owned = False
             self._record_view(base, value)
         value.generation = storage.generation
 
-    def _send_base(self, value: Value) -> None:
+    def _send_base(self, value: LazyValue) -> None:
         storage = value.storage
         if not storage.host_is_current():
             raise ValueLost(
@@ -88,7 +88,7 @@ class PoolCopies:
         self._table.give_to_storage(base)
         self.add_source(base, bytes_of_storage(storage.host))
 
-    def _record_view(self, base: Value, view: Value) -> None:
+    def _record_view(self, base: LazyValue, view: LazyValue) -> None:
         """Record ``view`` as the strided view of ``base``'s storage that it is."""
         base = self.read_as(base, base.layout.in_memory)
         if base.layout.dtype != view.layout.dtype:
@@ -101,7 +101,7 @@ class PoolCopies:
         self._push_view(_AS_STRIDED, base, strided, shape, stride, view.offset)
         self.read_as(strided, view.layout, view)
 
-    def _retyped(self, base: Value, dtype: torch.dtype) -> Value:
+    def _retyped(self, base: LazyValue, dtype: torch.dtype) -> LazyValue:
         """All of the storage behind ``base``, as elements of another dtype."""
         storage, old = base.storage, base.layout.dtype
         flat = self._table.new_value(storage, _all_of(storage, old), 0)
@@ -110,7 +110,7 @@ class PoolCopies:
         self._push_view(_VIEW_DTYPE, flat, retyped, dtype)
         return retyped
 
-    def read_as(self, value: Value, layout: Layout, found: Value | None = None) -> Value:
+    def read_as(self, value: LazyValue, layout: Layout, found: LazyValue | None = None) -> LazyValue:
         """The value with the lazy bits of ``layout`` over the same memory; ``found``: the value to define as
         that."""
         for bit, func in _BITS:
@@ -126,14 +126,14 @@ class PoolCopies:
             value = view
         return value
 
-    def _push_view(self, func: OpOverload, base: Value, view: Value, *more: Any) -> None:
+    def _push_view(self, func: OpOverload, base: LazyValue, view: LazyValue, *more: Any) -> None:
         signature = signature_of(func)
         args = (wrap(base), *more)
         call = Arguments(lambda tensor: base, signature, args, {})
         plan = self._nodes.plan(signature, call, args, {})
         self._nodes.push(plan, call, (view.id,), (view.storage.id,), (), False)
 
-    def add_source(self, value: Value, data: memoryview) -> None:
+    def add_source(self, value: LazyValue, data: memoryview) -> None:
         """``value`` begins with these bytes."""
         inline = bytes(data) if data.nbytes <= INLINE_SOURCE_BYTES_MAX else None
         blob = self._segment.backend.stage(data) if inline is None else None
@@ -146,11 +146,11 @@ class PoolCopies:
             copied = tensor.detach().clone()
         layout = Layout.of_tensor(copied)
         memory = copied.untyped_storage()
-        storage = Storage(self._owner, self._table.new_id(), memory.nbytes(), "input")
+        storage = LazyStorage(self._owner, self._table.new_id(), memory.nbytes(), "input")
         storage.host, storage.host_version = memory, 0
         return wrap(self.not_sent(storage, layout, int(copied.storage_offset())))
 
-    def not_sent(self, storage: Storage, layout: Layout, offset: int) -> Value:
+    def not_sent(self, storage: LazyStorage, layout: Layout, offset: int) -> LazyValue:
         """A value that only the host has so far."""
         value = self._table.new_value(storage, layout, offset)
         value.generation = -1
@@ -158,7 +158,7 @@ class PoolCopies:
 
     # ---------------------------------------------------------------- to the host
 
-    def fetch(self, values: Sequence[Value], cause: str) -> list[torch.Tensor]:
+    def fetch(self, values: Sequence[LazyValue], cause: str) -> list[torch.Tensor]:
         """Plain tensors over the host's copy of each value, brought over where it is not current."""
         with paused():
             wanted = {value.id: value for value in values if not value.storage.host_is_current()}
@@ -170,12 +170,12 @@ class PoolCopies:
                     direct[value.id] = tensor
             return [direct[value.id] if value.id in direct else value.host_view() for value in values]
 
-    def array(self, value: Value, cause: str) -> Any:
+    def array(self, value: LazyValue, cause: str) -> Any:
         """A numpy array that shares memory with ``value``."""
         with paused():
             return self.window(value, cause).numpy()
 
-    def window(self, value: Value, cause: str) -> torch.Tensor:
+    def window(self, value: LazyValue, cause: str) -> torch.Tensor:
         """A plain tensor that shares memory with ``value``."""
         self.fetch_whole([value], cause)
         self.exposures.expose(value.storage, for_good=False)
@@ -187,12 +187,12 @@ class PoolCopies:
         with paused():
             layout = Layout.of_tensor(plain)
             memory = plain.untyped_storage()
-            storage = Storage(self._owner, self._table.new_id(), memory.nbytes(), "input")
+            storage = LazyStorage(self._owner, self._table.new_id(), memory.nbytes(), "input")
             storage.host, storage.host_version = memory, 0
             self.exposures.expose(storage, for_good=is_shown_to_numpy(plain))
             return wrap(self.not_sent(storage, layout, int(plain.storage_offset())))
 
-    def fetch_whole(self, values: Sequence[Value], cause: str) -> None:
+    def fetch_whole(self, values: Sequence[LazyValue], cause: str) -> None:
         """Make the host's copy of the storages behind ``values`` current, all of them."""
         with paused():
             wanted = {value.storage: value for value in values if not value.storage.host_is_current()}
@@ -205,13 +205,13 @@ class PoolCopies:
         """Raises when a cut for this cause is forbidden."""
         self._segment.before_cut(Cut(cause, self._nodes.line()))
 
-    def _bring(self, targets: Sequence[Value], cause: str) -> list[torch.Tensor]:
+    def _bring(self, targets: Sequence[LazyValue], cause: str) -> list[torch.Tensor]:
         if not targets:
             return []
         cut = Cut(cause, self._nodes.line())
         return self._segment.flush(cut, [target.id for target in targets])
 
-    def _target(self, value: Value, whole: bool) -> Value:
+    def _target(self, value: LazyValue, whole: bool) -> LazyValue:
         """``value`` itself, or all of its storage where that is small or mostly wanted anyway."""
         self.ready(value)
         storage = value.storage
@@ -223,11 +223,11 @@ class PoolCopies:
         return everything
 
 
-def _all_of(storage: Storage, dtype: torch.dtype) -> Layout:
+def _all_of(storage: LazyStorage, dtype: torch.dtype) -> Layout:
     return Layout.of(dtype, (storage.nbytes // dtype.itemsize,), (1,))
 
 
-def _cache(value: Value, tensor: torch.Tensor) -> bool:
+def _cache(value: LazyValue, tensor: torch.Tensor) -> bool:
     """Keep fetched bytes as the storage's host copy, when they are the whole storage."""
     if not value.covers_storage():
         return False

@@ -1,9 +1,9 @@
 """Records torch ops as graph nodes and gets values when they are needed. One per session.
 
-The path of one op through :meth:`Recorder.dispatch`:
+The path of one op through :meth:`PythonRecorder.dispatch`:
 
 1. what belongs on the host stays there (:mod:`djinn_lab.capture.host.placement`); 2. the arguments become
-a key, input values and scalars; the key gives a cached :class:`~djinn_lab.capture.shapes.inference.Plan`;
+a key, input values and scalars; the key gives a cached :class:`~djinn_lab.capture.shapes.inference.OpPlan`;
 3. the outputs are wrapped and a node is appended. Nothing runs.
 
 The :class:`~djinn_lab.capture.sending.segment.Segment` sends what is still reachable and receives the
@@ -37,11 +37,11 @@ from djinn_lab.capture.python.tensor import LazyTensor, become, wrap
 from djinn_lab.capture.python.value_checkpoint import ValueTableCheckpoint
 from djinn_lab.capture.sending.backend import Backend, Cut
 from djinn_lab.capture.sending.segment import Segment, paused
-from djinn_lab.capture.shapes.inference import Output, Plan
+from djinn_lab.capture.shapes.inference import OpPlan, Output
 from djinn_lab.capture.shapes.signature import Signature, signature_of
 from djinn_lab.capture.torch_functions.data_attribute import ask_when_data_is_set, set_data_of_torch
 from djinn_lab.capture.torch_functions.packed_sequences import PACK, pack
-from djinn_lab.capture.values import Layout, Storage, Value
+from djinn_lab.capture.values import Layout, LazyStorage, LazyValue
 from djinn_lab.errors import CaptureError
 
 _SAME_VALUE = {torch.ops.aten.detach.default, torch.ops.aten.alias.default, torch.ops.aten.lift_fresh.default}
@@ -68,7 +68,7 @@ def _is_lazy(item: object) -> bool:
     return type(item) is LazyTensor
 
 
-class Recorder:
+class PythonRecorder:
     """``lock``: of the thread that uses it now. ``capturing``: a cell runs, in ``thread``."""
 
     def __init__(self, backend: Backend, stream_nodes: int | None = None) -> None:
@@ -92,10 +92,10 @@ class Recorder:
         ask_when_data_is_set(_set_data)
         self.may_display: Callable[[], bool] = lambda: True
 
-    def value_of_lazy(self, tensor: Any) -> Value:
+    def value_of_lazy(self, tensor: Any) -> LazyValue:
         return tensor._value  # type: ignore[no-any-return]
 
-    def restore_value(self, tensor: Any, value: Value) -> None:
+    def restore_value(self, tensor: Any, value: LazyValue) -> None:
         """Make a lazy tensor name a value again."""
         if type(tensor) is LazyTensor and tensor._value is not value:
             become(tensor, wrap(value))
@@ -213,7 +213,7 @@ class Recorder:
     def _record_aliasing(
         self,
         signature: Signature,
-        plan: Plan,
+        plan: OpPlan,
         call: Arguments,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
@@ -221,7 +221,7 @@ class Recorder:
         """Ops with several returns, views or writes."""
         written = self._mark_writes(signature, args, kwargs)
         returned: list[Any] = list(plan.literals)
-        values: list[Value | None] = []
+        values: list[LazyValue | None] = []
         for index, output in enumerate(plan.outputs):
             if output is None:
                 values.append(None)
@@ -235,14 +235,14 @@ class Recorder:
             return returned[0]
         return tuple(returned) if issubclass(plan.container, tuple) else returned
 
-    def _fresh(self, layout: Layout | None) -> Value:
+    def _fresh(self, layout: Layout | None) -> LazyValue:
         assert layout is not None
         table = self.table
-        return table.new_value(Storage(self, table.new_id(), layout.span_bytes, "activation"), layout, 0)
+        return table.new_value(LazyStorage(self, table.new_id(), layout.span_bytes, "activation"), layout, 0)
 
     def _output(
         self, signature: Signature, output: Output, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[torch.Tensor, Value]:
+    ) -> tuple[torch.Tensor, LazyValue]:
         if output.source is None:
             value = self._fresh(output.layout)
             return wrap(value), value
@@ -270,7 +270,7 @@ class Recorder:
     def _record_dynamic(
         self,
         signature: Signature,
-        plan: Plan,
+        plan: OpPlan,
         call: Arguments,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
@@ -301,7 +301,7 @@ class Recorder:
 
     # ---------------------------------------------------------------- values
 
-    def value_of(self, tensor: torch.Tensor) -> Value:
+    def value_of(self, tensor: torch.Tensor) -> LazyValue:
         """The value of any tensor, ready to be used by the next node."""
         if type(tensor) is not LazyTensor:
             return self.host.value_of(tensor)
@@ -347,7 +347,7 @@ class Recorder:
             become(lazy, self.copies.shared(plain))
 
     @one_thread
-    def fetch(self, values: Sequence[Value], cause: str) -> list[torch.Tensor]:
+    def fetch(self, values: Sequence[LazyValue], cause: str) -> list[torch.Tensor]:
         """Plain tensors over the host's copy of each value, brought over where it is not current."""
         return self.copies.fetch(values, cause)
 
@@ -368,12 +368,12 @@ class Recorder:
         return memory
 
     @one_thread
-    def array(self, value: Value, cause: str) -> Any:
+    def array(self, value: LazyValue, cause: str) -> Any:
         """A numpy array that shares memory with ``value``, as long as it lives."""
         return self.copies.array(value, cause)
 
     @one_thread
-    def window(self, value: Value, cause: str) -> torch.Tensor:
+    def window(self, value: LazyValue, cause: str) -> torch.Tensor:
         """A plain tensor that shares memory with ``value``, as long as it lives."""
         return self.copies.window(value, cause)
 
@@ -438,7 +438,7 @@ class Recorder:
                 self.capturing = capturing
 
 
-_recorders: WeakSet[Recorder] = WeakSet()
+_recorders: WeakSet[PythonRecorder] = WeakSet()
 
 
 def _set_data(tensor: Any, new: torch.Tensor) -> bool:

@@ -9,7 +9,7 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from djinn_lab.capture.lazy import register
-from djinn_lab.capture.values import Owner, Value
+from djinn_lab.capture.values import LazyValue, StorageOwner
 
 _make_wrapper = torch.Tensor._make_wrapper_subclass
 
@@ -18,7 +18,7 @@ class LazyTensor(torch.Tensor):
     """Made by :func:`wrap`. Shape, stride, dtype and autograd are local; values come when they are asked
     for them."""
 
-    _value: Value
+    _value: LazyValue
 
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
@@ -171,7 +171,7 @@ class FetchToHost(torch.autograd.Function):
         return gradients[0]
 
 
-def wrap(value: Value) -> LazyTensor:
+def wrap(value: LazyValue) -> LazyTensor:
     layout = value.layout
     tensor = _make_wrapper(LazyTensor, layout.shape, layout.stride, value.offset, None, layout.dtype)
     if layout.in_memory is not layout:
@@ -187,7 +187,7 @@ def plain(tensor: torch.Tensor, cause: str) -> torch.Tensor:
     return tensor._value.storage.recorder.fetch([tensor._value], cause)[0]
 
 
-def find_recorder(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Owner:
+def find_recorder(args: tuple[Any, ...], kwargs: dict[str, Any]) -> StorageOwner:
     """The recorder that the first lazy tensor among the arguments belongs to."""
     for argument in (*args, *kwargs.values()):
         for item in argument if isinstance(argument, (list, tuple)) else (argument,):

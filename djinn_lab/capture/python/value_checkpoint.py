@@ -9,7 +9,7 @@ import torch
 
 from djinn_lab.capture.python.value_table import ValueTable
 from djinn_lab.capture.sending.backend import Backend
-from djinn_lab.capture.values import Storage
+from djinn_lab.capture.values import LazyStorage
 
 
 class ValueTableCheckpoint:
@@ -18,7 +18,7 @@ class ValueTableCheckpoint:
         self._backend = backend
         self._end_cell = end_cell
         self._held, self._lost, self._known = dict(table.held), dict(table.lost), set(table.live)
-        self._storages: dict[Storage, tuple[int, torch.UntypedStorage | None, int | None]] = {}
+        self._storages: dict[LazyStorage, tuple[int, torch.UntypedStorage | None, int | None]] = {}
 
     def remember_write(self, tensor: Any) -> None:
         storage = tensor._value.storage

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from djinn_lab.capture.python.assembly import PendingNode, PendingSource
-from djinn_lab.capture.values import Layout, Storage, Value
+from djinn_lab.capture.values import Layout, LazyStorage, LazyValue
 
 
 class ValueTable:
@@ -23,9 +23,9 @@ class ValueTable:
 
     def __init__(self, dead: list[int]) -> None:
         self.held: dict[int, PendingSource] = {}
-        self.live: dict[int, weakref.ref[Value]] = {}
+        self.live: dict[int, weakref.ref[LazyValue]] = {}
         self.lost: dict[int, str] = {}
-        self._bases: dict[int, weakref.ref[Storage]] = {}
+        self._bases: dict[int, weakref.ref[LazyStorage]] = {}
         self._dead = dead
         self._fallen: list[weakref.ref[Any]] = []
         self._watched: dict[int, int | None] = {}
@@ -35,17 +35,17 @@ class ValueTable:
         self._last_id += 1
         return self._last_id
 
-    def new_value(self, storage: Storage, layout: Layout, offset: int) -> Value:
+    def new_value(self, storage: LazyStorage, layout: Layout, offset: int) -> LazyValue:
         self._last_id = identifier = self._last_id + 1
-        value = Value(storage, identifier, layout, offset, storage.generation)
+        value = LazyValue(storage, identifier, layout, offset, storage.generation)
         self._watch(value)
         return value
 
-    def _watch(self, value: Value) -> None:
+    def _watch(self, value: LazyValue) -> None:
         self.live[value.id] = reference = weakref.ref(value, self._fallen.append)
         self._watched[id(reference)] = value.id
 
-    def rename(self, value: Value) -> None:
+    def rename(self, value: LazyValue) -> None:
         """Give ``value`` a new id; the old one names memory that is out of date."""
         if value.owned:
             self._dead.append(value.id)
@@ -53,7 +53,7 @@ class ValueTable:
         value.owned = True
         self._watch(value)
 
-    def give_to_storage(self, value: Value) -> None:
+    def give_to_storage(self, value: LazyValue) -> None:
         """The storage, not the value object, decides how long this id lives."""
         storage = value.storage
         value.owned = False
@@ -91,7 +91,7 @@ class ValueTable:
                 storages.add(self.held[identifier].storage)
         return storages
 
-    def values(self) -> list[Value]:
+    def values(self) -> list[LazyValue]:
         found = (reference() for reference in self.live.values())
         return [value for value in found if value is not None]
 
@@ -128,7 +128,7 @@ class ValueTable:
                 if identifier is not None and identifier not in node.inputs and identifier in self.live:
                     self.lost[identifier] = reason
 
-    def _storage_of(self, identifier: int) -> Storage | None:
+    def _storage_of(self, identifier: int) -> LazyStorage | None:
         reference = self.live.get(identifier)
         value = reference() if reference is not None else None
         base = self._bases.get(identifier)

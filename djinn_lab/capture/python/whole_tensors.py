@@ -16,10 +16,10 @@ from djinn_lab.capture.python.tensor import LazyTensor
 from djinn_lab.errors import CaptureError
 
 if TYPE_CHECKING:
-    from djinn_lab.capture.python.recorder import Recorder
+    from djinn_lab.capture.python.recorder import PythonRecorder
 
 
-def set_storage(recorder: Recorder, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def set_storage(recorder: PythonRecorder, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """``tensor.set_(memory on the host)``, which is how torch.load fills a tensor."""
     tensor, source = args[0], args[1] if len(args) > 1 else kwargs.get("source")
     if type(source) is LazyTensor:
@@ -37,7 +37,7 @@ def set_storage(recorder: Recorder, func: Any, args: tuple[Any, ...], kwargs: di
     return tensor
 
 
-def deep_copy(recorder: Recorder, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def deep_copy(recorder: PythonRecorder, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """``copy.deepcopy`` of a plain tensor gives a plain one."""
     tensor = args[0]
     if type(tensor) is LazyTensor:

@@ -16,7 +16,7 @@ KEPT_RATIO = 3
 """A length stays as it is while it is too long by less."""
 
 
-class Pace:
+class PartLength:
     """``nodes``: how many pending nodes are worth a message, from what the device took for those before; in
     powers of two, and changed rarely, so that equal cells are mostly cut into equal parts, which need not be
     sent again."""

@@ -14,7 +14,7 @@ from djinn_lab.capture.host.forked import check_process
 from djinn_lab.capture.host.interrupts import held
 from djinn_lab.capture.host.random_stream import RandomStream
 from djinn_lab.capture.sending.backend import Backend, Cut, RunResult
-from djinn_lab.capture.sending.pace import STREAM_NODES_MAX, WHOLE_NODES_MAX, Pace
+from djinn_lab.capture.sending.pace import STREAM_NODES_MAX, WHOLE_NODES_MAX, PartLength
 from djinn_lab.capture.sending.resending import with_bytes
 from djinn_lab.srg.program import EncodedProgram, TensorMeta
 
@@ -23,7 +23,7 @@ RESENDS_MAX = 8
 """So often is a program sent again with values that are gone: each time, another worker has died."""
 
 
-class Assembled(NamedTuple):
+class AssembledPart(NamedTuple):
     """``program`` is None when nothing pending is needed. ``release``: ids that the pool may forget.
     ``flight``: what :meth:`Nodes.settle` wants to know again."""
 
@@ -62,7 +62,7 @@ class Nodes(Protocol):
         """The line of the cell that runs now, 0 outside of one."""
         ...
 
-    def assemble(self, fetch: Sequence[int], rng_state: bytes | None) -> Assembled:
+    def assemble(self, fetch: Sequence[int], rng_state: bytes | None) -> AssembledPart:
         """Take what is pending and needed; a new segment begins."""
         ...
 
@@ -92,7 +92,7 @@ class Nodes(Protocol):
 class Waiting(NamedTuple):
     """A program that was assembled while the one before was under way."""
 
-    assembled: Assembled
+    assembled: AssembledPart
     cut: Cut
 
 
@@ -108,10 +108,10 @@ class Segment:
         self.random = RandomStream()
         self.before_cut: Callable[[Cut], None] = _allow
         self._process = os.getpid()
-        self._pace = Pace(stream_nodes)
+        self._pace = PartLength(stream_nodes)
         self._nodes = nodes
         self.gather(False)
-        self._flight: Assembled | None = None
+        self._flight: AssembledPart | None = None
         self._cut = Cut("", 0)
         self._waiting: deque[Waiting] = deque()
 
@@ -191,7 +191,7 @@ class Segment:
             if flight is not None:
                 self._settle(flight, self.backend.result(cancel=True))
 
-    def _take(self, fetch: Sequence[int]) -> Assembled:
+    def _take(self, fetch: Sequence[int]) -> AssembledPart:
         assembled = self._nodes.assemble(fetch, self.random.start_state())
         self.gather(self._whole)
         return assembled
@@ -203,7 +203,7 @@ class Segment:
         self._submit(assembled, cut)
 
     @held()
-    def _submit(self, assembled: Assembled, cut: Cut) -> None:
+    def _submit(self, assembled: AssembledPart, cut: Cut) -> None:
         if assembled.program is None:
             if assembled.release:
                 self.backend.release(assembled.release)
@@ -224,7 +224,7 @@ class Segment:
             raise result.error
         return result
 
-    def _result(self, flight: Assembled) -> RunResult:
+    def _result(self, flight: AssembledPart) -> RunResult:
         """Return the result of a program. Where values are gone that it reads, as with a worker that died,
         and the host has them all, they are sent to it again."""
         result = self.backend.result()
@@ -242,7 +242,7 @@ class Segment:
                 result = self.backend.result()
         return result
 
-    def _settle(self, assembled: Assembled, result: RunResult) -> None:
+    def _settle(self, assembled: AssembledPart, result: RunResult) -> None:
         reason = POOL_LOST if result.pool_lost else _not_computed(result)
         if result.error is not None:
             while self._waiting:

@@ -17,7 +17,7 @@ from djinn_lab.capture.shape_rules.strides import (
     looks_channels_last,
     ordered_like,
 )
-from djinn_lab.capture.shapes.signature import Kind, Signature
+from djinn_lab.capture.shapes.signature import ArgumentKind, Signature
 from djinn_lab.capture.values import Layout
 from djinn_lab.srg.program import row_major
 
@@ -77,7 +77,7 @@ def is_elementwise(signature: Signature) -> bool:
         and signature.returns_tensors
         and not signature.written
         and not signature.random
-        and Kind.TENSOR_LIST not in signature.kinds
+        and ArgumentKind.TENSOR_LIST not in signature.kinds
     )
 
 

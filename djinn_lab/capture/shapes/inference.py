@@ -1,6 +1,6 @@
 """Shapes without data: what an op will return, known locally and cached.
 
-A :class:`Plan` is computed once per (op, input layouts, static arguments) by torch's own fake tensors and
+A :class:`OpPlan` is computed once per (op, input layouts, static arguments) by torch's own fake tensors and
 reused for every later call with the same key. Scalars that cannot change a shape are not part of the key,
 so a learning rate that changes each step costs nothing. Keys hold interned
 :class:`~djinn_lab.capture.values.Layout` objects and literals: no ids, no tensors.
@@ -28,9 +28,9 @@ from djinn_lab.capture.host.ops import tensors_in
 from djinn_lab.capture.shape_rules.rules import elementwise, is_elementwise, rule_for, stays_as_it_is
 from djinn_lab.capture.shape_rules.views import view_of
 from djinn_lab.capture.shapes.kernel_layouts import is_device_dependent, kernel_decides, refuses_only_shapes
-from djinn_lab.capture.shapes.signature import Kind, Signature
+from djinn_lab.capture.shapes.signature import ArgumentKind, Signature
 from djinn_lab.capture.shapes.stand_ins import META, fake, meta, ones, two_elements, zeros, zeros_sharing
-from djinn_lab.capture.values import Layout, Value
+from djinn_lab.capture.values import Layout, LazyValue
 from djinn_lab.errors import CaptureError
 from djinn_lab.srg.program import Argument, Atom, ComplexNumber, Leaf, ScalarHole, Template, TensorHole
 
@@ -55,7 +55,7 @@ class Output:
         self.written = written
 
 
-class Plan:
+class OpPlan:
     """``outputs`` in order (None where torch returns no tensor; then ``literals`` holds what it returned).
     ``container``: None (a single return), ``tuple`` or ``list``. ``dynamic``: the shapes depend on data.
     ``resized``: for each ``out=`` tensor that torch would resize, its argument, its place in a list of such,
@@ -121,16 +121,16 @@ def _leaf(value: Any) -> Leaf:
     return encoded
 
 
-def _encode(kind: Kind, value: Any) -> Argument:
+def _encode(kind: ArgumentKind, value: Any) -> Argument:
     if value is None:
         return None
-    if kind is Kind.TENSOR:
+    if kind is ArgumentKind.TENSOR:
         return ScalarHole() if type(value) in NUMBERS else TensorHole()
-    if kind is Kind.TENSOR_LIST:
+    if kind is ArgumentKind.TENSOR_LIST:
         return [None if item is None else TensorHole() for item in value]
-    if kind is Kind.SCALAR:
+    if kind is ArgumentKind.SCALAR:
         return ScalarHole()
-    if kind is Kind.SCALAR_LIST:
+    if kind is ArgumentKind.SCALAR_LIST:
         return [ScalarHole() for _ in value]
     return encode_literal(value)
 
@@ -145,7 +145,7 @@ class _Call:
     """One op with its arguments, to be run on stand-ins of its tensors."""
 
     def __init__(
-        self, signature: Signature, args: Sequence[Any], kwargs: dict[str, Any], values: Sequence[Value]
+        self, signature: Signature, args: Sequence[Any], kwargs: dict[str, Any], values: Sequence[LazyValue]
     ) -> None:
         self.signature = signature
         self.values = values
@@ -159,7 +159,7 @@ class _Call:
                 self._firsts = [tensors.index(one) for one in tensors]
 
     def arguments(
-        self, convert: Callable[[Value], torch.Tensor], device: torch.device
+        self, convert: Callable[[LazyValue], torch.Tensor], device: torch.device
     ) -> tuple[list[Any], dict[str, Any]]:
         """The arguments with each tensor replaced by what ``convert`` makes of its value, and devices by
         ``device``."""
@@ -272,7 +272,7 @@ def _random_numbers_kept(signature: Signature) -> Iterator[None]:
 
 
 class ShapeInference:
-    """Turns arguments into a :class:`Plan`. Tensors among them are only placeholders: their layouts come
+    """Turns arguments into a :class:`OpPlan`. Tensors among them are only placeholders: their layouts come
     from ``values``, the input values in reading order."""
 
     def __init__(self) -> None:
@@ -286,8 +286,8 @@ class ShapeInference:
         signature: Signature,
         args: Sequence[Any],
         kwargs: dict[str, Any],
-        values: Sequence[Value],
-    ) -> Plan:
+        values: Sequence[LazyValue],
+    ) -> OpPlan:
         """Raises what eager torch would raise for these shapes."""
         template = make_template(signature, args, kwargs)
         template = self._templates.setdefault(_encode_template(template), template)
@@ -296,23 +296,23 @@ class ShapeInference:
             self._refuse_dtypes(call)
         inputs = [value.layout for value in values]
         if stays_as_it_is(signature, inputs, args) and call.is_apart():
-            return Plan(template, [Output(inputs[0], 0, signature.names[0], True)], None, literals=[None])
+            return OpPlan(template, [Output(inputs[0], 0, signature.names[0], True)], None, literals=[None])
         layouts = self._by_rule(call)
         if layouts is not None:
             outputs = [None if layout is None else Output(layout, 0, None, False) for layout in layouts]
             container = None if len(outputs) == 1 else tuple
-            return Plan(template, outputs, container, literals=[None] * len(outputs))
+            return OpPlan(template, outputs, container, literals=[None] * len(outputs))
         view = view_of(signature, inputs, args)
         if view is not None:
             output = Output(view, values[0].offset, signature.names[0], False)
-            return Plan(template, [output], None, literals=[None])
+            return OpPlan(template, [output], None, literals=[None])
         with torch._C.DisableTorchFunction():
             if signature.written and call.may_write_twice() and call.is_small():
                 _refuse_memory(call)
             returned = _as_kernels_return(call, self._returned(call))
             resized = self._resized(call) if signature.is_out and returned is not _UNKNOWN else ()
         if returned is _UNKNOWN:
-            return Plan(template, (), None, dynamic=True)
+            return OpPlan(template, (), None, dynamic=True)
         return self._describe(signature, template, returned, resized)
 
     def _refuse_dtypes(self, call: _Call) -> None:
@@ -415,7 +415,7 @@ class ShapeInference:
         template: Template,
         returned: Any,
         resized: Sequence[tuple[str, int, Layout]],
-    ) -> Plan:
+    ) -> OpPlan:
         container = type(returned) if isinstance(returned, (list, tuple)) else None
         items = list(returned) if container is not None else [returned]
         aliases = signature.return_aliases
@@ -437,8 +437,8 @@ class ShapeInference:
             source, written = alias if alias is not None else (None, False)
             outputs.append(Output(layout, offset, source, written))
         if any(isinstance(item, (torch.SymInt, torch.SymFloat, torch.SymBool)) for item in literals):
-            return Plan(template, (), None, dynamic=True)
-        return Plan(template, outputs, container, literals=literals, resized=resized)
+            return OpPlan(template, (), None, dynamic=True)
+        return OpPlan(template, outputs, container, literals=literals, resized=resized)
 
 
 def _as_kernels_return(call: _Call, returned: Any) -> Any:

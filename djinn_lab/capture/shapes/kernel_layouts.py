@@ -9,7 +9,7 @@ from functools import cache
 import torch
 
 from djinn_lab.capture.shapes.signature import Signature
-from djinn_lab.capture.values import Layout, Value
+from djinn_lab.capture.values import Layout, LazyValue
 
 _DEVICE_DEPENDENT = (
     *("convolution", "mkldnn", "rnn", "lstm", "gru", "cudnn", "fused_sdp_choice"),
@@ -38,7 +38,7 @@ def is_device_dependent(signature: Signature) -> bool:
     return any(part in signature.name for part in _DEVICE_DEPENDENT)
 
 
-def kernel_decides(signature: Signature, values: Sequence[Value]) -> bool:
+def kernel_decides(signature: Signature, values: Sequence[LazyValue]) -> bool:
     """Must the kernel be asked, on zeros? Rules also forget empty tensors, ``out=`` ones among them, which
     cost little to try."""
     layouts = [value.layout for value in values]

@@ -15,7 +15,7 @@ RANDOM = torch.Tag.nondeterministic_seeded
 SHAPE_FROM_SCALAR = {"aten::arange", "aten::range"}
 
 
-class Kind(IntEnum):
+class ArgumentKind(IntEnum):
     STATIC = 0
     TENSOR = 1
     TENSOR_LIST = 2
@@ -25,12 +25,12 @@ class Kind(IntEnum):
 
 
 _KINDS = {
-    "Tensor": Kind.TENSOR,
-    "List[Tensor": Kind.TENSOR_LIST,
-    "Generator": Kind.GENERATOR,
-    "number": Kind.SCALAR,
-    "float": Kind.SCALAR,
-    "List[number": Kind.SCALAR_LIST,
+    "Tensor": ArgumentKind.TENSOR,
+    "List[Tensor": ArgumentKind.TENSOR_LIST,
+    "Generator": ArgumentKind.GENERATOR,
+    "number": ArgumentKind.SCALAR,
+    "float": ArgumentKind.SCALAR,
+    "List[number": ArgumentKind.SCALAR_LIST,
 }
 BROADCASTS_SELF = "aten.addbmm_.default"
 """Gives the tensor that it writes the broadcast shape."""
@@ -59,10 +59,10 @@ UNDECLARED_WRITES = dict.fromkeys(
 """Writes that torch's schema does not declare."""
 
 
-def _kind(argument: torch._C.Argument, shape_from_scalar: bool) -> Kind:
+def _kind(argument: torch._C.Argument, shape_from_scalar: bool) -> ArgumentKind:
     text = str(argument.type).replace("Optional[", "").rstrip("]")
-    kind = _KINDS.get(text, Kind.STATIC)
-    return Kind.STATIC if shape_from_scalar and kind is Kind.SCALAR else kind
+    kind = _KINDS.get(text, ArgumentKind.STATIC)
+    return ArgumentKind.STATIC if shape_from_scalar and kind is ArgumentKind.SCALAR else kind
 
 
 def _return_alias(returned: torch._C.Argument, owner: dict[str, str]) -> tuple[str, bool] | None:
@@ -136,14 +136,16 @@ class Signature:
         self.returns_tensors = all(str(returned.type) == "Tensor" for returned in schema.returns)
         self.is_view = any(alias is not None and not alias[1] for alias in self.return_aliases)
         self.on_pool = self.name in allowed_ops()
-        self.is_factory = not any(kind in (Kind.TENSOR, Kind.TENSOR_LIST) for kind in self.kinds)
+        self.is_factory = not any(
+            kind in (ArgumentKind.TENSOR, ArgumentKind.TENSOR_LIST) for kind in self.kinds
+        )
         self.is_out = any(
             argument.kwarg_only and argument.alias_info is not None and argument.alias_info.is_write
             for argument in schema.arguments
         )
         self.may_resize = self.is_out or self.name == BROADCASTS_SELF
         self.random = RANDOM in func.tags
-        self.generator = Kind.GENERATOR in self.kinds
+        self.generator = ArgumentKind.GENERATOR in self.kinds
         self.mutates_layout = torch.Tag.inplace_view in func.tags or schema.name in (
             "aten::resize_",
             "aten::resize_as_",

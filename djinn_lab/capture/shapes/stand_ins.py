@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from djinn_lab.capture.values import Layout, Storage, Value, read_as
+from djinn_lab.capture.values import Layout, LazyStorage, LazyValue, read_as
 
 META = torch.device("meta")
 
 
-def meta(value: Value) -> torch.Tensor:
+def meta(value: LazyValue) -> torch.Tensor:
     layout = value.layout
     if value.offset == 0:
         made = torch.empty_strided(layout.shape, layout.stride, dtype=layout.dtype, device=META)
@@ -22,21 +22,21 @@ def meta(value: Value) -> torch.Tensor:
     return read_as(made, layout)
 
 
-def two_elements(value: Value) -> torch.Tensor:
+def two_elements(value: LazyValue) -> torch.Tensor:
     layout = value.layout
     return torch.ones((2,) if layout.shape else (), dtype=layout.dtype)
 
 
-def fake(value: Value) -> torch.Tensor:
+def fake(value: LazyValue) -> torch.Tensor:
     layout = value.layout
     return read_as(torch.empty_strided(layout.shape, layout.stride, dtype=layout.dtype), layout)
 
 
-def zeros(value: Value) -> torch.Tensor:
+def zeros(value: LazyValue) -> torch.Tensor:
     return _filled(value.layout, 0)
 
 
-def ones(value: Value) -> torch.Tensor:
+def ones(value: LazyValue) -> torch.Tensor:
     return _filled(value.layout, 1)
 
 
@@ -46,9 +46,9 @@ def _filled(layout: Layout, number: int) -> torch.Tensor:
     return read_as(memory.as_strided(layout.shape, layout.stride), layout)
 
 
-def zeros_sharing(values: Sequence[Value]) -> Callable[[Value], torch.Tensor]:
+def zeros_sharing(values: Sequence[LazyValue]) -> Callable[[LazyValue], torch.Tensor]:
     """Zeros that share memory where the values do."""
-    sizes: dict[Storage, int] = {}
+    sizes: dict[LazyStorage, int] = {}
     for value in values:
         end = value.offset * value.layout.dtype.itemsize + value.layout.span_bytes
         sizes[value.storage] = max(sizes.get(value.storage, 1), end)
@@ -56,7 +56,7 @@ def zeros_sharing(values: Sequence[Value]) -> Callable[[Value], torch.Tensor]:
         storage: torch.zeros(size, dtype=torch.uint8).untyped_storage() for storage, size in sizes.items()
     }
 
-    def stand_in(value: Value) -> torch.Tensor:
+    def stand_in(value: LazyValue) -> torch.Tensor:
         layout = value.layout
         empty = torch.empty(0, dtype=layout.dtype)
         made = empty.set_(memory[value.storage], value.offset, layout.shape, layout.stride)

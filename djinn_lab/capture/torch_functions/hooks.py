@@ -21,7 +21,7 @@ from djinn_lab.capture.host.forked import fetch_for_workers
 from djinn_lab.capture.python.tensor import LazyTensor
 
 if TYPE_CHECKING:
-    from djinn_lab.capture.python.recorder import Recorder as PythonRecorder
+    from djinn_lab.capture.python.recorder import PythonRecorder as PythonRecorder
     from djinn_lab.capture.recorders import Recorder
 
 

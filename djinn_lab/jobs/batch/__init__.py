@@ -21,7 +21,7 @@ from djinn_lab.jobs.batch.messages import (
     Submission,
     TimePassed,
 )
-from djinn_lab.jobs.batch.notebook import Notebook, Stopping
+from djinn_lab.jobs.batch.notebook import BatchNotebook, Stopping
 from djinn_lab.jobs.batch.notebooks import WAITING_MAX, Notebooks
 from djinn_lab.jobs.batch.restarts import Restart, RestartRules
 from djinn_lab.jobs.batch.states import OVER, TRANSITIONS, NotebookState, NotebookTransition
@@ -32,6 +32,7 @@ __all__ = [
     "TRANSITIONS",
     "WAITING_MAX",
     "AttemptOutcome",
+    "BatchNotebook",
     "CancelAsked",
     "CellJobEnded",
     "CheckpointAnnounced",
@@ -39,7 +40,6 @@ __all__ = [
     "DataPublished",
     "Event",
     "ForgetNotebook",
-    "Notebook",
     "NotebookAccepted",
     "NotebookEnded",
     "NotebookExplainer",

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 
 from djinn_lab.jobs import conditions, resources
-from djinn_lab.jobs.batch.notebook import Notebook
+from djinn_lab.jobs.batch.notebook import BatchNotebook
 from djinn_lab.jobs.batch.notebooks import Notebooks
 from djinn_lab.jobs.batch.states import NotebookState
 from djinn_lab.jobs.machine.explain import ordinal
@@ -51,7 +51,7 @@ class NotebookExplainer:
                 reason = _unpunctuated(notebook.reason)
                 return f"{reason[:1].upper()}{reason[1:]}."
 
-    def _queued(self, notebook: Notebook) -> str:
+    def _queued(self, notebook: BatchNotebook) -> str:
         if notebook.waits_for:
             limit_s = notebook.after_timeout_s
             return conditions.describe(notebook.waiting, self._named, self._notebooks.checkpoints, limit_s)
@@ -70,7 +70,7 @@ class NotebookExplainer:
         return f"cell {job[:8]}" if other is None else f"{other.name} ({other.job}, {other.state})"
 
 
-def _running(notebook: Notebook, now_s: float) -> str:
+def _running(notebook: BatchNotebook, now_s: float) -> str:
     since_s = 0.0 if notebook.started_at_s is None else now_s - notebook.started_at_s
     if notebook.stopping is not None:
         reason = notebook.stopping.message
@@ -81,7 +81,7 @@ def _running(notebook: Notebook, now_s: float) -> str:
     return f"Running for {format_seconds(since_s)}: {_where(notebook)}{attempt}."
 
 
-def _backing_off(notebook: Notebook, clock_time: Callable[[float], str]) -> str:
+def _backing_off(notebook: BatchNotebook, clock_time: Callable[[float], str]) -> str:
     until = clock_time(notebook.retry_at_s or 0.0)
     how = _unpunctuated(notebook.reason) or "it went well"
     return f"Backing off until {until} after attempt {_of_attempts(notebook)}: {how}."
@@ -92,7 +92,7 @@ def _unpunctuated(text: str) -> str:
     return text.rstrip(". ")
 
 
-def _where(notebook: Notebook) -> str:
+def _where(notebook: BatchNotebook) -> str:
     if notebook.cell == 0:
         return "starting its kernel"
     return f"cell {notebook.cell} of {notebook.cells}"
@@ -102,12 +102,12 @@ def _all_cells(count: int) -> str:
     return "its one cell" if count == 1 else f"all {count} cells"
 
 
-def _of_attempts(notebook: Notebook) -> str:
+def _of_attempts(notebook: BatchNotebook) -> str:
     most = notebook.restart.attempts_max
     return f"{notebook.attempts}" if math.isinf(most) else f"{notebook.attempts} of {most:.0f}"
 
 
-def _after_attempts(notebook: Notebook) -> str:
+def _after_attempts(notebook: BatchNotebook) -> str:
     return f" (attempt {_of_attempts(notebook)})" if notebook.attempts > 1 else ""
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from djinn_lab.jobs.batch.notebook import Notebook
+from djinn_lab.jobs.batch.notebook import BatchNotebook
 from djinn_lab.jobs.batch.restarts import RestartRules
 from djinn_lab.jobs.messages import CheckpointAnnounced, DataPublished
 from djinn_lab.jobs.resources import ResourceUse
@@ -93,7 +93,7 @@ class NotebookAccepted(Message, frozen=True, tag=True):
     met by now and are about no notebook."""
 
     at_s: float
-    notebook: Notebook
+    notebook: BatchNotebook
     met: tuple[str, ...] = ()
 
 
@@ -136,7 +136,7 @@ class ServerStarted(Message, frozen=True, tag=True):
     runners recorded how they ended."""
 
     at_s: float
-    notebooks: tuple[Notebook, ...]
+    notebooks: tuple[BatchNotebook, ...]
     ended: tuple[NotebookEnded, ...] = ()
 
 
@@ -156,7 +156,7 @@ Event = (
 class SaveNotebook(Message, frozen=True, tag=True):
     """Store the notebook before any later command is carried out."""
 
-    notebook: Notebook
+    notebook: BatchNotebook
 
 
 class ForgetNotebook(Message, frozen=True, tag=True):

@@ -21,7 +21,7 @@ class Stopping(msgspec.Struct, frozen=True):
     message: str
 
 
-class Notebook(msgspec.Struct, frozen=True):
+class BatchNotebook(msgspec.Struct, frozen=True):
     """``number``: order of arrival. ``priority``: one of :class:`djinn_lab.jobs.Priority`. ``waits_for``:
     open conditions of its dependencies (see :mod:`djinn_lab.jobs.conditions`), ``dependency_results``:
     results of the others, ``after_timeout_s``: how long it waits for them. ``checkpoints``: announced in
@@ -102,7 +102,7 @@ class NotebookForecast(msgspec.Struct, frozen=True):
     earlier: str
 
 
-def forecast_notebook(notebooks: Iterable[Notebook], content: str) -> NotebookForecast | None:
+def forecast_notebook(notebooks: Iterable[BatchNotebook], content: str) -> NotebookForecast | None:
     """Predict a notebook's use from earlier runs with the same code and parameters; None where there are
     none. Seconds are those of runs that went well, if there are any: a failed one did not take all of its
     own; its memory counts."""

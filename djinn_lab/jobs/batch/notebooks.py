@@ -13,7 +13,7 @@ from djinn_lab.events import IllegalEvent
 from djinn_lab.jobs import conditions, resources
 from djinn_lab.jobs.batch import messages
 from djinn_lab.jobs.batch.messages import AttemptOutcome, Command, NotebookEnded
-from djinn_lab.jobs.batch.notebook import Notebook, Stopping, forecast_notebook
+from djinn_lab.jobs.batch.notebook import BatchNotebook, Stopping, forecast_notebook
 from djinn_lab.jobs.batch.restarts import Restart
 from djinn_lab.jobs.batch.states import TRANSITIONS, NotebookState, NotebookTransition
 from djinn_lab.jobs.conditions import DependencyResults, DependencyState
@@ -32,7 +32,7 @@ class Notebooks:
     def __init__(self, slots: int) -> None:
         assert slots >= 1
         self.slots = slots
-        self._all: dict[str, Notebook] = {}
+        self._all: dict[str, BatchNotebook] = {}
         self._number = 0
         self._announced: dict[str, tuple[str, ...]] = {}
         self._commands: list[Command] = []
@@ -70,7 +70,7 @@ class Notebooks:
         self._fill_slots(event.at_s)
         return self._commands
 
-    def admit(self, asked: messages.Submission) -> Notebook:
+    def admit(self, asked: messages.Submission) -> BatchNotebook:
         """Return the notebook that would be accepted. Raises IllegalEvent for a submission that must be
         rejected."""
         if (problem := asked.problem()) is not None:
@@ -96,7 +96,7 @@ class Notebooks:
             if too_large is not None:
                 raise IllegalEvent(f"it would fail for lack of memory: {too_large}", "client")
         self._number += 1
-        return Notebook(
+        return BatchNotebook(
             asked.job,
             self._number,
             asked.user,
@@ -117,18 +117,18 @@ class Notebooks:
             tolerates=asked.tolerates,
         )
 
-    def __iter__(self) -> Iterator[Notebook]:
+    def __iter__(self) -> Iterator[BatchNotebook]:
         """Iterate in the order of arrival."""
         return iter(self._all.values())
 
     def __len__(self) -> int:
         return len(self._all)
 
-    def get(self, job: str) -> Notebook | None:
+    def get(self, job: str) -> BatchNotebook | None:
         return self._all.get(job)
 
     @property
-    def running(self) -> list[Notebook]:
+    def running(self) -> list[BatchNotebook]:
         return [one for one in self if one.state is NotebookState.RUNNING]
 
     @property
@@ -144,12 +144,12 @@ class Notebooks:
         notebook = self._all.get(job)
         return self._announced.get(job, ()) if notebook is None else notebook.checkpoints
 
-    def queue(self) -> list[Notebook]:
+    def queue(self) -> list[BatchNotebook]:
         """Return the notebooks that wait for nothing but a slot, in the order in which they would get one
         if none ended and none arrived."""
         running: dict[str, int] = {}
         served_s: dict[str, float] = {}
-        waiting: dict[str, list[Notebook]] = {}
+        waiting: dict[str, list[BatchNotebook]] = {}
         for one in self:
             if one.state is NotebookState.RUNNING:
                 running[one.user] = running.get(one.user, 0) + 1
@@ -278,7 +278,7 @@ class Notebooks:
             if not notebook.over:
                 self._update_dependencies(notebook, self._with_known_ends(notebook.waiting), event.at_s)
 
-    def _lost_with_the_server(self, notebook: Notebook, at_s: float) -> None:
+    def _lost_with_the_server(self, notebook: BatchNotebook, at_s: float) -> None:
         stopping = notebook.stopping
         if stopping is not None and stopping.cancelled:
             self._end(notebook, NotebookTransition.CANCEL, at_s, f"cancelled {stopping.message}")
@@ -315,7 +315,7 @@ class Notebooks:
         for one in self._waiting_for_dependencies():
             self._update_dependencies(one, one.waiting.checkpoint(job, name), event.at_s)
 
-    def _waiting_for_dependencies(self) -> list[Notebook]:
+    def _waiting_for_dependencies(self) -> list[BatchNotebook]:
         """Return the notebooks that wait for more than a slot."""
         return [one for one in self if one.state is NotebookState.QUEUED and one.waits_for]
 
@@ -342,7 +342,7 @@ class Notebooks:
                     ended.append((one.job, NotebookState.CANCELLED, one.checkpoints))
 
     def _update_dependencies(
-        self, notebook: Notebook, waiting: DependencyState, at_s: float, alone: bool = False
+        self, notebook: BatchNotebook, waiting: DependencyState, at_s: float, alone: bool = False
     ) -> bool:
         """Return whether the notebook ended, since its dependencies cannot be met any more. ``alone``: the
         caller handles its dependents."""
@@ -358,7 +358,7 @@ class Notebooks:
             self._end(changed, NotebookTransition.CANCEL, at_s, waiting.unsatisfiable)
         return True
 
-    def _give_up(self, notebook: Notebook, at_s: float) -> None:
+    def _give_up(self, notebook: BatchNotebook, at_s: float) -> None:
         assert notebook.after_timeout_s is not None
         why = conditions.timeout_reason(notebook.waiting, notebook.after_timeout_s, str)
         self._end(notebook, NotebookTransition.CANCEL, at_s, why)
@@ -383,21 +383,21 @@ class Notebooks:
             )
             self._commands.append(messages.StartNotebook(notebook.job, attempt))
 
-    def _running(self, job: str, attempt: int) -> Notebook:
+    def _running(self, job: str, attempt: int) -> BatchNotebook:
         notebook = self._all.get(job)
         if notebook is None or notebook.state is not NotebookState.RUNNING or notebook.attempts != attempt:
             raise IllegalEvent(f"notebook {job} has no running attempt {attempt}", "pool")
         return notebook
 
-    def _end(self, notebook: Notebook, move: NotebookTransition, at_s: float, reason: str) -> None:
+    def _end(self, notebook: BatchNotebook, move: NotebookTransition, at_s: float, reason: str) -> None:
         self._move(notebook, move, reason=reason, finished_at_s=at_s, retry_at_s=None, stopping=None)
         self._job_ended(notebook.job, self._all[notebook.job].state, notebook.checkpoints, at_s)
 
-    def _move(self, notebook: Notebook, move: NotebookTransition, **changes: object) -> None:
+    def _move(self, notebook: BatchNotebook, move: NotebookTransition, **changes: object) -> None:
         state = TRANSITIONS[(notebook.state, move)]
         self._put(replace(notebook, state=state, **changes))
 
-    def _put(self, notebook: Notebook) -> None:
+    def _put(self, notebook: BatchNotebook) -> None:
         self._all[notebook.job] = notebook
         self._commands.append(messages.SaveNotebook(notebook))
 

@@ -34,7 +34,7 @@ from djinn_lab.jobs.machine.next_jobs import NextJobs
 from djinn_lab.jobs.machine.tables import QueueTables, moved, next_state
 from djinn_lab.jobs.messages import MemoryNeed, SegmentSubmitted
 from djinn_lab.jobs.placement.nearness import company
-from djinn_lab.jobs.request import Node, Request
+from djinn_lab.jobs.request import ComputeNode, Request
 from djinn_lab.jobs.states import CONTENDING, RANKS, JobState, JobTransition
 from djinn_lab.jobs.targets import suits
 
@@ -126,7 +126,7 @@ class Dispatcher:
             if self.followed.get(name) == facts:
                 continue
             self.followed[name] = facts
-            node = Node(
+            node = ComputeNode(
                 name,
                 devices=device.slots,
                 labels=device.labels,

@@ -14,7 +14,7 @@ from djinn_lab.jobs import targets
 from djinn_lab.jobs.commands import Command
 from djinn_lab.jobs.decision import POLICIES, CalendarReservation, DecisionSnapshot
 from djinn_lab.jobs.fairness import AccountState, AccountView, ShareTree
-from djinn_lab.jobs.job import DeviceView, Job, QueueSnapshot
+from djinn_lab.jobs.job import DeviceQueueView, Job, QueueSnapshot
 from djinn_lab.jobs.machine import admission, dependencies, lifecycle
 from djinn_lab.jobs.machine.device_queues import DeviceQueues
 from djinn_lab.jobs.machine.dispatcher import Dispatcher
@@ -242,7 +242,7 @@ class JobQueue:
         """Return every event that touched a remembered job, oldest first."""
         return self._notifications.story(job)
 
-    def devices(self) -> tuple[DeviceView, ...]:
+    def devices(self) -> tuple[DeviceQueueView, ...]:
         """Return views of the devices, without their queues, which take long to put in order."""
         return self._device_views({})
 
@@ -258,13 +258,13 @@ class JobQueue:
         jobs = tuple(sorted(self._tables.jobs.values(), key=lambda job: job.number))
         return QueueSnapshot(self._device_views(self._device_queues.all()), jobs)
 
-    def _device_views(self, device_queues: Mapping[str, Sequence[Job]]) -> tuple[DeviceView, ...]:
+    def _device_views(self, device_queues: Mapping[str, Sequence[Job]]) -> tuple[DeviceQueueView, ...]:
         tables = self._tables
         sessions: defaultdict[str, list[str]] = defaultdict(list)
         for session, bound in tables.bound.items():
             sessions[bound].append(session)
         return tuple(
-            DeviceView(
+            DeviceQueueView(
                 device=name,
                 alive=device.alive,
                 cordoned=device.cordoned,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from djinn_lab.jobs.request import WHOLE_DEVICE_MILLI, Demand, Node
+from djinn_lab.jobs.request import WHOLE_DEVICE_MILLI, ComputeNode, Demand
 
 
 class Free(NamedTuple):
@@ -20,7 +20,7 @@ class Free(NamedTuple):
     shares: tuple[tuple[int, ...], ...] = ()
 
 
-def empty(node: Node) -> Free:
+def empty(node: ComputeNode) -> Free:
     return Free(node.devices, node.cpu_milli, node.memory_mib)
 
 

@@ -19,19 +19,19 @@ from djinn_lab.jobs.placement.node_kinds import NodeGroup, NodeKind, nameless, t
 from djinn_lab.jobs.placement.scores import ScoreInput
 from djinn_lab.jobs.placement.scoring import DEFAULT, Scoring
 from djinn_lab.jobs.placement.spread import FirstOf, NodeCandidate, node_size, spread
-from djinn_lab.jobs.request import Demand, Node, Where
+from djinn_lab.jobs.request import ComputeNode, Demand, Where
 
 SCORES_KEPT_MAX = 200_000
 
 
 class FreeCapacity:
-    def __init__(self, nodes: Iterable[Node] = ()) -> None:
+    def __init__(self, nodes: Iterable[ComputeNode] = ()) -> None:
         self._numbers: dict[str, int] = {}
         self._names: list[str] = []
-        self._nodes: dict[int, Node] = {}
+        self._nodes: dict[int, ComputeNode] = {}
         self._free: dict[str, Free] = {}
         self._kind_of: dict[int, NodeKind] = {}
-        self._kinds: dict[Node, NodeKind] = {}
+        self._kinds: dict[ComputeNode, NodeKind] = {}
         self._tolerated: dict[tuple[frozenset[str], frozenset[str]], list[NodeKind]] = {}
         self._scores: dict[tuple[str, int, Free, Demand, int, bool], float] = {}
         self._kind_numbers = count()
@@ -42,7 +42,7 @@ class FreeCapacity:
 
     # -- nodes ---------------------------------------------------------------------------------------------
 
-    def set_node(self, node: Node) -> None:
+    def set_node(self, node: ComputeNode) -> None:
         """Add a node, or change a known one; what it holds stays."""
         assert not self._marks, "nodes do not change inside a transaction"
         number = self._numbers.get(node.node)
@@ -69,7 +69,7 @@ class FreeCapacity:
         self._leave(number, self._free.pop(name))
         del self._nodes[number], self._kind_of[number], self._numbers[name]
 
-    def _resized(self, number: int, node: Node) -> Free:
+    def _resized(self, number: int, node: ComputeNode) -> Free:
         before, free = self._nodes[number], self._free[node.node]
         return free._replace(
             devices=free.devices + node.devices - before.devices,
@@ -94,10 +94,10 @@ class FreeCapacity:
         return name in self._numbers
 
     @property
-    def nodes(self) -> list[Node]:
+    def nodes(self) -> list[ComputeNode]:
         return list(self._nodes.values())
 
-    def node(self, name: str) -> Node:
+    def node(self, name: str) -> ComputeNode:
         return self._nodes[self._number(name)]
 
     def free(self, name: str) -> Free:

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from djinn_lab.jobs.placement.free import Free, empty
 from djinn_lab.jobs.placement.nearness import numa_of
-from djinn_lab.jobs.request import Node
+from djinn_lab.jobs.request import ComputeNode
 
 
 class NodeGroup:
@@ -52,7 +52,7 @@ class NodeKind:
 
     __slots__ = ("empty", "free_devices", "groups", "node", "numa", "number", "size", "usable")
 
-    def __init__(self, node: Node, number: int) -> None:
+    def __init__(self, node: ComputeNode, number: int) -> None:
         self.node = nameless(node)
         self.number = number
         self.empty = empty(node)
@@ -79,7 +79,7 @@ class NodeKind:
         self.free_devices -= free.devices
 
 
-def nameless(node: Node) -> Node:
+def nameless(node: ComputeNode) -> ComputeNode:
     return replace(node, node="")
 
 

@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from djinn_lab.jobs.placement.free import Free, members_fitting, taken
-from djinn_lab.jobs.request import WHOLE_DEVICE_MILLI, Demand, Node
+from djinn_lab.jobs.request import WHOLE_DEVICE_MILLI, ComputeNode, Demand
 
 
 class ScoreInput(NamedTuple):
     """The input of a score: ``members`` of ``demand`` on a node of this kind (without its name) with so
     much ``free``. ``home``: the request's state lies there."""
 
-    node: Node
+    node: ComputeNode
     free: Free
     demand: Demand
     members: int

@@ -14,7 +14,7 @@ from djinn_lab.events import (
 from djinn_lab.memory.machine import admission, enacting, moving, phases, reports, serving_order, views
 from djinn_lab.memory.machine.background import in_background
 from djinn_lab.memory.machine.other_devices import OtherDevices
-from djinn_lab.memory.machine.records import Device, Segment, Session
+from djinn_lab.memory.machine.records import Device, PlacedSegment, SessionRecord
 from djinn_lab.memory.machine.serving import serve
 from djinn_lab.memory.machine.tables import Tables
 from djinn_lab.memory.messages import (
@@ -193,7 +193,7 @@ class MemoryAccounts:
             case SessionOpened():
                 connection = self._tables.moved(event.session, Move.OPEN)
                 assert connection is not None
-                self._tables.sessions[event.session] = Session(
+                self._tables.sessions[event.session] = SessionRecord(
                     event.session, event.user, connection, opened_s=event.at_s, temporary=event.temporary
                 )
             case SessionDetached():
@@ -272,7 +272,7 @@ class MemoryAccounts:
         if session.job != event.job:
             tables.segments_placed += 1
             session.job, session.job_arrival = event.job, tables.segments_placed
-        segment = Segment(
+        segment = PlacedSegment(
             event.job,
             event.segment,
             event.session,

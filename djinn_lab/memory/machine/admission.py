@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from djinn_lab.memory.machine.records import Device, Segment, Session
+from djinn_lab.memory.machine.records import Device, PlacedSegment, SessionRecord
 from djinn_lab.memory.machine.suggestions import Defer
 from djinn_lab.memory.policy import MemoryPolicy
 from djinn_lab.memory.states import Connection
@@ -39,7 +39,7 @@ class AdmissionHistory:
         self._final: deque[_Growth] = deque(maxlen=REMEMBERED)
         self._known: dict[tuple[str, int], float] = {}
 
-    def cell_ended(self, session: Session) -> None:
+    def cell_ended(self, session: SessionRecord) -> None:
         """Record how much larger the session is than after its first cell."""
         if session.first_bytes == 0:
             session.first_bytes = session.total_bytes
@@ -73,7 +73,7 @@ class AdmissionHistory:
                     return sorted(seen.factor for seen in mine)[len(mine) // 2]
         return 0.0
 
-    def closed(self, session: Session, now_s: float) -> None:
+    def closed(self, session: SessionRecord, now_s: float) -> None:
         """Record the size of a closed session."""
         self._open.pop(session.session, None)
         self._known.clear()
@@ -104,7 +104,7 @@ class _Growth(NamedTuple):
     factor: float
 
     @classmethod
-    def of(cls, session: Session) -> _Growth:
+    def of(cls, session: SessionRecord) -> _Growth:
         factor = session.largest_bytes / max(session.first_bytes, SMALL_BYTES)
         return cls(session.user, _size_class(session.first_bytes), factor)
 
@@ -114,12 +114,12 @@ def _size_class(first_bytes: int) -> int:
     return (max(first_bytes, SMALL_BYTES) // SMALL_BYTES).bit_length() // 2
 
 
-def is_new(session: Session) -> bool:
+def is_new(session: SessionRecord) -> bool:
     """Return whether the session holds nothing, and may come to stay."""
     return session.total_bytes == 0 and session.rebuild_bytes == 0 and not session.temporary
 
 
-def guess_bytes(segment: Segment, user: str, history: AdmissionHistory) -> int:
+def guess_bytes(segment: PlacedSegment, user: str, history: AdmissionHistory) -> int:
     """The size that a new session is predicted to reach."""
     if segment.kept_bytes is None:
         return max(segment.peak_bytes, history.usual_bytes())
@@ -165,7 +165,7 @@ def can_exchange(device: Device, sizes: Iterable[int]) -> bool:
 
 def would_fit(
     device: Device,
-    session: Session,
+    session: SessionRecord,
     peak_bytes: int,
     kept_bytes: int | None,
     share: float | None,
@@ -197,7 +197,7 @@ def _commitments(device: Device, history: AdmissionHistory) -> tuple[list[int], 
     return expected, device.shared_bytes + sum(map(max, expected, granted))
 
 
-def _expected_bytes(session: Session, history: AdmissionHistory) -> int:
+def _expected_bytes(session: SessionRecord, history: AdmissionHistory) -> int:
     """Return the bytes that the session holds, or will hold between two cells."""
     nbytes = session.total_bytes + session.rebuild_bytes
     if nbytes == 0:
@@ -209,7 +209,7 @@ def _expected_bytes(session: Session, history: AdmissionHistory) -> int:
     return max(nbytes, grown)
 
 
-def _granted_bytes(session: Session) -> int:
+def _granted_bytes(session: SessionRecord) -> int:
     granted = [one.base_bytes + one.peak_bytes for one in session.segments.values() if one.granted]
     return max(granted, default=0)
 
@@ -229,7 +229,7 @@ class AdmissionGate:
         self._expected: list[int] = []
         self._counted: int | None = None
 
-    def defer(self, segment: Segment) -> Defer | None:
+    def defer(self, segment: PlacedSegment) -> Defer | None:
         """Why this new session must wait, and for how long; None: it is admitted."""
         if self._share is None:
             return None
@@ -259,7 +259,7 @@ class AdmissionGate:
         self._counted = len(self._device.granted)
         self._expected, self._committed = _commitments(self._device, self._history)
 
-    def _objection(self, segment: Segment) -> str:
+    def _objection(self, segment: PlacedSegment) -> str:
         """Why the session is not admitted, empty for no objection. There is none against a session that
         would be alone."""
         device, committed = self._device, self._committed

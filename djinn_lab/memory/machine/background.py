@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 
 from djinn_lab.memory.machine.ranking import Victim, absent, after_s, fewest, victims
-from djinn_lab.memory.machine.records import Device, Session
+from djinn_lab.memory.machine.records import Device, SessionRecord
 from djinn_lab.memory.machine.suggestions import StartTransfer, Suggestion
 from djinn_lab.memory.machine.tier_capacity import evict, free_host
 from djinn_lab.memory.policy import MemoryPolicy
@@ -70,7 +70,7 @@ def _write_through(device: Device, policy: MemoryPolicy, now_s: float) -> Iterat
         yield from _trade_host(first, due[first.session][1], device, policy, now_s)
 
 
-def _worth_storing(session: Session, device: Device, policy: MemoryPolicy, now_s: float) -> bool:
+def _worth_storing(session: SessionRecord, device: Device, policy: MemoryPolicy, now_s: float) -> bool:
     """Return whether the session has been idle long enough. A user who continues at once is spared the copy,
     unless capacity is short."""
     if _running(session, policy, now_s):
@@ -83,7 +83,7 @@ def _worth_storing(session: Session, device: Device, policy: MemoryPolicy, now_s
 
 
 def _trade_host(
-    first: Session, due_s: float, device: Device, policy: MemoryPolicy, now_s: float
+    first: SessionRecord, due_s: float, device: Device, policy: MemoryPolicy, now_s: float
 ) -> Iterator[Suggestion]:
     """Give host capacity to the next victim, from a session that needs it clearly later."""
     sooner = {
@@ -109,7 +109,7 @@ def _trade_host(
     )
 
 
-def _running(session: Session, policy: MemoryPolicy, now_s: float) -> bool:
+def _running(session: SessionRecord, policy: MemoryPolicy, now_s: float) -> bool:
     return not session.idle(now_s, policy.wish_s)
 
 

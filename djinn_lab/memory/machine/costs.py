@@ -11,7 +11,7 @@ So a session is swapped wherever it fits, else rebuilt if that wastes less than 
 
 from __future__ import annotations
 
-from djinn_lab.memory.machine.records import Session
+from djinn_lab.memory.machine.records import SessionRecord
 from djinn_lab.memory.policy import MemoryPolicy
 
 
@@ -26,7 +26,7 @@ def rebuild_waste(rebuild_s: float, nbytes: int, stalled_bytes: int) -> float:
     return rebuild_s * (nbytes + stalled_bytes)
 
 
-def may_rebuild(session: Session, policy: MemoryPolicy, after_s: float, stalled_bytes: int) -> bool:
+def may_rebuild(session: SessionRecord, policy: MemoryPolicy, after_s: float, stalled_bytes: int) -> bool:
     """Return whether the session's state may be dropped, its client having said that it can rebuild it."""
     if policy.recompute == "never" or session.rebuild_s is None:
         return False

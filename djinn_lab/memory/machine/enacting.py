@@ -7,10 +7,10 @@ from collections.abc import Iterable
 from djinn_lab.events import IllegalEvent
 from djinn_lab.memory.machine import moving, phases
 from djinn_lab.memory.machine.admission import guess_bytes, is_new
-from djinn_lab.memory.machine.records import Device, Segment, Session, Transfer
+from djinn_lab.memory.machine.records import Device, PlacedSegment, SessionRecord, TransferRecord
 from djinn_lab.memory.machine.suggestions import (
     Defer,
-    Expedite,
+    ExpediteCopy,
     Grant,
     RefuseMove,
     Reject,
@@ -58,7 +58,7 @@ def enact(tables: Tables, suggestions: Iterable[Suggestion]) -> None:
                 _defer(tables, suggestion)
             case StartTransfer():
                 _transport(tables, suggestion)
-            case Expedite():
+            case ExpediteCopy():
                 _hurry(tables, suggestion)
             case Reject():
                 refuse(tables, suggestion.segment, suggestion.message, suggestion.advice)
@@ -66,7 +66,7 @@ def enact(tables: Tables, suggestions: Iterable[Suggestion]) -> None:
                 moving.cancel_move(tables, suggestion.session, suggestion.reason)
 
 
-def grant(tables: Tables, segment: Segment) -> None:
+def grant(tables: Tables, segment: PlacedSegment) -> None:
     session, device = tables.session(segment.session), tables.device(segment.device)
     free_bytes = device.free_bytes()
     if segment in device.waiting:
@@ -94,7 +94,7 @@ def grant(tables: Tables, segment: Segment) -> None:
     tables.out.append(GrantSegment(segment.job, segment.segment, waited_s))
 
 
-def _woke(tables: Tables, session: Session, segment: Segment, device: Device) -> None:
+def _woke(tables: Tables, session: SessionRecord, segment: PlacedSegment, device: Device) -> None:
     """Record a wake-up: from the wish until the state was there, and from then, or the call, until the
     grant."""
     assert session.wish_s is not None
@@ -151,14 +151,14 @@ def _defer(tables: Tables, deferral: Defer) -> None:
     )
 
 
-def _leave_queue(tables: Tables, segment: Segment) -> None:
+def _leave_queue(tables: Tables, segment: PlacedSegment) -> None:
     """Time in the device's queue is not time spent waiting for memory."""
     if segment.queued_since_s is not None:
         segment.lined_s += tables.now_s - segment.queued_since_s
         segment.queued_since_s = None
 
 
-def refuse(tables: Tables, segment: Segment, message: str, advice: str) -> None:
+def refuse(tables: Tables, segment: PlacedSegment, message: str, advice: str) -> None:
     session = tables.session(segment.session)
     tables.drop(segment)
     session.failures = 0
@@ -185,7 +185,7 @@ def _transport(tables: Tables, ask: StartTransfer) -> None:
     tables.out.append(_command(transfer))
 
 
-def _command(transfer: Transfer) -> Command:
+def _command(transfer: TransferRecord) -> Command:
     number, session, device = transfer.number, transfer.session, transfer.device
     match transfer.kind:
         case "store":
@@ -200,7 +200,7 @@ def _command(transfer: Transfer) -> Command:
             return ForgetStored(number, session, device)
 
 
-def _hurry(tables: Tables, expedite: Expedite) -> None:
+def _hurry(tables: Tables, expedite: ExpediteCopy) -> None:
     transfer = expedite.session.moving
     assert transfer is not None
     transfer.expedited = True
@@ -211,7 +211,7 @@ def _hurry(tables: Tables, expedite: Expedite) -> None:
 
 def transfer_of(
     tables: Tables, event: FirstValuesRestored | TransferDone | TransferFailed
-) -> Transfer | None:
+) -> TransferRecord | None:
     """The transfer that the event is about; None for one that was given up. Raises IllegalEvent."""
     transfer = tables.transfers.get(event.transfer)
     if transfer is None:
@@ -227,7 +227,7 @@ def transfer_of(
     return transfer
 
 
-def opened(tables: Tables, transfer: Transfer, event: FirstValuesRestored) -> None:
+def opened(tables: Tables, transfer: TransferRecord, event: FirstValuesRestored) -> None:
     """The session may be used by the job, unless another job waits for it by now."""
     session = tables.session(transfer.session)
     if transfer.job != event.job:
@@ -237,7 +237,7 @@ def opened(tables: Tables, transfer: Transfer, event: FirstValuesRestored) -> No
         session.ready_s = tables.now_s
 
 
-def done(tables: Tables, transfer: Transfer, event: TransferDone) -> None:
+def done(tables: Tables, transfer: TransferRecord, event: TransferDone) -> None:
     session, device = tables.session(transfer.session), tables.device(transfer.device)
     statistics = tables.statistics
     tables.end(transfer)
@@ -284,7 +284,7 @@ def done(tables: Tables, transfer: Transfer, event: TransferDone) -> None:
     )
 
 
-def _evicted(tables: Tables, session: Session, device: Device, transfer: Transfer) -> None:
+def _evicted(tables: Tables, session: SessionRecord, device: Device, transfer: TransferRecord) -> None:
     tables.statistics.count(evictions=1)
     tables.statistics.count(prefetches_wasted=session.prefetched)
     session.prefetched = False
@@ -310,7 +310,7 @@ def _measure(device: Device, event: TransferDone) -> None:
     device.measured_bytes_per_s = before + LINK_SHARE * (rate - before)
 
 
-def failed(tables: Tables, transfer: Transfer, event: TransferFailed) -> None:
+def failed(tables: Tables, transfer: TransferRecord, event: TransferFailed) -> None:
     session, device = tables.session(transfer.session), tables.device(transfer.device)
     tables.end(transfer)
     tables.statistics.count(failed_transfers=1)
@@ -338,7 +338,7 @@ def failed(tables: Tables, transfer: Transfer, event: TransferFailed) -> None:
     tables.sync(session, device)
 
 
-def _take_back(tables: Tables, session: Session) -> None:
+def _take_back(tables: Tables, session: SessionRecord) -> None:
     """Revoke grants for which the session was open: their segments were preempted, and will be placed
     again."""
     granted = [segment for segment in session.segments.values() if segment.granted]
@@ -348,7 +348,7 @@ def _take_back(tables: Tables, session: Session) -> None:
         phases.segment_over(tables, session)
 
 
-def lose(tables: Tables, session: Session, device: str, nbytes: int, reason: str) -> None:
+def lose(tables: Tables, session: SessionRecord, device: str, nbytes: int, reason: str) -> None:
     """The session's values are gone; the session stays open, and holds nothing."""
     session.place = "none"
     session.recoverable = False

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from djinn_lab.memory.machine import admission
 from djinn_lab.memory.machine.costs import may_rebuild
 from djinn_lab.memory.machine.ranking import IDLE, LEASED, Victim, fewest, victims
-from djinn_lab.memory.machine.records import Device, Segment, Session
+from djinn_lab.memory.machine.records import Device, PlacedSegment, SessionRecord
 from djinn_lab.memory.machine.sentences import defer, holders_text, out_of_memory, short_of
 from djinn_lab.memory.machine.serving_order import early_job, needed_bytes
 from djinn_lab.memory.machine.suggestions import Defer, Grant, StartTransfer, Suggestion
@@ -50,8 +50,8 @@ class Claims:
 
 
 def evict_for(
-    segment: Segment,
-    session: Session,
+    segment: PlacedSegment,
+    session: SessionRecord,
     device: Device,
     policy: MemoryPolicy,
     now_s: float,
@@ -121,8 +121,8 @@ def evict_for(
 
 
 def _state_first(
-    segment: Segment,
-    session: Session,
+    segment: PlacedSegment,
+    session: SessionRecord,
     device: Device,
     policy: MemoryPolicy,
     now_s: float,
@@ -156,15 +156,15 @@ def _would_free(device: Device, host: HostCapacity) -> int:
     return freed
 
 
-def _leave_alone(victims: list[Victim], session: Session, device: Device) -> bool:
+def _leave_alone(victims: list[Victim], session: SessionRecord, device: Device) -> bool:
     """Return whether the session would have the device to itself."""
     leaving = {victim.session.session for victim in victims}
     return all(name in leaving or name == session.session for name in device.session_bytes)
 
 
 def _stuck(
-    segment: Segment,
-    session: Session,
+    segment: PlacedSegment,
+    session: SessionRecord,
     device: Device,
     policy: MemoryPolicy,
     now_s: float,
@@ -205,14 +205,14 @@ def _stuck(
     yield from _anyway(segment, session, device, policy, now_s)
 
 
-def _closing_helps(others: list[Session], device: Device) -> bool:
+def _closing_helps(others: list[SessionRecord], device: Device) -> bool:
     """Return whether only a closed session helps more than the end of the running cells."""
     waiting = [other for other in others if not any(one.granted for one in other.segments.values())]
     return device.tiers and not device.moving and bool(waiting)
 
 
 def _full(
-    segment: Segment, device: Device, claims: Claims, needed: int, now_s: float
+    segment: PlacedSegment, device: Device, claims: Claims, needed: int, now_s: float
 ) -> Iterator[Suggestion]:
     """Defer the segment until a session closes. Where every session that holds state waits and none fits,
     reject the last one."""
@@ -234,7 +234,7 @@ def _full(
 
 
 def _anyway(
-    segment: Segment, session: Session, device: Device, policy: MemoryPolicy, now_s: float
+    segment: PlacedSegment, session: SessionRecord, device: Device, policy: MemoryPolicy, now_s: float
 ) -> Iterator[Suggestion]:
     """Grant, or restore, though the prediction says that the segment does not fit. The prediction may be
     too high, and the worker enforces the true limit."""

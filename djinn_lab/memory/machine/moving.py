@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from djinn_lab.events import IllegalEvent
-from djinn_lab.memory.machine.records import Device, Segment, Session
-from djinn_lab.memory.machine.suggestions import Defer, Expedite, RefuseMove, StartTransfer, Suggestion
+from djinn_lab.memory.machine.records import Device, PlacedSegment, SessionRecord
+from djinn_lab.memory.machine.suggestions import Defer, ExpediteCopy, RefuseMove, StartTransfer, Suggestion
 from djinn_lab.memory.machine.tables import Tables
 from djinn_lab.memory.machine.tier_capacity import free_host
 from djinn_lab.memory.messages import DropParked, RejectMove, SessionBound
@@ -35,7 +35,7 @@ def bind(tables: Tables, event: SessionBound) -> list[Device]:
     return [one for one in (before, after) if one is not None]
 
 
-def finish_move(tables: Tables, session: Session) -> Device | None:
+def finish_move(tables: Tables, session: SessionRecord) -> Device | None:
     """Hand the session to its target device once its present device holds no state of the session, and no
     copy is under way. Returns that device, or None."""
     if session.target is None or session.moving is not None:
@@ -61,13 +61,13 @@ def finish_move(tables: Tables, session: Session) -> Device | None:
 
 
 def continue_move(
-    segment: Segment, session: Session, device: Device, policy: MemoryPolicy, now_s: float
+    segment: PlacedSegment, session: SessionRecord, device: Device, policy: MemoryPolicy, now_s: float
 ) -> Iterator[Suggestion]:
     """The next step of a moving session that waits on ``device``."""
     reason = f"its next cell runs on {session.target}"
     if session.moving is not None:
         if not session.moving.expedited:
-            yield Expedite(session)
+            yield ExpediteCopy(session)
     elif session.unstored_bytes == 0:
         yield StartTransfer("evict", session, expedited=True, reason=reason)
     elif device.host_free_bytes() >= session.unstored_bytes:
@@ -90,7 +90,7 @@ def continue_move(
     )
 
 
-def cancel_move(tables: Tables, session: Session, reason: str) -> None:
+def cancel_move(tables: Tables, session: SessionRecord, reason: str) -> None:
     """Cancel the move: the session's segments are served on its present device."""
     assert session.device is not None
     session.target = None
@@ -101,7 +101,7 @@ def cancel_move(tables: Tables, session: Session, reason: str) -> None:
     ]
 
 
-def drop_former_copy(tables: Tables, session: Session) -> None:
+def drop_former_copy(tables: Tables, session: SessionRecord) -> None:
     """Drop the parked copy on a former device, now that the session is on its device."""
     keeper, session.keeper = session.keeper, None
     if keeper is not None and keeper != session.device:

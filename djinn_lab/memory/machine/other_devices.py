@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from djinn_lab.memory.machine import admission
-from djinn_lab.memory.machine.records import Device, Session
+from djinn_lab.memory.machine.records import Device, SessionRecord
 from djinn_lab.memory.machine.tables import Tables
 
 WAITED_COPIES = 10.0
@@ -57,13 +57,15 @@ class OtherDevices:
             return False
         return self._would_fit(known, there, peak_bytes, kept_bytes)
 
-    def _candidate(self, session: str, device: str) -> tuple[Session, Device] | None:
+    def _candidate(self, session: str, device: str) -> tuple[SessionRecord, Device] | None:
         known, there = self._tables.sessions.get(session), self._tables.devices.get(device)
         if known is None or there is None or known.device == device or known.moving is not None:
             return None
         return known, there
 
-    def _would_fit(self, session: Session, device: Device, peak_bytes: int, kept_bytes: int | None) -> bool:
+    def _would_fit(
+        self, session: SessionRecord, device: Device, peak_bytes: int, kept_bytes: int | None
+    ) -> bool:
         tables = self._tables
         share, history = tables.policy.admission_share, tables.admission_history
         return admission.would_fit(device, session, peak_bytes, kept_bytes, share, history)
@@ -79,6 +81,6 @@ class OtherDevices:
         return found
 
 
-def _needs_bytes(session: Session) -> int:
+def _needs_bytes(session: SessionRecord) -> int:
     """Return the bytes that the session needs on its device while its cell runs."""
     return session.total_bytes + max(segment.peak_bytes for segment in session.segments.values())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from djinn_lab.memory.machine.ranking import expect_gap
-from djinn_lab.memory.machine.records import Device, Session
+from djinn_lab.memory.machine.records import Device, SessionRecord
 from djinn_lab.memory.machine.tables import Tables
 from djinn_lab.memory.messages import AnswerPhase, PhaseSignalled
 from djinn_lab.memory.policy import MemoryPolicy
@@ -50,7 +50,7 @@ def signal(tables: Tables, event: PhaseSignalled) -> AnswerPhase:
     return AnswerPhase(event.session, "accepted", f"{before} -> {phase}")
 
 
-def _objection(event: PhaseSignalled, session: Session) -> str | None:
+def _objection(event: PhaseSignalled, session: SessionRecord) -> str | None:
     if event.phase not in Phase.__members__:
         return f"{event.phase!r} is no phase; say COMPUTE, IO_WAIT or SOON"
     if session.connection is not Connection.CONNECTED:
@@ -60,7 +60,7 @@ def _objection(event: PhaseSignalled, session: Session) -> str | None:
     return None
 
 
-def placed(tables: Tables, session: Session) -> None:
+def placed(tables: Tables, session: SessionRecord) -> None:
     """A segment of the session wants to run: the predicted gap is compared with the actual one."""
     wish(tables, session)
     if session.idle_since_s is not None and session.teaches:
@@ -74,7 +74,9 @@ def placed(tables: Tables, session: Session) -> None:
     session.cell = True
 
 
-def _learn(tables: Tables, session: Session, gap_s: float, announced: tuple[float, float] | None) -> None:
+def _learn(
+    tables: Tables, session: SessionRecord, gap_s: float, announced: tuple[float, float] | None
+) -> None:
     """Record an ended gap. Now and then, what other sessions taught changes the predictions for idle
     ones."""
     history = tables.wake_predictor
@@ -85,7 +87,7 @@ def _learn(tables: Tables, session: Session, gap_s: float, announced: tuple[floa
                 expect_gap(other, tables.policy, history)
 
 
-def wish(tables: Tables, session: Session) -> None:
+def wish(tables: Tables, session: SessionRecord) -> None:
     """The client signalled COMPUTE. Only a segment proves it: until then nothing is learned from it."""
     was_idle = session.phase is not Phase.COMPUTE
     session.phase, session.said_s = Phase.COMPUTE, tables.now_s
@@ -106,7 +108,7 @@ def wish(tables: Tables, session: Session) -> None:
     tables.changed(session)
 
 
-def rest(tables: Tables, session: Session, at_s: float, expected_s: float | None) -> None:
+def rest(tables: Tables, session: SessionRecord, at_s: float, expected_s: float | None) -> None:
     """The session waits for its user or a tool. ``at_s``: when that was signalled. A lease is earned by
     computing."""
     if session.idle_since_s is None:
@@ -121,7 +123,9 @@ def rest(tables: Tables, session: Session, at_s: float, expected_s: float | None
     expect_gap(session, tables.policy, tables.wake_predictor)
 
 
-def _lease_end_s(session: Session, device: Device | None, policy: MemoryPolicy, now_s: float) -> float | None:
+def _lease_end_s(
+    session: SessionRecord, device: Device | None, policy: MemoryPolicy, now_s: float
+) -> float | None:
     if device is None or policy.lease_restores <= 0:
         return None
     restore_s = device.seconds_for(session.total_bytes) or 0.0
@@ -136,7 +140,7 @@ def end_leases(tables: Tables, device: Device) -> None:
             tables.changed(session)
 
 
-def segment_over(tables: Tables, session: Session) -> None:
+def segment_over(tables: Tables, session: SessionRecord) -> None:
     """A segment is over; with no other one placed, the session's phase may change."""
     if session.busy:
         return
@@ -149,7 +153,7 @@ def segment_over(tables: Tables, session: Session) -> None:
         rest(tables, session, tables.now_s, None)
 
 
-def cell_ended(tables: Tables, session: Session) -> None:
+def cell_ended(tables: Tables, session: SessionRecord) -> None:
     """The session is idle, unless another of its cells is under way."""
     session.cell = False
     session.cells += 1
@@ -162,7 +166,7 @@ def cell_ended(tables: Tables, session: Session) -> None:
         session.deferred = None
 
 
-def resume(tables: Tables, session: Session) -> None:
+def resume(tables: Tables, session: SessionRecord) -> None:
     """The client is back, and will signal its phase."""
     session.phase, session.said_s = Phase.COMPUTE, tables.now_s
     session.idle_since_s = session.leased_until_s = session.announced_s = None

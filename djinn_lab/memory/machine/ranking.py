@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from djinn_lab.memory.machine.records import Device, Segment, Session
+from djinn_lab.memory.machine.records import Device, PlacedSegment, SessionRecord
 from djinn_lab.memory.machine.wake_prediction import (
     NEVER,
     NOW,
@@ -33,12 +33,12 @@ running cell; waiting itself, behind the segment that needs the capacity."""
 
 
 class Victim(NamedTuple):
-    session: Session
+    session: SessionRecord
     kind: int
     after_s: float
 
 
-def after_s(session: Session, policy: MemoryPolicy, now_s: float) -> float:
+def after_s(session: SessionRecord, policy: MemoryPolicy, now_s: float) -> float:
     """Predicted seconds until the session computes: the key by which sessions are ranked."""
     if session.connection is not Connection.CONNECTED:
         return math.inf
@@ -54,7 +54,7 @@ def after_s(session: Session, policy: MemoryPolicy, now_s: float) -> float:
     return max(0.0, session.due_s - now_s)
 
 
-def expectation(session: Session, policy: MemoryPolicy, now_s: float) -> PredictedWake:
+def expectation(session: SessionRecord, policy: MemoryPolicy, now_s: float) -> PredictedWake:
     """The predicted wake-up of a session, for people. Changes nothing."""
     if session.connection is not Connection.CONNECTED or session.gap is None:
         return NEVER
@@ -63,13 +63,13 @@ def expectation(session: Session, policy: MemoryPolicy, now_s: float) -> Predict
     return expect(session.gap, now_s)
 
 
-def expect_gap(session: Session, policy: MemoryPolicy, history: WakePredictor) -> None:
+def expect_gap(session: SessionRecord, policy: MemoryPolicy, history: WakePredictor) -> None:
     """Predict the gap of a session that became idle."""
     session.gap = _gap_of(session, policy, history)
     session.due_bucket = -1
 
 
-def _gap_of(session: Session, policy: MemoryPolicy, history: WakePredictor) -> Gap:
+def _gap_of(session: SessionRecord, policy: MemoryPolicy, history: WakePredictor) -> Gap:
     announced = None
     if session.announced_s is not None:
         announced = (session.announced_s, session.announced_at_s)
@@ -79,7 +79,7 @@ def _gap_of(session: Session, policy: MemoryPolicy, history: WakePredictor) -> G
     return history.gap(session.session, session.user, since_s, announced)
 
 
-def victims(device: Device, policy: MemoryPolicy, now_s: float, behind: Segment | None) -> list[Victim]:
+def victims(device: Device, policy: MemoryPolicy, now_s: float, behind: PlacedSegment | None) -> list[Victim]:
     """Sessions that may be evicted from the device, best victim first. ``behind``: the segment that needs
     the capacity; None: only idle sessions without a lease."""
     found = [
@@ -91,8 +91,8 @@ def victims(device: Device, policy: MemoryPolicy, now_s: float, behind: Segment 
 
 
 def _candidates(
-    device: Device, policy: MemoryPolicy, now_s: float, behind: Segment | None
-) -> Iterator[tuple[Session, int]]:
+    device: Device, policy: MemoryPolicy, now_s: float, behind: PlacedSegment | None
+) -> Iterator[tuple[SessionRecord, int]]:
     for session in device.sessions.values():
         if session.place != "device" or session.retry_s > now_s:
             continue
@@ -103,7 +103,9 @@ def _candidates(
             yield session, kind
 
 
-def victim_kind(session: Session, policy: MemoryPolicy, now_s: float, behind: Segment | None) -> int | None:
+def victim_kind(
+    session: SessionRecord, policy: MemoryPolicy, now_s: float, behind: PlacedSegment | None
+) -> int | None:
     """The kind of victim that the session is; None: it may not be evicted."""
     if session.busy:
         later = behind is not None and all(
@@ -124,7 +126,7 @@ def victim_kind(session: Session, policy: MemoryPolicy, now_s: float, behind: Se
     return IN_CELL if session.cell else SOON
 
 
-def settled(session: Session, now_s: float, behind: Segment | None = None) -> bool:
+def settled(session: SessionRecord, now_s: float, behind: PlacedSegment | None = None) -> bool:
     """Return whether the session was restored for a cell that has not run since. ``behind``: and is kept
     against such a segment."""
     if now_s >= session.settled_until_s or not session.resident:

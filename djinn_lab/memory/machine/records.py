@@ -19,7 +19,7 @@ FIRST = -1
 
 
 @dataclass(slots=True, eq=False)
-class Segment:
+class PlacedSegment:
     """A placed segment. ``turn``: its position in its device's queue, from the job queue.
     ``arrival`` of its job orders equal ranks, so that a cell keeps its position. ``base_bytes``: what its
     session held at the grant. ``kind``: the kind of reason that its user was last sent; no other is sent
@@ -57,7 +57,7 @@ class Segment:
 
 
 @dataclass(slots=True, eq=False)
-class Transfer:
+class TransferRecord:
     """A copy under way. ``prefetch``: no segment waited for it when it began. ``job``: its segment may
     start before the end of the copy; ``usable``: what the first op reads is there."""
 
@@ -75,7 +75,7 @@ class Transfer:
 
 
 @dataclass(slots=True, eq=False)
-class Session:
+class SessionRecord:
     """An open session. ``total_bytes``: its state, on any tier; ``first_bytes``: after its first cell.
     ``unstored_bytes``, ``ready_bytes``: as last reported, of a session on the device. ``cell``: a cell is
     under way. ``wish_s``: since when it wants to compute, None once it does. ``announced_s``,
@@ -99,7 +99,7 @@ class Session:
     target: str | None = None
     keeper: str | None = None
     place: Place = "none"
-    moving: Transfer | None = None
+    moving: TransferRecord | None = None
     total_bytes: int = 0
     largest_bytes: int = 0
     first_bytes: int = 0
@@ -112,7 +112,7 @@ class Session:
     job: str = ""
     job_arrival: int = 0
     cells: int = 0
-    segments: dict[str, Segment] = field(default_factory=dict)
+    segments: dict[str, PlacedSegment] = field(default_factory=dict)
     opened_s: float = 0.0
     temporary: bool = False
     idle_since_s: float | None = None
@@ -195,15 +195,15 @@ class Index:
     may be copied in advance. ``unpositioned``: segments that were not sent their position in the device's
     queue, or whose session moves."""
 
-    wishing: dict[str, Session] = field(default_factory=dict)
-    settled: dict[str, Session] = field(default_factory=dict)
-    paused: dict[str, Session] = field(default_factory=dict)
-    leased: dict[str, Session] = field(default_factory=dict)
-    away: dict[str, Session] = field(default_factory=dict)
-    unstored: dict[str, Session] = field(default_factory=dict)
-    unpositioned: dict[str, Segment] = field(default_factory=dict)
+    wishing: dict[str, SessionRecord] = field(default_factory=dict)
+    settled: dict[str, SessionRecord] = field(default_factory=dict)
+    paused: dict[str, SessionRecord] = field(default_factory=dict)
+    leased: dict[str, SessionRecord] = field(default_factory=dict)
+    away: dict[str, SessionRecord] = field(default_factory=dict)
+    unstored: dict[str, SessionRecord] = field(default_factory=dict)
+    unpositioned: dict[str, PlacedSegment] = field(default_factory=dict)
 
-    def put(self, session: Session) -> None:
+    def put(self, session: SessionRecord) -> None:
         """Index a session, after it or one of its segments changed."""
         name = session.session
         for part, belongs in (
@@ -224,7 +224,7 @@ class Index:
             else:
                 self.unpositioned.pop(job, None)
 
-    def drop(self, session: Session) -> None:
+    def drop(self, session: SessionRecord) -> None:
         """Remove a session that is not bound to this device any more."""
         for part in (self.wishing, self.settled, self.paused, self.leased, self.away, self.unstored):
             part.pop(session.session, None)
@@ -258,11 +258,11 @@ class Device:
     ready_bytes: dict[str, int] = field(default_factory=dict)
     weight_bytes: dict[str, int] = field(default_factory=dict)
     on_disk_bytes: dict[str, int] = field(default_factory=dict)
-    sessions: dict[str, Session] = field(default_factory=dict)
+    sessions: dict[str, SessionRecord] = field(default_factory=dict)
     index: Index = field(default_factory=Index)
-    granted: dict[str, Segment] = field(default_factory=dict)
-    waiting: list[Segment] = field(default_factory=list)
-    moving: dict[int, Transfer] = field(default_factory=dict)
+    granted: dict[str, PlacedSegment] = field(default_factory=dict)
+    waiting: list[PlacedSegment] = field(default_factory=list)
+    moving: dict[int, TransferRecord] = field(default_factory=dict)
     host_full: bool = False
     disk_full: bool = False
     device_full: bool = False
@@ -304,21 +304,21 @@ class Device:
                     break
         return first_s
 
-    def enqueue(self, segment: Segment) -> None:
+    def enqueue(self, segment: PlacedSegment) -> None:
         """Insert a waiting segment at its position."""
         insort(self.waiting, segment, key=lambda waiting: waiting.order)
 
-    def add(self, session: Session) -> None:
+    def add(self, session: SessionRecord) -> None:
         """Bind a session to this device."""
         self.sessions[session.session] = session
         self.index.put(session)
 
-    def remove(self, session: Session) -> None:
+    def remove(self, session: SessionRecord) -> None:
         """Unbind a session from this device."""
         self.sessions.pop(session.session, None)
         self.index.drop(session)
 
-    def restore_bytes(self, session: Session) -> int:
+    def restore_bytes(self, session: SessionRecord) -> int:
         """Bytes that a restore of the session takes: shared weights may be gone with the other sessions."""
         absent = session.weight_bytes if self.shared_bytes < session.weight_bytes else 0
         return session.total_bytes + absent
@@ -366,7 +366,7 @@ class Device:
         coming = sum(transfer.nbytes for transfer in self.moving.values() if transfer.kind == "demote")
         return self.disk_bytes - self.disk_used_bytes - coming
 
-    def turn_of(self, session: Session, job: str) -> int:
+    def turn_of(self, session: SessionRecord, job: str) -> int:
         """The job's position in the device's queue."""
         return FIRST if session.temporary else self.positions.get(job, LAST)
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from djinn_lab.events import IllegalEvent, WorkerDied
 from djinn_lab.memory.machine import enacting, moving, phases
-from djinn_lab.memory.machine.records import Device, Session
+from djinn_lab.memory.machine.records import Device, SessionRecord
 from djinn_lab.memory.machine.tables import Tables
 from djinn_lab.memory.messages import FreeSession, MemoryReported
 from djinn_lab.memory.states import AFTER_LOSS
@@ -144,7 +144,7 @@ def _end_moves_to(tables: Tables, lost: Device) -> None:
             tables.changed(session)
 
 
-def _unbind(tables: Tables, session: Session, lost: Device, ran: bool) -> None:
+def _unbind(tables: Tables, session: SessionRecord, lost: Device, ran: bool) -> None:
     moving = session.moving
     if moving is not None:
         tables.end(moving)

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from djinn_lab.memory.machine.records import Device, Segment, Session
+from djinn_lab.memory.machine.records import Device, PlacedSegment, SessionRecord
 from djinn_lab.memory.machine.suggestions import Defer, Reject, Suggestion
 from djinn_lab.units import counted, format_bytes
 
 
-def defer(segment: Segment, kind: str, reason: str, estimate_s: float | None = None) -> Iterator[Suggestion]:
+def defer(
+    segment: PlacedSegment, kind: str, reason: str, estimate_s: float | None = None
+) -> Iterator[Suggestion]:
     if segment.job:
         yield Defer(segment, kind, reason, estimate_s)
 
 
-def queued(segment: Segment, device: Device) -> Defer:
+def queued(segment: PlacedSegment, device: Device) -> Defer:
     return Defer(
         segment,
         "queue",
@@ -33,7 +35,7 @@ def short_of(device: Device, needed: int, free: int, what: str) -> str:
     return f"it needs {format_bytes(needed)} and {device.device} has {format_bytes(free)} free; {what}"
 
 
-def holders_text(holders: list[Session], device: Device) -> str:
+def holders_text(holders: list[SessionRecord], device: Device) -> str:
     staying = [one for one in holders if one.place == "device" and one.total_bytes > device.host_bytes]
     if staying:
         names = f"{counted(len(staying), 'session')} on it, larger than the host's tier, cannot leave"
@@ -42,7 +44,7 @@ def holders_text(holders: list[Session], device: Device) -> str:
     return f"{counted(len(holders), 'session')} {fill} the device and the tiers below"
 
 
-def out_of_memory(segment: Segment, device: Device, needed: int, free: int) -> Reject:
+def out_of_memory(segment: PlacedSegment, device: Device, needed: int, free: int) -> Reject:
     holding = sum(nbytes > 0 for nbytes in device.session_bytes.values())
     return Reject(
         segment,
@@ -53,7 +55,7 @@ def out_of_memory(segment: Segment, device: Device, needed: int, free: int) -> R
     )
 
 
-def unrestorable(segment: Segment, session: Session) -> Reject:
+def unrestorable(segment: PlacedSegment, session: SessionRecord) -> Reject:
     return Reject(
         segment,
         f"the session's {format_bytes(session.total_bytes)} could not be restored to the device,"

@@ -13,7 +13,7 @@ from djinn_lab.memory.machine.admission import AdmissionHistory
 from djinn_lab.memory.machine.eviction import FAILURES_MAX, Claims, evict_for
 from djinn_lab.memory.machine.moving import continue_move
 from djinn_lab.memory.machine.ranking import settled
-from djinn_lab.memory.machine.records import LAST, Device, Segment, Session
+from djinn_lab.memory.machine.records import LAST, Device, PlacedSegment, SessionRecord
 from djinn_lab.memory.machine.sentences import defer, out_of_memory, queued, unrestorable
 from djinn_lab.memory.machine.serving_order import (
     ServingOrder,
@@ -67,14 +67,16 @@ def serve(
     if policy.moves:
         for session in list(device.index.wishing.values()):
             if wishes(session, policy, now_s):
-                wish = Segment("", 0, session.session, device.device, 0, LAST, LAST, session.wish_s or now_s)
+                wish = PlacedSegment(
+                    "", 0, session.session, device.device, 0, LAST, LAST, session.wish_s or now_s
+                )
                 yield from _serve_one(wish, session, device, policy, now_s, claims)
 
 
-def _settled_first(device: Device, now_s: float) -> list[Segment]:
+def _settled_first(device: Device, now_s: float) -> list[PlacedSegment]:
     """Segments whose sessions were restored for them and that fit as it is. A segment that does not fit
     keeps its queue position: the segments before it may be what fills the device."""
-    free_bytes, first = device.free_bytes(), list[Segment]()
+    free_bytes, first = device.free_bytes(), list[PlacedSegment]()
     for segment in in_order(
         one for named in device.index.settled.values() for one in named.segments.values()
     ):
@@ -87,7 +89,7 @@ def _settled_first(device: Device, now_s: float) -> list[Segment]:
     return first
 
 
-def wishes(session: Session, policy: MemoryPolicy, now_s: float) -> bool:
+def wishes(session: SessionRecord, policy: MemoryPolicy, now_s: float) -> bool:
     """Return whether the session signalled COMPUTE, is absent, and its signal is still believed."""
     return (
         session.phase is Phase.COMPUTE
@@ -100,8 +102,8 @@ def wishes(session: Session, policy: MemoryPolicy, now_s: float) -> bool:
 
 
 def _serve_one(
-    segment: Segment,
-    session: Session,
+    segment: PlacedSegment,
+    session: SessionRecord,
     device: Device,
     policy: MemoryPolicy,
     now_s: float,
@@ -145,7 +147,12 @@ def _serve_one(
 
 
 def _proceed(
-    segment: Segment, session: Session, device: Device, policy: MemoryPolicy, now_s: float, turn: bool
+    segment: PlacedSegment,
+    session: SessionRecord,
+    device: Device,
+    policy: MemoryPolicy,
+    now_s: float,
+    turn: bool,
 ) -> Iterator[Suggestion]:
     """Capacity is free: grant, or restore the session."""
     early = early_job(segment, session, device, policy)
@@ -172,7 +179,7 @@ def _proceed(
     )
 
 
-def _wanted_by_others(segment: Segment, device: Device) -> bool:
+def _wanted_by_others(segment: PlacedSegment, device: Device) -> bool:
     """Return whether other segments could compute while this one waits for the rest of its copy."""
     if device.granted:
         return True

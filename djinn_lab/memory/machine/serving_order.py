@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from djinn_lab.memory.machine.records import FIRST, LAST, Device, Segment, Session
+from djinn_lab.memory.machine.records import FIRST, LAST, Device, PlacedSegment, SessionRecord
 from djinn_lab.memory.machine.tables import Tables
 from djinn_lab.memory.policy import MemoryPolicy
 
@@ -33,12 +33,12 @@ class ServingOrder:
     from the front only two kinds follow: segments that were not notified that they are far, and segments of
     moving sessions. So the cost of a plan does not grow with the number of waiting segments."""
 
-    def __init__(self, device: Device, first: Iterable[Segment]) -> None:
+    def __init__(self, device: Device, first: Iterable[PlacedSegment]) -> None:
         self._device = device
         self._first = {segment.job: segment for segment in first}
         self.far = False
 
-    def __iter__(self) -> Iterator[Segment]:
+    def __iter__(self) -> Iterator[PlacedSegment]:
         seen: set[str] = set()
         for segment in self._first_then(self._device.waiting.copy()):
             if self.far:
@@ -50,19 +50,19 @@ class ServingOrder:
             if segment.job not in seen and segment.job in unpositioned:  # still
                 yield segment
 
-    def _first_then(self, others: list[Segment]) -> Iterator[Segment]:
+    def _first_then(self, others: list[PlacedSegment]) -> Iterator[PlacedSegment]:
         yield from self._first.values()
         for segment in others:
             if segment.job not in self._first:
                 yield segment
 
 
-def in_order(segments: Iterable[Segment]) -> list[Segment]:
+def in_order(segments: Iterable[PlacedSegment]) -> list[PlacedSegment]:
     """Sort segments by the device's queue order."""
     return sorted(segments, key=lambda segment: segment.order)
 
 
-def is_near_front(segment: Segment, device: Device, policy: MemoryPolicy) -> bool:
+def is_near_front(segment: PlacedSegment, device: Device, policy: MemoryPolicy) -> bool:
     """Return whether capacity is reserved for the segment. Granted segments behind it in the device's queue
     do not count. Of granted segments without a queue position, no more run than there are slots."""
     if segment.turn == FIRST:
@@ -75,7 +75,7 @@ def is_near_front(segment: Segment, device: Device, policy: MemoryPolicy) -> boo
     return before < device.slots + policy.ready_ahead
 
 
-def needed_bytes(session: Session, segment: Segment, device: Device) -> int:
+def needed_bytes(session: SessionRecord, segment: PlacedSegment, device: Device) -> int:
     """Capacity that is still to be found for the segment; bytes of a restore under way are counted
     already."""
     restoring = session.moving is not None and session.moving.kind == "restore"
@@ -85,7 +85,7 @@ def needed_bytes(session: Session, segment: Segment, device: Device) -> int:
     return segment.peak_bytes + session.rebuild_bytes + (device.restore_bytes(session) if absent else 0)
 
 
-def early_job(segment: Segment, session: Session, device: Device, policy: MemoryPolicy) -> str:
+def early_job(segment: PlacedSegment, session: SessionRecord, device: Device, policy: MemoryPolicy) -> str:
     """The segment's job, where a start before the end of the restore is worth it; else empty."""
     if policy.early_start_s is None or session.earliest != segment.order:
         return ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from djinn_lab.memory.machine.records import Segment, Session
+from djinn_lab.memory.machine.records import PlacedSegment, SessionRecord
 from djinn_lab.memory.messages import TransferKind
 
 
@@ -13,7 +13,7 @@ class StartTransfer(NamedTuple):
     """Begin a transfer of a session that has none under way. ``job``: may start before its end."""
 
     kind: TransferKind
-    session: Session
+    session: SessionRecord
     expedited: bool = False
     prefetch: bool = False
     discard: bool = False
@@ -21,15 +21,15 @@ class StartTransfer(NamedTuple):
     job: str = ""
 
 
-class Expedite(NamedTuple):
+class ExpediteCopy(NamedTuple):
     """A segment waits for the session's transfer under way. ``job``: may start before its end."""
 
-    session: Session
+    session: SessionRecord
     job: str = ""
 
 
 class Grant(NamedTuple):
-    segment: Segment
+    segment: PlacedSegment
 
 
 class Defer(NamedTuple):
@@ -37,7 +37,7 @@ class Defer(NamedTuple):
     position is missing. ``preemptible``: preemption of running cells would free enough. ``stuck``: no
     capacity is coming."""
 
-    segment: Segment
+    segment: PlacedSegment
     kind: str
     reason: str
     estimate_s: float | None = None
@@ -48,7 +48,7 @@ class Defer(NamedTuple):
 
 
 class Reject(NamedTuple):
-    segment: Segment
+    segment: PlacedSegment
     message: str
     advice: str
 
@@ -56,8 +56,8 @@ class Reject(NamedTuple):
 class RefuseMove(NamedTuple):
     """The session cannot go to its target device."""
 
-    session: Session
+    session: SessionRecord
     reason: str
 
 
-Suggestion = StartTransfer | Expedite | Grant | Defer | Reject | RefuseMove
+Suggestion = StartTransfer | ExpediteCopy | Grant | Defer | Reject | RefuseMove

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from djinn_lab.events import IllegalEvent
 from djinn_lab.memory.machine.admission import AdmissionHistory
-from djinn_lab.memory.machine.records import Device, Index, Segment, Session, Transfer
+from djinn_lab.memory.machine.records import Device, Index, PlacedSegment, SessionRecord, TransferRecord
 from djinn_lab.memory.machine.statistics import Statistics
 from djinn_lab.memory.machine.wake_prediction import WakePredictor
 from djinn_lab.memory.messages import Command, TransferKind
@@ -19,9 +19,9 @@ class Tables:
         self.policy = policy
         self.now_s = 0.0
         self.devices: dict[str, Device] = {}
-        self.sessions: dict[str, Session] = {}
-        self.segments: dict[str, Segment] = {}
-        self.transfers: dict[int, Transfer] = {}
+        self.sessions: dict[str, SessionRecord] = {}
+        self.segments: dict[str, PlacedSegment] = {}
+        self.transfers: dict[int, TransferRecord] = {}
         self.wake_predictor = WakePredictor()
         self.admission_history = AdmissionHistory()
         self.statistics = Statistics()
@@ -34,7 +34,7 @@ class Tables:
             raise IllegalEvent(f"{device} is unknown")
         return self.devices[device]
 
-    def session(self, session: str) -> Session:
+    def session(self, session: str) -> SessionRecord:
         if session not in self.sessions:
             raise IllegalEvent(f"session {session} is unknown")
         return self.sessions[session]
@@ -47,10 +47,10 @@ class Tables:
             raise IllegalEvent(f"session {session} is {connection or 'unknown'} and cannot {move}")
         return TRANSITIONS[connection, move]
 
-    def device_of(self, session: Session) -> Device | None:
+    def device_of(self, session: SessionRecord) -> Device | None:
         return self.devices[session.device] if session.device is not None else None
 
-    def changed(self, session: Session) -> None:
+    def changed(self, session: SessionRecord) -> None:
         """Index the session of a device anew."""
         if session.device in self.devices:
             self.devices[session.device].index.put(session)
@@ -63,18 +63,18 @@ class Tables:
     def begin(
         self,
         kind: TransferKind,
-        session: Session,
+        session: SessionRecord,
         device: Device,
         expedited: bool = False,
         prefetch: bool = False,
         discard: bool = False,
         job: str = "",
-    ) -> Transfer:
+    ) -> TransferRecord:
         self.transfers_begun += 1
         nbytes = session.unstored_bytes if kind == "store" else session.total_bytes
         if kind == "restore":
             nbytes = device.restore_bytes(session)
-        transfer = Transfer(
+        transfer = TransferRecord(
             self.transfers_begun,
             kind,
             session.session,
@@ -98,7 +98,7 @@ class Tables:
         session.moving = transfer
         return transfer
 
-    def end(self, transfer: Transfer) -> None:
+    def end(self, transfer: TransferRecord) -> None:
         """Forget a transfer, however it ended; a later result is ignored."""
         del self.transfers[transfer.number]
         if transfer.device in self.devices:
@@ -107,7 +107,7 @@ class Tables:
         if session is not None and session.moving is transfer:
             session.moving = None
 
-    def drop(self, segment: Segment) -> None:
+    def drop(self, segment: PlacedSegment) -> None:
         """Remove a segment, and free its reserved bytes."""
         del self.segments[segment.job]
         session = self.sessions.get(segment.session)
@@ -121,7 +121,7 @@ class Tables:
             if segment in device.waiting:
                 device.waiting.remove(segment)
 
-    def sync(self, session: Session, device: Device) -> None:
+    def sync(self, session: SessionRecord, device: Device) -> None:
         """Adopt what the device last reported of a session that is, or may be, on it."""
         moving = session.moving.kind if session.moving else None
         if session.away or moving in ("evict", "restore", "demote"):
@@ -192,7 +192,7 @@ class Tables:
         for job, segment in self.segments.items():
             assert self.sessions[segment.session].segments[job] is segment
 
-    def _validate_session(self, session: Session) -> None:
+    def _validate_session(self, session: SessionRecord) -> None:
         moving = session.moving
         assert moving is None or (session.place, moving.kind) in PLACES, (session.place, moving)
         assert (session.total_bytes > 0) == (session.place != "none") or moving is not None, session

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from djinn_lab.memory.machine.costs import may_rebuild
 from djinn_lab.memory.machine.ranking import Victim, after_s
-from djinn_lab.memory.machine.records import Device, Segment, Session
-from djinn_lab.memory.machine.suggestions import Expedite, StartTransfer, Suggestion
+from djinn_lab.memory.machine.records import Device, PlacedSegment, SessionRecord
+from djinn_lab.memory.machine.suggestions import ExpediteCopy, StartTransfer, Suggestion
 from djinn_lab.memory.policy import MemoryPolicy
 
 CLEARED_MAX = 2
@@ -31,7 +31,7 @@ class HostCapacity:
         device: Device,
         policy: MemoryPolicy,
         now_s: float,
-        behind: Segment | None,
+        behind: PlacedSegment | None,
         without: str = "",
         leaving: Collection[str] = (),
     ) -> HostCapacity:
@@ -50,7 +50,7 @@ class HostCapacity:
         at_once_bytes = device.host_free_bytes() + _coming_bytes(device) + spare_bytes + demoted - taken_bytes
         return cls(at_once_bytes, at_once_bytes + disk_bytes - demoted)
 
-    def can_take(self, session: Session) -> bool:
+    def can_take(self, session: SessionRecord) -> bool:
         """Return whether the session could be stored whole; if so, claim the bytes."""
         if session.unstored_bytes == 0 or session.moving is not None:
             return True
@@ -60,12 +60,12 @@ class HostCapacity:
         return True
 
 
-def _on_disk_bytes(session: Session, device: Device) -> int:
+def _on_disk_bytes(session: SessionRecord, device: Device) -> int:
     """Bytes on the disk, of the session's state or of copies."""
     return min(session.total_bytes, device.on_disk_bytes.get(session.session, 0))
 
 
-def _on_host_bytes(session: Session, device: Device) -> int:
+def _on_host_bytes(session: SessionRecord, device: Device) -> int:
     """Bytes on the host, of the session's state or of copies."""
     unstored_bytes = session.unstored_bytes if session.place == "device" else 0
     return max(0, session.total_bytes - unstored_bytes - _on_disk_bytes(session, device))
@@ -80,7 +80,7 @@ def _coming_bytes(device: Device) -> int:
     )
 
 
-def _redundant(session: Session, device: Device) -> bool:
+def _redundant(session: SessionRecord, device: Device) -> bool:
     """Return whether the session is on the device with a copy below that may be forgotten: a copy that was
     made for an eviction again and again may not."""
     here = session.place == "device" and session.moving is None
@@ -92,9 +92,9 @@ def _demotions(
     policy: MemoryPolicy,
     now_s: float,
     later_than_s: float,
-    behind: Segment | None,
+    behind: PlacedSegment | None,
     disk_bytes: int,
-) -> list[Session]:
+) -> list[SessionRecord]:
     """Sessions that can be demoted into so many bytes of disk, each by the process that parked it. Idle
     sessions come first, the latest expected first. Then come sessions that wait ``behind`` this segment,
     the last first, and at the end its own session, which is restored from the disk so that its victim can
@@ -127,12 +127,12 @@ def _demotions(
 def free_host(
     device: Device,
     wanted_bytes: int,
-    beneficiary: Session,
+    beneficiary: SessionRecord,
     policy: MemoryPolicy,
     now_s: float,
     *,
     later_than_s: float = 0.0,
-    behind: Segment | None = None,
+    behind: PlacedSegment | None = None,
     forgettable: Collection[str] | None = None,
 ) -> Iterator[Suggestion]:
     """Free ``wanted_bytes`` on the host for the beneficiary. First forget copies of resident sessions,
@@ -151,7 +151,7 @@ def free_host(
         and (forgettable is None or session.session in forgettable)
     ]
     redundant.sort(key=lambda one: (due[one.session], one.session))
-    forgotten, spare = list[Session](), list[Session]()
+    forgotten, spare = list[SessionRecord](), list[SessionRecord]()
     disk_bytes = device.disk_free_bytes()
     for session in redundant:
         if missing > 0 and _on_host_bytes(session, device) > 0:
@@ -184,7 +184,7 @@ def evict(
     now_s: float,
     reason: str,
     stalled_bytes: int = 0,
-    behind: Segment | None = None,
+    behind: PlacedSegment | None = None,
 ) -> Iterator[Suggestion]:
     """Evict a session: at once where it is stored whole, else by storing it first, or by dropping what
     its client can rebuild. ``behind``: for which segment."""
@@ -208,8 +208,8 @@ def drops(victim: Victim, policy: MemoryPolicy, stalled_bytes: int) -> bool:
     return policy.recompute == "always" and may_rebuild(victim.session, policy, victim.after_s, stalled_bytes)
 
 
-def expedite(session: Session, early: str = "") -> Iterator[Suggestion]:
+def expedite(session: SessionRecord, early: str = "") -> Iterator[Suggestion]:
     """``early``: the job that may start before the end of the transfer."""
     moving = session.moving
     if moving is not None and (not moving.expedited or (early and early != moving.job)):
-        yield Expedite(session, early)
+        yield ExpediteCopy(session, early)

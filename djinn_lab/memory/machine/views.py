@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from djinn_lab.memory.machine.ranking import expectation
-from djinn_lab.memory.machine.records import Device, Session
+from djinn_lab.memory.machine.records import Device, SessionRecord
 from djinn_lab.memory.machine.tables import Tables
 from djinn_lab.memory.snapshot import DeferredSegment, DeviceAccount, MemorySnapshot, SessionAccount
 from djinn_lab.memory.states import Connection, Phase
@@ -58,7 +58,7 @@ def device_account(tables: Tables, device: Device) -> DeviceAccount:
     )
 
 
-def session_account(tables: Tables, session: Session) -> SessionAccount:
+def session_account(tables: Tables, session: SessionRecord) -> SessionAccount:
     wake_at_s = wake_from_s = wake_until_s = None
     if session.phase is Phase.IO_WAIT and session.connection is Connection.CONNECTED and not session.busy:
         expected = expectation(session, tables.policy, tables.now_s)

@@ -14,7 +14,7 @@ from fastapi import Depends, FastAPI, HTTPException, Query, Request, Response
 from msgspec.structs import replace
 
 from djinn_lab.jobs import RANKS, IllegalEvent
-from djinn_lab.jobs.batch import Notebook, NotebookState, Submission
+from djinn_lab.jobs.batch import BatchNotebook, NotebookState, Submission
 from djinn_lab.jobs.conditions import Need, parse
 from djinn_lab.pool.api.jobs import find_job
 from djinn_lab.pool.api.responses import answer, documented, reader, runner
@@ -122,7 +122,7 @@ def add_notebook_routes(app: FastAPI, context: PoolContext) -> None:
         return answer(_view(context, found.job, user))
 
 
-def _without_result(found: Notebook) -> str:
+def _without_result(found: BatchNotebook) -> str:
     if not found.over:
         return f"Notebook {found.job} has no executed cell yet ({found.state})."
     return (
@@ -280,7 +280,7 @@ async def _served(context: PoolContext) -> None:
         ) from None
 
 
-async def _find(context: PoolContext, job: str) -> Notebook:
+async def _find(context: PoolContext, job: str) -> BatchNotebook:
     """Find a notebook by its id, or by a unique prefix of the id. Raises HTTPException 404 or 409."""
     await _served(context)
     core = context.notebooks.core

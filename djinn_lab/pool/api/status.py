@@ -9,7 +9,7 @@ from djinn_lab.memory.snapshot import MemorySnapshot
 from djinn_lab.pool.authentication import User
 from djinn_lab.pool.devices.fleet import DeviceStatus
 from djinn_lab.pool.execution.driver import Driver
-from djinn_lab.pool.sessions.registry import Session
+from djinn_lab.pool.sessions.registry import ClientSession
 from djinn_lab.protocol.messages import PROTOCOL_VERSION
 from djinn_lab.protocol.rest.sessions import MemorySession, MemoryView, SessionView
 from djinn_lab.protocol.rest.status import BlobUsage, DeviceView, PlanCacheUsage, PoolStatus
@@ -75,7 +75,7 @@ def device_views(driver: Driver) -> list[DeviceView]:
     return found
 
 
-def session_view(driver: Driver, session: Session) -> SessionView:
+def session_view(driver: Driver, session: ClientSession) -> SessionView:
     account = driver.core.accounts.session(session.session)
     return SessionView(
         session=session.session,

@@ -16,7 +16,7 @@ from djinn_lab.jobs.start_forecasts import StartForecasts
 from djinn_lab.pool.blobs.store import BlobStore
 from djinn_lab.pool.bookkeeping.overruns import OverrunDetector
 from djinn_lab.pool.bookkeeping.records import JobRecord, RunningSegment
-from djinn_lab.pool.database.batch import Kind, Row
+from djinn_lab.pool.database.batch import Row, WriteKind
 from djinn_lab.pool.database.durability import Committed, Durability
 from djinn_lab.pool.database.forecasts import RUN_RATIOS, START_WAITS, forecast_rows, samples_row
 from djinn_lab.pool.database.published import PublishedData
@@ -24,7 +24,7 @@ from djinn_lab.pool.database.shares import usage_row
 from djinn_lab.pool.database.store import PROGRAM_BYTES_MAX, Store, program_row, timings_row
 from djinn_lab.pool.execution.journaled_engine import JournaledEngine
 from djinn_lab.pool.sessions import answers
-from djinn_lab.pool.sessions.registry import Session, SessionRegistry
+from djinn_lab.pool.sessions.registry import ClientSession, SessionRegistry
 from djinn_lab.protocol.messages import ErrorInfo, JobUpdate, SegmentResult, SubmitSegment
 from djinn_lab.protocol.worker import SegmentDone, WorkerMemory
 
@@ -67,7 +67,7 @@ class JobAccounting:
         self._past: dict[str, None] = {}
         self._history: OrderedDict[tuple[str, str, int, int], float] = OrderedDict()
 
-    def record_of(self, session: Session, submit: SubmitSegment) -> JobRecord:
+    def record_of(self, session: ClientSession, submit: SubmitSegment) -> JobRecord:
         """Find or make the record of a segment's job, and add the segment's cut to it."""
         record = self.records.get(submit.job)
         if record is None:
@@ -93,7 +93,7 @@ class JobAccounting:
         """Return whether a job ended, in this pool or in one before, and must not run again."""
         return job in self._past
 
-    def predicted_s(self, session: Session, submit: SubmitSegment, ops: int) -> float | None:
+    def predicted_s(self, session: ClientSession, submit: SubmitSegment, ops: int) -> float | None:
         """Return what the same segment of the same cell, with as many ops, took the last time."""
         return self._history.get((session.session, submit.cell, submit.segment, ops))
 
@@ -217,7 +217,7 @@ class JobAccounting:
             self._changed.discard(job)
             row = self.records[job].row(self.core.pool)
             row["code"] = str(row["code"]).replace("\0", "\ufffd")  # PostgreSQL's text has no such character
-            self._store.put(Row(Kind.JOB, row))
+            self._store.put(Row(WriteKind.JOB, row))
 
     def refresh_waiting(self) -> None:
         """Notify the clients of pending jobs whose reason has changed; in a long queue, of the first jobs

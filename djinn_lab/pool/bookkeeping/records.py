@@ -13,7 +13,7 @@ from djinn_lab.memory.footprint import Footprint
 from djinn_lab.pool.gangs.plans import GangPlan
 from djinn_lab.protocol.messages import ErrorInfo, SubmitSegment
 from djinn_lab.protocol.rest.jobs import JobCut, JobView
-from djinn_lab.protocol.worker import Resume, SegmentDone, SegmentPreempted, WorkerMemory
+from djinn_lab.protocol.worker import Resume, RunPreempted, SegmentDone, WorkerMemory
 from djinn_lab.srg.first_uses import FirstUses
 from djinn_lab.srg.merging import STREAMED
 
@@ -170,7 +170,7 @@ class JobRecord:
 @dataclass(slots=True)
 class SegmentPreemptions:
     """Sum up a segment's preemptions, so that it resumes and ends as one run. ``executed``, ``rng_state``,
-    ``if_given_up``: at the last one, as in :class:`~djinn_lab.protocol.worker.SegmentPreempted`. Seconds are
+    ``if_given_up``: at the last one, as in :class:`~djinn_lab.protocol.worker.RunPreempted`. Seconds are
     summed over its runs; those of nodes count from the first run's beginning, without the time between runs,
     which is ``preempted_s``. ``since_s``: when it stopped, None while it runs. ``lost``: how what it had made
     was lost."""
@@ -187,7 +187,7 @@ class SegmentPreemptions:
     since_s: float | None = None
     lost: str = ""
 
-    def add(self, message: SegmentPreempted, now_s: float) -> None:
+    def add(self, message: RunPreempted, now_s: float) -> None:
         self.executed = message.executed
         self.rng_state = message.rng_state
         self.if_given_up = message.if_given_up

@@ -13,7 +13,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from djinn_lab.pool.authentication import Authentication
-from djinn_lab.pool.database.batch import Kind, Row
+from djinn_lab.pool.database.batch import Row, WriteKind
 from djinn_lab.pool.database.store import Store
 from djinn_lab.pool.database.tables import audit
 
@@ -70,7 +70,7 @@ class Audited:
                     status=message["status"],
                     body=body.decode(errors="replace").replace("\0", "\ufffd"),
                 )
-                self._store.put(Row(Kind.AUDIT, msgspec.structs.asdict(row)))
+                self._store.put(Row(WriteKind.AUDIT, msgspec.structs.asdict(row)))
             await send(message)
 
         await self._app(scope, receive_noted, send_noted)

@@ -29,7 +29,7 @@ DATABASE_AT_FAULT = (sa.exc.OperationalError, sa.exc.InternalError, sa.exc.Inter
 log = logging.getLogger(__name__)
 
 
-class Kind(Enum):
+class WriteKind(Enum):
     """Rows that are written together, in this order."""
 
     JOURNAL = auto()
@@ -41,12 +41,14 @@ class Kind(Enum):
     FORECAST = auto()
 
 
-DEFERRED = frozenset((Kind.JOURNAL, Kind.AUDIT, Kind.PROGRAM, Kind.TIMINGS, Kind.FORECAST))
+DEFERRED = frozenset(
+    (WriteKind.JOURNAL, WriteKind.AUDIT, WriteKind.PROGRAM, WriteKind.TIMINGS, WriteKind.FORECAST)
+)
 """No cell waits for these."""
 
 
 class Row(NamedTuple):
-    kind: Kind
+    kind: WriteKind
     values: dict[str, object]
 
 
@@ -63,7 +65,7 @@ class Batch:
     """Collect what one transaction writes."""
 
     def __init__(self, rows: Iterable[Row], works: Iterable[AwaitedWork | Work], trim: bool) -> None:
-        self._rows: dict[Kind, list[dict[str, object]]] = {}
+        self._rows: dict[WriteKind, list[dict[str, object]]] = {}
         for row in rows:
             self._rows.setdefault(row.kind, []).append(row.values)
         self._works = [item for item in works if not isinstance(item, AwaitedWork)]
@@ -98,7 +100,7 @@ class Batch:
     def _attempt(self, connection: sa.Connection, attempt: Attempt) -> list[Any]:
         """Write everything in one transaction, and return the results of awaited work once committed."""
         with connection.begin():
-            for kind in Kind:
+            for kind in WriteKind:
                 if rows := self._rows.get(kind):
                     self._write_rows(connection, kind, rows, attempt)
             for work in self._works:
@@ -109,7 +111,7 @@ class Batch:
         return results
 
     def _write_rows(
-        self, connection: sa.Connection, kind: Kind, rows: list[dict[str, object]], attempt: Attempt
+        self, connection: sa.Connection, kind: WriteKind, rows: list[dict[str, object]], attempt: Attempt
     ) -> None:
         """Write rows at once; when that fails, one by one, so that a bad row loses no other row. Raises
         SQLAlchemyError where the database is to blame (a full disk), for the rows must not be missing."""
@@ -146,22 +148,22 @@ def _complain(result: Any) -> None:
 
 
 @lru_cache
-def statement(dialect: str, kind: Kind) -> sa.Executable:
+def statement(dialect: str, kind: WriteKind) -> sa.Executable:
     """Make the statement that writes rows of a kind. ``dialect``: SQLAlchemy's name of the database."""
     match kind:
-        case Kind.JOURNAL:
+        case WriteKind.JOURNAL:
             return sa.insert(journal)
-        case Kind.AUDIT:
+        case WriteKind.AUDIT:
             return sa.insert(audit)
-        case Kind.USAGE:
+        case WriteKind.USAGE:
             return sa.insert(usage)
-        case Kind.JOB:
+        case WriteKind.JOB:
             return upsert_by(dialect, jobs, "job")
-        case Kind.PROGRAM:
+        case WriteKind.PROGRAM:
             return upsert_by(dialect, programs, "job", "segment")
-        case Kind.FORECAST:
+        case WriteKind.FORECAST:
             return upsert_by(dialect, forecasts, "kind", "name")
-        case Kind.TIMINGS:
+        case WriteKind.TIMINGS:
             return (
                 sa.update(programs)
                 .where(

@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from msgspec.structs import replace
 
 from djinn_lab.jobs.resources import ResourceRecords, ResourceUse
-from djinn_lab.pool.database.batch import PROGRAM, Kind, Row
+from djinn_lab.pool.database.batch import PROGRAM, Row, WriteKind
 from djinn_lab.pool.database.tables import forecasts
 
 OFF = "off"
@@ -65,4 +65,4 @@ def read_samples(connection: sa.Connection) -> dict[str, tuple[float, ...]]:
 
 
 def _row(kind: str, name: str, at_s: float, learnt: object) -> Row:
-    return Row(Kind.FORECAST, {"kind": kind, "name": name, "at_s": at_s, "learnt": _encode(learnt)})
+    return Row(WriteKind.FORECAST, {"kind": kind, "name": name, "at_s": at_s, "learnt": _encode(learnt)})

@@ -7,13 +7,13 @@ import sqlalchemy as sa
 
 from djinn_lab.jobs import ChargeAccount
 from djinn_lab.jobs.fairness import AccountState, Amounts, Limits, ShareState, ShareTree
-from djinn_lab.pool.database.batch import Kind, Row, Work
+from djinn_lab.pool.database.batch import Row, Work, WriteKind
 from djinn_lab.pool.database.engine import upsert
 from djinn_lab.pool.database.tables import accounts, usage
 
 
 def usage_row(charge: ChargeAccount) -> Row:
-    return Row(Kind.USAGE, msgspec.structs.asdict(charge))
+    return Row(WriteKind.USAGE, msgspec.structs.asdict(charge))
 
 
 def write_targets(known: AccountState) -> Work:

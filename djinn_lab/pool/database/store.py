@@ -27,7 +27,16 @@ import msgspec
 import sqlalchemy as sa
 
 from djinn_lab.journal import Handled
-from djinn_lab.pool.database.batch import DEFERRED, AwaitedWork, Batch, Kind, Row, Work, execute, statement
+from djinn_lab.pool.database.batch import (
+    DEFERRED,
+    AwaitedWork,
+    Batch,
+    Row,
+    Work,
+    WriteKind,
+    execute,
+    statement,
+)
 from djinn_lab.pool.database.engine import LeadTaken, make_tables, upsert
 from djinn_lab.pool.database.leadership import LeaderCandidate
 from djinn_lab.pool.database.sqlite_file import QuickWriter, checkpoint
@@ -289,7 +298,7 @@ class Store:
 
 
 def _journal_row(handled: Handled) -> Row:
-    return Row(Kind.JOURNAL, msgspec.structs.asdict(handled.record))
+    return Row(WriteKind.JOURNAL, msgspec.structs.asdict(handled.record))
 
 
 def _taken(rows: deque[Queued], count: int | None = None) -> list[Queued]:
@@ -302,12 +311,14 @@ def _nothing(_connection: sa.Connection) -> None:
 
 
 def program_row(job: str, segment: int, program: bytes) -> Row:
-    return Row(Kind.PROGRAM, {"job": job, "segment": segment, "nbytes": len(program), "program": program})
+    return Row(
+        WriteKind.PROGRAM, {"job": job, "segment": segment, "nbytes": len(program), "program": program}
+    )
 
 
 def timings_row(job: str, segment: int, timings: bytes) -> Row:
     """``timings``: MessagePack of two lists, node starts and ends in seconds."""
-    return Row(Kind.TIMINGS, {"of_job": job, "of_segment": segment, "timings": timings})
+    return Row(WriteKind.TIMINGS, {"of_job": job, "of_segment": segment, "timings": timings})
 
 
 def write_user(name: str, role: str, digest: str, account: str | None) -> Work:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 TIMER_DELAY_S_MIN = 0.002
 
 
-class Clock:
+class PoolClock:
     """Seconds since the epoch that never step back. One per pool."""
 
     def __init__(self) -> None:

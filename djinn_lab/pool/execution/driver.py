@@ -22,7 +22,7 @@ from djinn_lab.pool.execution.state_transfers import RELEASE_JOB, StateTransfers
 from djinn_lab.pool.gangs.running import SEPARATOR
 from djinn_lab.pool.gangs.runs import GangRuns
 from djinn_lab.pool.sessions import answers
-from djinn_lab.pool.sessions.registry import Session
+from djinn_lab.pool.sessions.registry import ClientSession
 from djinn_lab.pool.sessions.signals import SignalThrottle
 from djinn_lab.pool.sessions.submissions import SubmissionHandler
 from djinn_lab.protocol.messages import (
@@ -33,19 +33,19 @@ from djinn_lab.protocol.messages import (
 )
 from djinn_lab.protocol.worker import (
     Calibrate,
-    FirstValuesRestored,
+    Closed,
+    CopyDone,
+    CopyFailed,
+    FirstValuesCopied,
     FromWorker,
     Reads,
+    RunPreempted,
     RunSegment,
     SegmentCancelled,
     SegmentDone,
     SegmentFailed,
-    SegmentPreempted,
     SegmentProgress,
     SegmentStarted,
-    SessionClosed,
-    TransferDone,
-    TransferFailed,
 )
 
 OperatorSetting = (
@@ -99,11 +99,11 @@ class Driver:
 
     # -- from sessions -------------------------------------------------------------------------------------
 
-    async def submit(self, session: Session, submit: SubmitSegment) -> None:
+    async def submit(self, session: ClientSession, submit: SubmitSegment) -> None:
         """Admit a segment, or answer with the reason why not."""
         await self.submissions.submit(session, submit)
 
-    def finish(self, session: Session, finish: FinishJob) -> None:
+    def finish(self, session: ClientSession, finish: FinishJob) -> None:
         """End a cell's job. One that never came here, or is finished, needs nothing."""
         job = self.core.queue.job(finish.job)
         if job is None or job.finished or job.session != session.session:
@@ -141,7 +141,7 @@ class Driver:
         one."""
         self.handle(event)
 
-    def _signal(self, session: Session, signal: SignalPhase) -> memory.AnswerPhase:
+    def _signal(self, session: ClientSession, signal: SignalPhase) -> memory.AnswerPhase:
         now_s = self.core.clock.now_s()
         event = memory.PhaseSignalled(now_s, session.session, signal.phase[:40], signal.expected_s)
         answer, *others = self.core.handle(event)
@@ -149,11 +149,11 @@ class Driver:
         self._perform(others)
         return answer
 
-    def release(self, session: Session, values: list[int]) -> None:
+    def release(self, session: ClientSession, values: list[int]) -> None:
         """Drop values of a session that its client released."""
         self.transfers.release(session.session, values)
 
-    def detach(self, session: Session) -> None:
+    def detach(self, session: ClientSession) -> None:
         """Detach a session whose client vanished; its values stay."""
         self.signals.settle(session)
         now_s = self.core.clock.now_s()
@@ -162,7 +162,7 @@ class Driver:
         self.submissions.unpin_query(session)
         self.handle(engine.SessionDetached(now_s, session.session))
 
-    def close(self, session: Session) -> None:
+    def close(self, session: ClientSession) -> None:
         """Free everything that the session holds."""
         self.signals.close(session)
         now_s = self.core.clock.now_s()
@@ -184,26 +184,26 @@ class Driver:
                 | SegmentDone()
                 | SegmentFailed()
                 | SegmentCancelled()
-                | SegmentPreempted()
+                | RunPreempted()
             ) if self.gangs.takes(device, message):
                 pass
             case SegmentStarted():
                 pass
             case SegmentProgress():
                 self.runs.progress(message)
-            case SegmentDone() | SegmentFailed() | SegmentCancelled() | SegmentPreempted():
+            case SegmentDone() | SegmentFailed() | SegmentCancelled() | RunPreempted():
                 self.transfers.report(device, message.memory, message.job)
                 if message.job == RELEASE_JOB:
                     self.transfers.released(device)
                 else:
                     self.runs.over(device, message)
-            case SessionClosed():
+            case Closed():
                 self.transfers.report(device, message.memory)
-            case FirstValuesRestored():
+            case FirstValuesCopied():
                 self.transfers.first_restored(device, message)
-            case TransferDone():
+            case CopyDone():
                 self.transfers.transferred(device, message)
-            case TransferFailed():
+            case CopyFailed():
                 self.transfers.not_transferred(device, message)
             case _:
                 if self.fleet.worker_said(device, message):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from djinn_lab.engine import Command, Engine, Event
 from djinn_lab.journal import Handled
-from djinn_lab.pool.execution.clock import Clock
+from djinn_lab.pool.execution.clock import PoolClock
 from djinn_lab.protocol.rest.queue import DecisionTimes
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ class JournaledEngine:
     def __init__(
         self,
         pool: str,
-        clock: Clock,
+        clock: PoolClock,
         write: Callable[[Handled], None],
         last_seq: int = 0,
     ) -> None:

@@ -10,12 +10,12 @@ from djinn_lab.pool.bookkeeping.job_accounting import JobAccounting
 from djinn_lab.pool.bookkeeping.records import RunningSegment, SegmentPreemptions
 from djinn_lab.pool.execution.journaled_engine import JournaledEngine
 from djinn_lab.pool.sessions import answers
-from djinn_lab.pool.sessions.registry import Session
+from djinn_lab.pool.sessions.registry import ClientSession
 from djinn_lab.protocol.worker import (
+    RunPreempted,
     SegmentCancelled,
     SegmentDone,
     SegmentFailed,
-    SegmentPreempted,
     SegmentProgress,
     WorkerMemory,
 )
@@ -58,7 +58,7 @@ class SegmentRuns:
         self._accounting.notify(record, job)
 
     def over(
-        self, device: str, message: SegmentDone | SegmentFailed | SegmentCancelled | SegmentPreempted
+        self, device: str, message: SegmentDone | SegmentFailed | SegmentCancelled | RunPreempted
     ) -> None:
         """Handle the one answer to a segment that a worker was given."""
         record = self._accounting.records.get(message.job)
@@ -74,7 +74,7 @@ class SegmentRuns:
                 self._failed(message)
             case SegmentCancelled():
                 self._cancelled(message)
-            case SegmentPreempted():
+            case RunPreempted():
                 self._preempted(message, record.flight)
 
     def _done(self, message: SegmentDone) -> None:
@@ -117,7 +117,7 @@ class SegmentRuns:
             message.job, "cancelled", message.executed, {}, error=error, report=self._memory(message)
         )
 
-    def _preempted(self, message: SegmentPreempted, flight: RunningSegment) -> None:
+    def _preempted(self, message: RunPreempted, flight: RunningSegment) -> None:
         now_s = self._core.clock.now_s()
         if flight.stops is None:
             flight.stops = SegmentPreemptions()
@@ -142,7 +142,7 @@ class SegmentRuns:
         stops = self._stops(message.job)
         return message.memory if stops is None else stops.fullest(message.memory)
 
-    def _session_of(self, job: str) -> Session | None:
+    def _session_of(self, job: str) -> ClientSession | None:
         return self._accounting.registry.get(self._accounting.records[job].session)
 
     def _settle(

@@ -93,11 +93,11 @@ class StateTransfers:
     def free(self, command: memory.FreeSession) -> None:
         self._stored.pop(command.session, None)
         self._releases[command.device].answered.pop(command.session, None)
-        self._launcher.copy(command.device, worker.CloseSession(command.session))
+        self._launcher.copy(command.device, worker.Close(command.session))
 
     def drop_parked(self, command: memory.DropParked) -> None:
         self._stored.pop(command.session, None)
-        self._launcher.copy(command.device, worker.DropParked(command.session))
+        self._launcher.copy(command.device, worker.Drop(command.session))
 
     def lost(self, command: memory.ValuesLost) -> None:
         self._stored.pop(command.session, None)
@@ -109,7 +109,9 @@ class StateTransfers:
     def transfer(self, command: Transfer) -> None:
         match command:
             case memory.StoreSession():
-                order: worker.CopyOrder = worker.Store(command.transfer, command.session, command.expedited)
+                order: worker.CopyOrder = worker.StoreState(
+                    command.transfer, command.session, command.expedited
+                )
             case memory.EvictSession():
                 order = worker.Evict(command.transfer, command.session, command.discard)
             case memory.RestoreSession():
@@ -157,12 +159,12 @@ class StateTransfers:
         """Return what the device's worker reported last."""
         return self._reported.get(device, _NOTHING)
 
-    def first_restored(self, device: str, first: worker.FirstValuesRestored) -> None:
+    def first_restored(self, device: str, first: worker.FirstValuesCopied) -> None:
         self.report(device, first.memory)
         event = memory.FirstValuesRestored(self._now_s(), first.transfer, first.session, device, first.job)
         self._report_transfer(event)
 
-    def transferred(self, device: str, done: worker.TransferDone) -> None:
+    def transferred(self, device: str, done: worker.CopyDone) -> None:
         if done.manifest is not None:
             released = self._releases[device].in_manifest(done.session)
             self._stored[done.session] = StoredSession(done.manifest, self._process(device), released)
@@ -193,7 +195,7 @@ class StateTransfers:
             if late:
                 self._send_release(device, session, late)
 
-    def not_transferred(self, device: str, failed: worker.TransferFailed) -> None:
+    def not_transferred(self, device: str, failed: worker.CopyFailed) -> None:
         log.warning("%s: %s of session %s failed: %s", device, failed.kind, failed.session, failed.reason)
         if failed.mismatch:
             self._stored.pop(failed.session, None)
@@ -246,7 +248,7 @@ class StateTransfers:
 
     def _transfer_ended(
         self,
-        answer: worker.TransferDone | worker.TransferFailed,
+        answer: worker.CopyDone | worker.CopyFailed,
         event: memory.TransferDone | memory.TransferFailed,
     ) -> None:
         self.report(event.device, answer.memory)

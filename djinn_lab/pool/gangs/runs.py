@@ -37,7 +37,7 @@ from djinn_lab.pool.gangs.state_machine import (
 from djinn_lab.protocol import worker
 from djinn_lab.srg.program import Program, encode_program
 
-Answer = worker.SegmentDone | worker.SegmentFailed | worker.SegmentCancelled | worker.SegmentPreempted
+Answer = worker.SegmentDone | worker.SegmentFailed | worker.SegmentCancelled | worker.RunPreempted
 
 log = logging.getLogger(__name__)
 
@@ -162,7 +162,7 @@ class GangRuns:
                 gang.done[part] = done = message if stops is None else stops.whole(message)
                 gang.executed[part] = len(done.node_end_s)
                 self._obey(gang, gang.machine.done(part))
-            case worker.SegmentPreempted():
+            case worker.RunPreempted():
                 gang.stops.setdefault(part, SegmentPreemptions()).add(message, self._now_s())
                 gang.executed[part] = message.executed
                 self._obey(gang, gang.machine.stopped(part))

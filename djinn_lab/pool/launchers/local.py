@@ -26,14 +26,14 @@ from djinn_lab.pool.devices.launcher import WorkerEvents, WorkerHealth
 from djinn_lab.pool.devices.plans import DevicePlan
 from djinn_lab.protocol.worker import (
     FRAME_BYTES_MAX,
-    CancelSegment,
+    Cancel,
+    CopyDone,
+    CopyFailed,
     CopyOrder,
-    PreemptSegment,
+    Preempt,
     RunOrder,
     Shutdown,
     ToWorker,
-    TransferDone,
-    TransferFailed,
     WorkerReady,
     decode_from_worker,
     encode,
@@ -108,10 +108,10 @@ class LocalLauncher:
         self._sweep()
 
     def cancel(self, device: str, job: str) -> None:
-        self._send(device, CancelSegment(job))
+        self._send(device, Cancel(job))
 
     def preempt(self, device: str, job: str, segment: int) -> None:
-        self._send(device, PreemptSegment(job, segment))
+        self._send(device, Preempt(job, segment))
 
     def health(self, device: str) -> WorkerHealth:
         worker = self._workers[device]
@@ -230,7 +230,7 @@ class LocalLauncher:
             message = decode_from_worker(frame)
             worker.ready = worker.ready or isinstance(message, WorkerReady)
             events.worker_said(worker.plan.device, message)
-            if isinstance(message, TransferDone | TransferFailed):
+            if isinstance(message, CopyDone | CopyFailed):
                 self._sweep()
 
         frames = Frames(on_frame)

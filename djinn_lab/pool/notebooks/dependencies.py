@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from djinn_lab.jobs import FINISHED, ExternalDependency, IllegalEvent
-from djinn_lab.jobs.batch import CellJobEnded, Notebook, Notebooks
+from djinn_lab.jobs.batch import BatchNotebook, CellJobEnded, Notebooks
 from djinn_lab.jobs.conditions import jobs_in, parse
 from djinn_lab.pool.bookkeeping.job_accounting import JobAccounting
 from djinn_lab.pool.database import history
@@ -53,7 +53,7 @@ class NotebookPrerequisites:
         return tuple(name for name in seen if self._core.get(name) is None)
 
 
-def as_prerequisite(notebook: Notebook, waits_for: tuple[str, ...] = ()) -> ExternalDependency:
+def as_prerequisite(notebook: BatchNotebook, waits_for: tuple[str, ...] = ()) -> ExternalDependency:
     return ExternalDependency(
         notebook.job, notebook.name, notebook.state, notebook.over, notebook.checkpoints, waits_for
     )

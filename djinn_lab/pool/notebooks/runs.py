@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from djinn_lab.jobs.batch import AttemptOutcome, Notebook
+from djinn_lab.jobs.batch import AttemptOutcome, BatchNotebook
 from djinn_lab.pool.notebooks import messages as files
 from djinn_lab.pool.notebooks.attempt_files import read_outcome_file
 from djinn_lab.pool.notebooks.messages import SESSION_FILE, AttemptEnded, FromRunner, KernelStarted, Task
@@ -122,7 +122,7 @@ def _kill(process: asyncio.subprocess.Process) -> None:
             process.kill()
 
 
-def kernel_environment(notebook: Notebook, url: str, token: str, directory: Path) -> dict[str, str]:
+def kernel_environment(notebook: BatchNotebook, url: str, token: str, directory: Path) -> dict[str, str]:
     """Make the kernel's environment: the pool's own, without its secrets, and with the notebook's terms for
     every cell. ``directory``: of the attempt."""
     kept = {
@@ -139,7 +139,7 @@ def kernel_environment(notebook: Notebook, url: str, token: str, directory: Path
     return kept
 
 
-def _cell_options(notebook: Notebook) -> Iterator[str]:
+def _cell_options(notebook: BatchNotebook) -> Iterator[str]:
     """List options as ``%djinn_config`` takes them."""
     yield from (f"--priority={notebook.priority}", "--progress-after=-1")
     if notebook.target is not None:

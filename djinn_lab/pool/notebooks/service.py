@@ -21,13 +21,13 @@ import sqlalchemy as sa
 from djinn_lab.jobs import IllegalEvent
 from djinn_lab.jobs.batch import (
     AttemptOutcome,
+    BatchNotebook,
     CancelAsked,
     CheckpointAnnounced,
     Command,
     DataPublished,
     Event,
     ForgetNotebook,
-    Notebook,
     NotebookAccepted,
     NotebookEnded,
     NotebookProgressed,
@@ -132,7 +132,7 @@ class NotebookService:
         self._spawn(self._committer.perform())
         self._spawn(self._watch_cells())
 
-    async def _begin(self, rows: Sequence[tuple[AcceptedSubmission, Notebook]]) -> None:
+    async def _begin(self, rows: Sequence[tuple[AcceptedSubmission, BatchNotebook]]) -> None:
         notebooks = [notebook for _, notebook in rows]
         ended = []
         for notebook in notebooks:
@@ -151,7 +151,7 @@ class NotebookService:
                 self._handle(DataPublished(self._now_s(), account, parse(text).name))
         self._timer.set(self.core.wake_at_s())
 
-    async def _outcome_of_dead_server(self, notebook: Notebook) -> NotebookEnded | None:
+    async def _outcome_of_dead_server(self, notebook: BatchNotebook) -> NotebookEnded | None:
         """Find how an attempt that ran under a dead server ended, if its runner got to its end."""
         directory = self._place(notebook.job, notebook.attempts)
         await wait_for_exit(directory)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import msgspec
 import sqlalchemy as sa
 
-from djinn_lab.jobs.batch import Notebook
+from djinn_lab.jobs.batch import BatchNotebook
 from djinn_lab.pool.database.tables import notebooks
 
 
@@ -24,7 +24,7 @@ class AcceptedSubmission(msgspec.Struct, frozen=True):
 
 
 def insert(
-    connection: sa.Connection, pool: str, accepted: AcceptedSubmission, new: Notebook, source: bytes
+    connection: sa.Connection, pool: str, accepted: AcceptedSubmission, new: BatchNotebook, source: bytes
 ) -> None:
     """Raises IntegrityError when the user has another with that key."""
     row = {**_columns(pool, new), "job": new.job, "user": new.user, "name": new.name, "source": source}
@@ -32,7 +32,7 @@ def insert(
     connection.execute(sa.insert(notebooks).values(row | {"submitted_at": new.submitted_at_s}))
 
 
-def update(connection: sa.Connection, pool: str, changed: Notebook, executed: bytes | None) -> None:
+def update(connection: sa.Connection, pool: str, changed: BatchNotebook, executed: bytes | None) -> None:
     """``executed`` None leaves what is stored."""
     values = _columns(pool, changed)
     if executed is not None:
@@ -44,12 +44,12 @@ def forget(connection: sa.Connection, jobs: Sequence[str]) -> None:
     connection.execute(sa.delete(notebooks).where(notebooks.c.job.in_(jobs)))
 
 
-def read_all(connection: sa.Connection) -> list[tuple[AcceptedSubmission, Notebook]]:
+def read_all(connection: sa.Connection) -> list[tuple[AcceptedSubmission, BatchNotebook]]:
     columns = [notebooks.c[name] for name in (*AcceptedSubmission.__struct_fields__, "notebook")]
     return [
         (
             AcceptedSubmission(row.job, row.user, row.key, row.folder, row.digest),
-            msgspec.json.decode(row.notebook, type=Notebook),
+            msgspec.json.decode(row.notebook, type=BatchNotebook),
         )
         for row in connection.execute(sa.select(*columns))
     ]
@@ -65,7 +65,7 @@ def read_executed(connection: sa.Connection, job: str) -> bytes | None:
     return found
 
 
-def _columns(pool: str, notebook: Notebook) -> dict[str, object]:
+def _columns(pool: str, notebook: BatchNotebook) -> dict[str, object]:
     return {
         "pool": pool,
         "state": notebook.state.value,

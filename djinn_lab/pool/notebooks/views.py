@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from djinn_lab.jobs.batch import Notebook, NotebookExplainer, Notebooks, RestartRules, parameters
+from djinn_lab.jobs.batch import BatchNotebook, NotebookExplainer, Notebooks, RestartRules, parameters
 from djinn_lab.pool.authentication import Role, User
 from djinn_lab.protocol.rest.notebooks import NotebookView
 
@@ -46,14 +46,14 @@ ADDED_LATER = ("after_count", "after_timeout_s", "parameters", "anyway", "target
 
 
 def notebook_views(
-    notebooks: Notebooks, chosen: Sequence[Notebook], now_s: float, user: User
+    notebooks: Notebooks, chosen: Sequence[BatchNotebook], now_s: float, user: User
 ) -> list[NotebookView]:
     """Show chosen notebooks as ``user`` may see them."""
     explainer = NotebookExplainer(notebooks, now_s, _clock_time)
     return [_view(one, explainer, user.name == one.user or user.role >= Role.ADMIN) for one in chosen]
 
 
-def _view(notebook: Notebook, explainer: NotebookExplainer, own: bool) -> NotebookView:
+def _view(notebook: BatchNotebook, explainer: NotebookExplainer, own: bool) -> NotebookView:
     attempts_max = notebook.restart.attempts_max
     return NotebookView(
         job=notebook.job,
@@ -88,7 +88,7 @@ def problem_of(document: bytes) -> str | None:
     """Why this is no notebook that a Python kernel can run, None when it is one. A full check of the format
     is left to the runner."""
     try:
-        found = msgspec.json.decode(document, type=_Document)
+        found = msgspec.json.decode(document, type=_NotebookDocument)
     except msgspec.DecodeError as error:
         return f"It is no notebook: {error}."
     if found.nbformat != 4:
@@ -116,7 +116,7 @@ def content_of(document: bytes, given: dict[str, object]) -> str:
     """Digest code and parameters: equal for the same content, whatever its name."""
     code = [
         "".join(cell.source)
-        for cell in msgspec.json.decode(document, type=_Document).cells
+        for cell in msgspec.json.decode(document, type=_NotebookDocument).cells
         if cell.cell_type == "code"
     ]
     return hashlib.sha256(msgspec.json.encode([code, given], order="sorted")).hexdigest()
@@ -155,7 +155,7 @@ class _Metadata(msgspec.Struct, frozen=True):
     kernelspec: _Spec = _Spec()
 
 
-class _Document(msgspec.Struct, frozen=True):
+class _NotebookDocument(msgspec.Struct, frozen=True):
     nbformat: int
     cells: list[_Cell] = []
     metadata: _Metadata = _Metadata()

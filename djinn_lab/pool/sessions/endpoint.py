@@ -19,7 +19,7 @@ from djinn_lab.pool.authentication import Authentication, Role, User
 from djinn_lab.pool.blobs.store import BlobStore, checked_digest, checked_name
 from djinn_lab.pool.execution.driver import Driver
 from djinn_lab.pool.sessions.pacing import SubmissionGate
-from djinn_lab.pool.sessions.registry import ClientLink, Session
+from djinn_lab.pool.sessions.registry import ClientLink, ClientSession
 from djinn_lab.protocol.runtime_file import host_id
 from djinn_lab.protocol.version import VERSION
 
@@ -79,7 +79,7 @@ class SessionEndpoint:
         try:
             await self._listen(websocket, session, link)
         except RefusedByPool as refusal:
-            link.send(protocol.Refused(refusal.kind, str(refusal)))
+            link.send(protocol.RequestRefused(refusal.kind, str(refusal)))
         finally:
             if session.link is link:
                 self._driver.detach(session)
@@ -87,7 +87,7 @@ class SessionEndpoint:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(sender, CLOSE_GRACE_S)
 
-    async def _open(self, websocket: WebSocket, user: User) -> tuple[Session, ClientLink]:
+    async def _open(self, websocket: WebSocket, user: User) -> tuple[ClientSession, ClientLink]:
         """Read the Hello and answer it."""
         try:
             data = await asyncio.wait_for(_receive(websocket), HELLO_TIMEOUT_S)
@@ -117,7 +117,7 @@ class SessionEndpoint:
         )
         return session, link
 
-    def _resume(self, hello: protocol.Hello, user: User, link: ClientLink) -> Session | None:
+    def _resume(self, hello: protocol.Hello, user: User, link: ClientLink) -> ClientSession | None:
         """Find the session that the client asks for, None when it no longer exists. A second connection
         replaces the first."""
         session = self._driver.registry.get(hello.session or "")
@@ -128,7 +128,7 @@ class SessionEndpoint:
         if session.link is not None:
             old = session.link
             self._driver.detach(session)
-            old.send(protocol.Refused("session", "The session was opened by another connection."))
+            old.send(protocol.RequestRefused("session", "The session was opened by another connection."))
             old.close()
         now_s = self._driver.core.clock.now_s()
         session.link = link
@@ -137,7 +137,7 @@ class SessionEndpoint:
         self._driver.handle(memory.SessionResumed(now_s, session.session))
         return session
 
-    async def _listen(self, websocket: WebSocket, session: Session, link: ClientLink) -> None:
+    async def _listen(self, websocket: WebSocket, session: ClientSession, link: ClientLink) -> None:
         """Handle messages until the connection ends or the session is taken over or closed."""
         while True:
             await link.wait_below_limit()  # what it sends meanwhile waits in the socket, too
@@ -167,7 +167,7 @@ class SessionEndpoint:
             except Refused as refusal:
                 raise RefusedByPool("message", refusal.message) from None
 
-    async def _handle(self, session: Session, link: ClientLink, message: object) -> None:
+    async def _handle(self, session: ClientSession, link: ClientLink, message: object) -> None:
         if not isinstance(message, protocol.SignalPhase):
             self._driver.signals.settle(session)
         match message:
@@ -196,7 +196,7 @@ class SessionEndpoint:
             case protocol.Hello():
                 raise Refused("A second Hello came on an open session.")
 
-    def _query(self, session: Session, digests: list[str]) -> list[str]:
+    def _query(self, session: ClientSession, digests: list[str]) -> list[str]:
         """List the absent blobs; the others are pinned until the next submit is in."""
         missing = []
         for digest in dict.fromkeys(digests):
@@ -207,7 +207,7 @@ class SessionEndpoint:
                 missing.append(digest)
         return missing
 
-    def _query_sketches(self, session: Session, sketches: list[str]) -> list[str]:
+    def _query_sketches(self, session: ClientSession, sketches: list[str]) -> list[str]:
         """List the absent sketches. Blobs with the others will be asked for by digest, so they get one
         now."""
         missing = []
@@ -220,7 +220,7 @@ class SessionEndpoint:
                 )
         return missing
 
-    def _adopt(self, session: Session, stored: protocol.BlobStored) -> None:
+    def _adopt(self, session: ClientSession, stored: protocol.BlobStored) -> None:
         """Verify a file that the client wrote, beside other messages."""
         name = checked_name(stored.digest)
         if not session.same_host:
@@ -242,7 +242,7 @@ class SessionEndpoint:
 
         session.verifying[name] = asyncio.get_running_loop().create_task(verify(), name=f"verify {name}")
 
-    def _cancel(self, session: Session, cancel: protocol.CancelJob) -> None:
+    def _cancel(self, session: ClientSession, cancel: protocol.CancelJob) -> None:
         """Cancel a job of this session; one that is over needs nothing."""
         job = self._driver.core.queue.job(cancel.job)
         if job is not None and job.session == session.session:
@@ -284,7 +284,7 @@ def _read_hello(data: bytes) -> protocol.Hello:
     return hello
 
 
-async def _settle_uploads(session: Session) -> None:
+async def _settle_uploads(session: ClientSession) -> None:
     """Wait until announced uploads are verified."""
     if session.verifying:
         verifying, session.verifying = session.verifying, {}
@@ -315,14 +315,14 @@ async def _send_all(websocket: WebSocket, link: ClientLink) -> None:
             return
         except sa.exc.SQLAlchemyError:
             break  # a client receives only what is in the database
-        if isinstance(message, protocol.Refused):
+        if isinstance(message, protocol.RequestRefused):
             break
     if websocket.application_state is WebSocketState.CONNECTED:
         with contextlib.suppress(RuntimeError, WebSocketDisconnect):
-            await websocket.close(CLOSE_REFUSED if isinstance(message, protocol.Refused) else 1000)
+            await websocket.close(CLOSE_REFUSED if isinstance(message, protocol.RequestRefused) else 1000)
 
 
 async def _refuse(websocket: WebSocket, refusal: RefusedByPool) -> None:
     with contextlib.suppress(RuntimeError, WebSocketDisconnect):
-        await websocket.send_bytes(protocol.encode(protocol.Refused(refusal.kind, str(refusal))))
+        await websocket.send_bytes(protocol.encode(protocol.RequestRefused(refusal.kind, str(refusal))))
         await websocket.close(CLOSE_REFUSED)

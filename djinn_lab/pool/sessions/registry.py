@@ -112,7 +112,7 @@ class ClientLink:
 
 
 @dataclass(slots=True)
-class Session:
+class ClientSession:
     """``account``: pays for its cells. ``pins``: blobs held for the next submit. ``verifying``: uploads under
     way, by name. ``rejected``: why an upload did not count. ``lost``: how the device with its values died,
     until it runs again. ``notebook``: the batch notebook whose kernel opened it, empty for none. ``pace``:
@@ -144,16 +144,16 @@ class SessionRegistry:
     """Keep all sessions of the pool by id."""
 
     def __init__(self) -> None:
-        self._sessions: dict[str, Session] = {}
+        self._sessions: dict[str, ClientSession] = {}
 
-    def __iter__(self) -> Iterator[Session]:
+    def __iter__(self) -> Iterator[ClientSession]:
         return iter(list(self._sessions.values()))
 
-    def get(self, session: str) -> Session | None:
+    def get(self, session: str) -> ClientSession | None:
         return self._sessions.get(session)
 
-    def add(self, user: User, name: str, same_host: bool, at_s: float, link: ClientLink) -> Session:
-        session = Session(
+    def add(self, user: User, name: str, same_host: bool, at_s: float, link: ClientLink) -> ClientSession:
+        session = ClientSession(
             uuid.uuid4().hex,
             user.name,
             user.account,

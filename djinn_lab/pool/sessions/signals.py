@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from djinn_lab import memory
-from djinn_lab.pool.sessions.registry import Session
+from djinn_lab.pool.sessions.registry import ClientSession
 from djinn_lab.protocol.messages import PhaseAnswered, SignalPhase
 
 Reply = Callable[[PhaseAnswered], None]
@@ -31,13 +31,13 @@ class SignalThrottle:
     answer."""
 
     def __init__(
-        self, now_s: Callable[[], float], handle: Callable[[Session, SignalPhase], memory.AnswerPhase]
+        self, now_s: Callable[[], float], handle: Callable[[ClientSession, SignalPhase], memory.AnswerPhase]
     ) -> None:
         self._now_s = now_s
         self._answer = handle
         self._waiting: dict[str, _Waiting] = {}
 
-    def put(self, session: Session, signal: SignalPhase, reply: Reply) -> None:
+    def put(self, session: ClientSession, signal: SignalPhase, reply: Reply) -> None:
         """``reply`` is called once, with the answer: in the order in which the signals came."""
         before = self._waiting.get(session.session)
         if before is not None:
@@ -51,21 +51,21 @@ class SignalThrottle:
         timer = asyncio.get_running_loop().call_later(wait_s, self.settle, session)
         self._waiting[session.session] = _Waiting(signal, reply, timer)
 
-    def settle(self, session: Session) -> None:
+    def settle(self, session: ClientSession) -> None:
         """Handle a session's last signal now, before its next message."""
         waiting = self._waiting.pop(session.session, None)
         if waiting is not None:
             waiting.timer.cancel()
             self._handle(session, waiting.signal, waiting.reply)
 
-    def close(self, session: Session) -> None:
+    def close(self, session: ClientSession) -> None:
         """Forget a session's last signal, as the session ends."""
         waiting = self._waiting.pop(session.session, None)
         if waiting is not None:
             waiting.timer.cancel()
             waiting.reply(CLOSED)
 
-    def _handle(self, session: Session, signal: SignalPhase, reply: Reply) -> None:
+    def _handle(self, session: ClientSession, signal: SignalPhase, reply: Reply) -> None:
         session.pace.charge(self._now_s())
         answer = self._answer(session, signal)
         reply(PhaseAnswered(answer.answer, answer.message))

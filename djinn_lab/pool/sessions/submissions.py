@@ -22,7 +22,7 @@ from djinn_lab.pool.execution.state_transfers import RELEASE_JOB
 from djinn_lab.pool.gangs.plans import BranchCache, GangDecision, decide_gang
 from djinn_lab.pool.sessions import answers
 from djinn_lab.pool.sessions.admission import INLINE_BYTES_MAX, InspectedProgram, PlanCache, inspect_program
-from djinn_lab.pool.sessions.registry import Session
+from djinn_lab.pool.sessions.registry import ClientSession
 from djinn_lab.protocol.messages import ErrorInfo, SubmitSegment
 from djinn_lab.protocol.notebooks import ID_PREFIX
 from djinn_lab.srg.program import decode_program
@@ -59,7 +59,7 @@ class SubmissionHandler:
         self.notebooks: BatchNotebooks | None = None
         self._branches = BranchCache()
 
-    async def submit(self, session: Session, submit: SubmitSegment) -> None:
+    async def submit(self, session: ClientSession, submit: SubmitSegment) -> None:
         """Admit a segment, or answer with the reason why not."""
         received_s = self._core.clock.now_s()
         if not _JOB.fullmatch(submit.job) or submit.job == RELEASE_JOB:
@@ -132,7 +132,7 @@ class SubmissionHandler:
 
     def _event(
         self,
-        session: Session,
+        session: ClientSession,
         submit: SubmitSegment,
         inspected: InspectedProgram,
         judgement: GangDecision,
@@ -170,7 +170,11 @@ class SubmissionHandler:
         )
 
     def _predicted_s(
-        self, session: Session, submit: SubmitSegment, inspected: InspectedProgram, judgement: GangDecision
+        self,
+        session: ClientSession,
+        submit: SubmitSegment,
+        inspected: InspectedProgram,
+        judgement: GangDecision,
     ) -> float | None:
         """Predict a segment's seconds by its last run, else by its graph."""
         known_s = self._accounting.predicted_s(session, submit, inspected.ops)
@@ -202,7 +206,7 @@ class SubmissionHandler:
 
     def _enqueue(
         self,
-        session: Session,
+        session: ClientSession,
         submit: SubmitSegment,
         event: jobs.SegmentSubmitted,
         flight: RunningSegment,
@@ -222,7 +226,7 @@ class SubmissionHandler:
             self._accounting.forecast(record, flight)
         self._accounting.keep_program(submit)
 
-    def _refuse(self, session: Session, submit: SubmitSegment, ops: int, error: ErrorInfo) -> None:
+    def _refuse(self, session: ClientSession, submit: SubmitSegment, ops: int, error: ErrorInfo) -> None:
         event = jobs.SegmentRefused(
             at_s=self._core.clock.now_s(),
             job=submit.job,
@@ -244,7 +248,7 @@ class SubmissionHandler:
 
     def _answer_refused(
         self,
-        session: Session,
+        session: ClientSession,
         submit: SubmitSegment,
         ops: int,
         error: ErrorInfo,
@@ -260,7 +264,7 @@ class SubmissionHandler:
         session.send(answers.failed(submit, error), self._accounting.durability.commit())
         return record
 
-    def unpin_query(self, session: Session) -> None:
+    def unpin_query(self, session: ClientSession) -> None:
         self._blobs.unpin(session.pins)
         session.pins.clear()
 

@@ -3,10 +3,10 @@
 from djinn_lab.simulator.memory.figures import RunFigures
 from djinn_lab.simulator.memory.parameters import DeviceParameters, load_parameters
 from djinn_lab.simulator.memory.run import Simulation, simulate
-from djinn_lab.simulator.memory.workload import Agents, Script, Turn, Workload
+from djinn_lab.simulator.memory.workload import AgentWorkload, Script, Turn, Workload
 
 __all__ = [
-    "Agents",
+    "AgentWorkload",
     "DeviceParameters",
     "RunFigures",
     "Script",

@@ -42,7 +42,7 @@ class Workload(msgspec.Struct, frozen=True):
     scripts: tuple[Script, ...]
 
 
-class Agents(msgspec.Struct, frozen=True, kw_only=True):
+class AgentWorkload(msgspec.Struct, frozen=True, kw_only=True):
     """Agents that think and call tools. ``shape``: ``open`` (Poisson arrivals at ``per_s``), ``closed``
     (``live`` at once, the next when one closes) or ``burst`` (all within ``within_s``). Sessions end with
     ``tokens`` tokens, ``first_share`` of them in the first turn; a gap is uniform in ``gap_s``, or

@@ -10,7 +10,7 @@ from random import Random
 import msgspec
 
 from djinn_lab.jobs.placement import FreeCapacity, Scoring
-from djinn_lab.jobs.request import WHOLE_DEVICE_MILLI, Demand, Node
+from djinn_lab.jobs.request import WHOLE_DEVICE_MILLI, ComputeNode, Demand
 
 
 class Filling(msgspec.Struct, frozen=True):
@@ -23,7 +23,7 @@ class Filling(msgspec.Struct, frozen=True):
 
 
 def fill(
-    demands: Sequence[Demand], nodes: Iterable[Node], scoring: Scoring, load: float, seed: int
+    demands: Sequence[Demand], nodes: Iterable[ComputeNode], scoring: Scoring, load: float, seed: int
 ) -> Filling:
     """Each demand once, shuffled, then drawn again, until ``load`` times the devices have been asked for."""
     if not any(demand.device_milli for demand in demands):

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from djinn_lab.jobs.decision import POLICIES, QueuePolicy
-from djinn_lab.jobs.request import Node
+from djinn_lab.jobs.request import ComputeNode
 from djinn_lab.simulator.queue.figures import AccountFigures, QueueFigures, accounts_of, figures_of
 from djinn_lab.simulator.queue.history import History
 from djinn_lab.simulator.queue.records import Records
@@ -16,7 +16,7 @@ from djinn_lab.simulator.queue.simulation import PoolSimulation
 from djinn_lab.simulator.queue.workload import Trace
 
 DEFAULT_SETTINGS = QueueSettings()
-Nodes = Iterable[Node] | Mapping[str, Iterable[Node]]
+Nodes = Iterable[ComputeNode] | Mapping[str, Iterable[ComputeNode]]
 
 
 class JobRow(msgspec.Struct, frozen=True, array_like=True):
@@ -95,7 +95,7 @@ def simulate_with_records(
     return QueueRun(figures, accounts_of(records), courses, _rows(records, settings.keep_jobs)), records
 
 
-def pools_of(trace: Trace, nodes: Nodes | None) -> dict[str, list[Node]]:
+def pools_of(trace: Trace, nodes: Nodes | None) -> dict[str, list[ComputeNode]]:
     """Nodes by pool. Raises ValueError when their number is not given."""
     chosen = trace.nodes if nodes is None else nodes
     if not isinstance(chosen, Mapping):

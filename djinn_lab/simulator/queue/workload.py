@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from djinn_lab.jobs.request import Demand, Node
+from djinn_lab.jobs.request import ComputeNode, Demand
 
 NORMAL = 2
 """The rank of a job whose trace names no priority."""
@@ -40,11 +40,11 @@ class Trace(msgspec.Struct, frozen=True):
 
     name: str
     jobs: Iterable[TraceJob]
-    nodes: Mapping[str, tuple[Node, ...]] = {}
+    nodes: Mapping[str, tuple[ComputeNode, ...]] = {}
     broken: tuple[BrokenLine, ...] = ()
     left_out: int = 0
 
 
-def equal_nodes(count: int, devices: int, prefix: str = "node") -> tuple[Node, ...]:
+def equal_nodes(count: int, devices: int, prefix: str = "node") -> tuple[ComputeNode, ...]:
     """Return ``count`` nodes with so many devices each."""
-    return tuple(Node(f"{prefix}{number:05}", devices=devices) for number in range(count))
+    return tuple(ComputeNode(f"{prefix}{number:05}", devices=devices) for number in range(count))

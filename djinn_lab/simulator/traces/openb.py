@@ -9,7 +9,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from djinn_lab.jobs.request import Demand, Node
+from djinn_lab.jobs.request import ComputeNode, Demand
 from djinn_lab.simulator.queue.workload import NORMAL, Trace, TraceJob
 from djinn_lab.simulator.traces.lines import Row, collect, positive, rows
 
@@ -23,11 +23,11 @@ def load_openb(pods: Path, nodes: Path) -> Trace:
     return Trace(trace.name, trace.jobs, {"": load_nodes(nodes, specs)}, trace.broken, trace.left_out)
 
 
-def load_nodes(path: Path, specs: Iterable[str] = ()) -> tuple[Node, ...]:
+def load_nodes(path: Path, specs: Iterable[str] = ()) -> tuple[ComputeNode, ...]:
     """``specs``: labels such as ``gpu=V100M16|V100M32``; nodes of any of these models get it."""
     wanted = {label: frozenset(label.removeprefix("gpu=").split("|")) for label in specs}
     return tuple(
-        Node(
+        ComputeNode(
             row["sn"],
             devices=int(row["gpu"]),
             cpu_milli=int(row["cpu_milli"]),

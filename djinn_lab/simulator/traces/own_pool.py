@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from djinn_lab.jobs import RANKS
-from djinn_lab.jobs.request import Demand, Node
+from djinn_lab.jobs.request import ComputeNode, Demand
 from djinn_lab.protocol.rest.jobs import JobUsage
 from djinn_lab.simulator.queue.workload import BrokenLine, Trace, TraceJob
 
@@ -31,4 +31,4 @@ def trace_of_pool(used: Iterable[JobUsage], devices: Iterable[str]) -> Trace:
         except KeyError as error:
             broken.append(BrokenLine(number, f"no priority is called {error}"))
     ordered = tuple(sorted(jobs, key=lambda job: job.submit_s))
-    return Trace("this pool", ordered, {"": tuple(Node(name) for name in devices)}, tuple(broken))
+    return Trace("this pool", ordered, {"": tuple(ComputeNode(name) for name in devices)}, tuple(broken))

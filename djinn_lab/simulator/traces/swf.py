@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-from djinn_lab.jobs.request import Demand, Node
+from djinn_lab.jobs.request import ComputeNode, Demand
 from djinn_lab.simulator.queue.workload import Trace, TraceJob
 from djinn_lab.simulator.traces.lines import LeftOut, collect, open_text
 
@@ -23,7 +23,7 @@ def load_swf(path: Path) -> Trace:
     trace = collect(path.name.split(".swf")[0], _lines(path), _job)
     procs = _machine(path) or max((job.demand.members for job in trace.jobs), default=1)
     return Trace(
-        trace.name, trace.jobs, {"": (Node("machine", devices=procs),)}, trace.broken, trace.left_out
+        trace.name, trace.jobs, {"": (ComputeNode("machine", devices=procs),)}, trace.broken, trace.left_out
     )
 
 

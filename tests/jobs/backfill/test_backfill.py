@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from djinn_lab.jobs.backfill import AvailabilityProfile, Ending, Slot
 from djinn_lab.jobs.placement import FreeCapacity
-from djinn_lab.jobs.request import Demand, Node, Where
+from djinn_lab.jobs.request import ComputeNode, Demand, Where
 
 
 class Wish(NamedTuple):
@@ -129,11 +129,11 @@ MIXED = st.one_of(
 
 
 def counted() -> FreeCapacity:
-    return FreeCapacity([Node("all", devices=8)])
+    return FreeCapacity([ComputeNode("all", devices=8)])
 
 
 def mixed() -> FreeCapacity:
-    return FreeCapacity([Node("a", devices=4, labels=frozenset({"x"})), Node("b", devices=4)])
+    return FreeCapacity([ComputeNode("a", devices=4, labels=frozenset({"x"})), ComputeNode("b", devices=4)])
 
 
 @settings(max_examples=150, deadline=None)
@@ -280,7 +280,7 @@ def test_backfill_does_not_count_on_jobs_past_their_estimate() -> None:
 
 
 def test_an_anchored_gang_is_promised_the_node_where_its_state_lies() -> None:
-    capacity = FreeCapacity(Node(name) for name in "abc")
+    capacity = FreeCapacity(ComputeNode(name) for name in "abc")
     capacity.take(gang(1), (("a", 1),))
     profile = AvailabilityProfile(capacity, [Ending(30.0, gang(1), (("a", 1),))], 0.0)
     wants = Demand(members=2, members_min=2, anchor="a")

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from djinn_lab.jobs import IllegalEvent
 from djinn_lab.jobs.batch import (
     AttemptOutcome,
+    BatchNotebook,
     CancelAsked,
     CellJobEnded,
     CheckpointAnnounced,
     Command,
     ForgetNotebook,
-    Notebook,
     NotebookAccepted,
     NotebookEnded,
     NotebookExplainer,
@@ -53,7 +53,7 @@ def fail(core: Notebooks, job: str, at_s: float) -> list[Command]:
     return end(core, job, at_s, AttemptOutcome.FAILED, "ValueError in cell 3 of 7: no luck")
 
 
-def found(core: Notebooks, job: str) -> Notebook:
+def found(core: Notebooks, job: str) -> BatchNotebook:
     notebook = core.get(job)
     assert notebook is not None
     return notebook
@@ -71,9 +71,9 @@ def why(core: Notebooks, job: str, now_s: float = 0.0) -> str:
     return NotebookExplainer(core, now_s, lambda at_s: f"{at_s:.0f} o'clock").sentence(job)
 
 
-def stored(core: Notebooks) -> tuple[Notebook, ...]:
+def stored(core: Notebooks) -> tuple[BatchNotebook, ...]:
     """Encode notebooks as the database keeps them, and decode them again."""
-    return tuple(msgspec.json.decode(msgspec.json.encode(one), type=Notebook) for one in core)
+    return tuple(msgspec.json.decode(msgspec.json.encode(one), type=BatchNotebook) for one in core)
 
 
 def test_slots_go_by_priority_then_in_turn_between_users_then_by_arrival() -> None:

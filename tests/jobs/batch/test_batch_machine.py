@@ -13,9 +13,9 @@ from djinn_lab.jobs import IllegalEvent, Priority
 from djinn_lab.jobs.batch import (
     TRANSITIONS,
     AttemptOutcome,
+    BatchNotebook,
     CancelAsked,
     Command,
-    Notebook,
     NotebookAccepted,
     NotebookEnded,
     NotebookExplainer,
@@ -42,7 +42,7 @@ class BatchMachine(RuleBasedStateMachine):
         super().__init__()
         self.core = Notebooks(SLOTS)
         self.now_s = 0.0
-        self.database: dict[str, Notebook] = {}
+        self.database: dict[str, BatchNotebook] = {}
         self.runners: dict[str, int] = {}
         self.starts: dict[str, int] = {}
         self.number = 0
@@ -142,7 +142,8 @@ class BatchMachine(RuleBasedStateMachine):
         ]
         self.runners.clear()
         found = [
-            msgspec.json.decode(msgspec.json.encode(one), type=Notebook) for one in self.database.values()
+            msgspec.json.decode(msgspec.json.encode(one), type=BatchNotebook)
+            for one in self.database.values()
         ]
         self.core = Notebooks(SLOTS)
         self.perform(self.core.handle(ServerStarted(self.now_s, tuple(found), tuple(ended))))

@@ -8,7 +8,7 @@ import pytest
 from djinn_lab.jobs import IllegalEvent
 from djinn_lab.jobs.batch import (
     AttemptOutcome,
-    Notebook,
+    BatchNotebook,
     NotebookAccepted,
     NotebookEnded,
     NotebookExplainer,
@@ -23,7 +23,7 @@ LARGE = ResourceUse(30.0, 3 * 2**30, "In [14]")
 
 def run(
     core: Notebooks, job: str, outcome: AttemptOutcome, use: ResourceUse, content: str = "same"
-) -> Notebook:
+) -> BatchNotebook:
     notebook = core.admit(Submission(0.0, job, "ann", job, content=content))
     core.handle(NotebookAccepted(0.0, notebook))
     core.handle(NotebookEnded(1.0, job, 1, outcome, use=use))
@@ -46,7 +46,7 @@ def test_seconds_are_those_of_runs_that_went_well_and_a_new_server_knows_them() 
     run(core, "nb1", AttemptOutcome.DONE, ResourceUse(10.0, 100, "In [1]"))
     run(core, "nb2", AttemptOutcome.FAILED, ResourceUse(1.0, 300, "In [2]"))
     run(core, "nb3", AttemptOutcome.DONE, ResourceUse(20.0, 200, "In [3]"))
-    stored = tuple(msgspec.json.decode(msgspec.json.encode(one), type=Notebook) for one in core)
+    stored = tuple(msgspec.json.decode(msgspec.json.encode(one), type=BatchNotebook) for one in core)
     later = Notebooks(slots=1)
     later.handle(ServerStarted(5.0, stored))
     for known in (core, later):

@@ -6,7 +6,7 @@ import pytest
 
 from djinn_lab.jobs.placement import Free, FreeCapacity, fragmentation
 from djinn_lab.jobs.placement.scores import Fragmentation
-from djinn_lab.jobs.request import Demand, Node
+from djinn_lab.jobs.request import ComputeNode, Demand
 
 HALF = Demand(device_milli=500, cpu_milli=1000, together="one_node")
 WHOLE = Demand(cpu_milli=4000, together="one_node")
@@ -35,7 +35,7 @@ def test_a_share_goes_where_it_leaves_the_most_for_the_usual_requests() -> None:
     """The fullest node would be ``tight``, but its remainder suits no usual request."""
     typical = [(Demand(device_milli=600, together="one_node"), 0.5), (HALF, 0.5)]
     capacity = FreeCapacity(
-        [Node("tight", devices=1, cpu_milli=64_000), Node("whole", devices=1, cpu_milli=64_000)]
+        [ComputeNode("tight", devices=1, cpu_milli=64_000), ComputeNode("whole", devices=1, cpu_milli=64_000)]
     )
     capacity.take(Demand(device_milli=400), (("tight", 1),))
     small = Demand(device_milli=300, together="one_node")
@@ -48,7 +48,7 @@ def test_a_share_goes_where_it_leaves_the_most_for_the_usual_requests() -> None:
 
 def test_work_without_devices_stays_away_from_free_ones() -> None:
     capacity = FreeCapacity(
-        [Node("idle", devices=1, cpu_milli=4_000), Node("busy", devices=1, cpu_milli=4_000)]
+        [ComputeNode("idle", devices=1, cpu_milli=4_000), ComputeNode("busy", devices=1, cpu_milli=4_000)]
     )
     capacity.take(Demand(cpu_milli=1000), (("busy", 1),))
     placed = capacity.place(HOST, fragmentation([(WHOLE, 1.0)]))

@@ -11,14 +11,14 @@ from msgspec.structs import replace
 from djinn_lab.jobs.placement import DEFAULT, SCORINGS, FreeCapacity, Placed
 from djinn_lab.jobs.placement.free import Free, members_fitting, taken
 from djinn_lab.jobs.placement.free import given as given_back
-from djinn_lab.jobs.request import Demand, Node, Where
+from djinn_lab.jobs.request import ComputeNode, Demand, Where
 
-EIGHT = [Node(f"node{number}", devices=8) for number in range(4)]
+EIGHT = [ComputeNode(f"node{number}", devices=8) for number in range(4)]
 
 
 def capacity_with_free(**free: int) -> FreeCapacity:
     """Return capacity of nodes with eight devices each, with so many free by node."""
-    capacity = FreeCapacity(Node(name, devices=8) for name in free)
+    capacity = FreeCapacity(ComputeNode(name, devices=8) for name in free)
     for name, devices in free.items():
         if devices < 8:
             capacity.take(Demand(members=8 - devices), ((name, 8 - devices),))
@@ -59,10 +59,16 @@ def test_an_elastic_gang_starts_with_as_many_as_fit() -> None:
 
 
 def test_nodes_are_chosen_by_name_label_taint_cordon_and_readiness() -> None:
-    labelled = Node("labelled", labels=frozenset({"gpu=h200"}))
-    tainted = Node("tainted", taints=frozenset({"research"}))
+    labelled = ComputeNode("labelled", labels=frozenset({"gpu=h200"}))
+    tainted = ComputeNode("tainted", taints=frozenset({"research"}))
     capacity = FreeCapacity(
-        [Node("plain"), labelled, tainted, Node("closed", cordoned=True), Node("gone", ready=False)]
+        [
+            ComputeNode("plain"),
+            labelled,
+            tainted,
+            ComputeNode("closed", cordoned=True),
+            ComputeNode("gone", ready=False),
+        ]
     )
     assert where(capacity.place(Demand())) in ((("plain", 1),), (("labelled", 1),))
     assert where(capacity.place(Demand(selector=frozenset({"gpu=h200"})))) == (("labelled", 1),)
@@ -98,7 +104,7 @@ def test_a_balancing_load_spreads_and_best_fit_packs() -> None:
 
 
 def test_shares_of_a_device_are_kept_on_as_few_devices_as_possible() -> None:
-    capacity = FreeCapacity([Node("a", devices=2)])
+    capacity = FreeCapacity([ComputeNode("a", devices=2)])
     half, third = Demand(device_milli=500), Demand(device_milli=300)
     for demand in (half, third, half):
         capacity.take(demand, (("a", 1),))
@@ -114,14 +120,14 @@ def test_shares_of_a_device_are_kept_on_as_few_devices_as_possible() -> None:
 def test_what_excludes_each_node_is_counted_once() -> None:
     capacity = FreeCapacity(
         [
-            Node("gone", devices=2, ready=False, cordoned=True),
-            Node("closed", devices=2, cordoned=True),
-            Node("unnamed", devices=2),
-            Node("unlabelled", devices=2),
-            Node("tainted", devices=2, labels=frozenset({"a"}), taints=frozenset({"t"})),
-            Node("small", devices=1, labels=frozenset({"a"})),
-            Node("busy", devices=2, labels=frozenset({"a"})),
-            Node("open", devices=3, labels=frozenset({"a"})),
+            ComputeNode("gone", devices=2, ready=False, cordoned=True),
+            ComputeNode("closed", devices=2, cordoned=True),
+            ComputeNode("unnamed", devices=2),
+            ComputeNode("unlabelled", devices=2),
+            ComputeNode("tainted", devices=2, labels=frozenset({"a"}), taints=frozenset({"t"})),
+            ComputeNode("small", devices=1, labels=frozenset({"a"})),
+            ComputeNode("busy", devices=2, labels=frozenset({"a"})),
+            ComputeNode("open", devices=3, labels=frozenset({"a"})),
         ]
     )
     capacity.take(Demand(members=2), (("busy", 2),))
@@ -156,9 +162,9 @@ def test_impossible_demand_names_its_constraint(
 ) -> None:
     capacity = FreeCapacity(
         [
-            Node("a", devices=8, cpu_milli=4000),
-            Node("b", devices=8, cordoned=True, ready=False),
-            Node("tainted", devices=8, taints=frozenset({"t"})),
+            ComputeNode("a", devices=8, cpu_milli=4000),
+            ComputeNode("b", devices=8, cordoned=True, ready=False),
+            ComputeNode("tainted", devices=8, taints=frozenset({"t"})),
         ]
     )
     capacity.take(Demand(members=8), (("a", 8),))
@@ -168,16 +174,16 @@ def test_impossible_demand_names_its_constraint(
 
 
 def test_a_pool_without_devices_has_none_to_give() -> None:
-    verdict = FreeCapacity([Node("host", devices=0, cpu_milli=1000)]).ever_fits(Demand())
+    verdict = FreeCapacity([ComputeNode("host", devices=0, cpu_milli=1000)]).ever_fits(Demand())
     assert (verdict.constraint, verdict.needed, verdict.available) == ("devices", 1, 0)
 
 
 def test_a_node_that_changes_keeps_what_it_holds() -> None:
-    capacity = FreeCapacity([Node("a", devices=4)])
+    capacity = FreeCapacity([ComputeNode("a", devices=4)])
     capacity.take(Demand(members=3), (("a", 3),))
-    capacity.set_node(Node("a", devices=8, labels=frozenset({"new"})))
+    capacity.set_node(ComputeNode("a", devices=8, labels=frozenset({"new"})))
     assert capacity.free("a") == Free(5)
-    capacity.set_node(Node("a", devices=2))
+    capacity.set_node(ComputeNode("a", devices=2))
     assert capacity.place(Demand()) is None
     capacity.give(Demand(members=3), (("a", 3),))
     assert capacity.free("a") == Free(2)
@@ -199,7 +205,7 @@ DEMANDS = st.builds(
     nodes=st.none() | st.frozensets(st.sampled_from("abcdef")),
 ).flatmap(lambda one: st.builds(replace, st.just(one), members_min=st.integers(1, one.members)))
 NODES = st.builds(
-    Node,
+    ComputeNode,
     node=st.just(""),
     devices=st.sampled_from([0, 1, 4, 8]),
     cpu_milli=st.sampled_from([0, 4000]),
@@ -219,7 +225,7 @@ class FreeCapacityMachine(RuleBasedStateMachine):
         self.marks: list[tuple[int, list[tuple[Demand, Where]]]] = []
 
     @initialize(nodes=st.lists(NODES, min_size=1, max_size=6))
-    def start(self, nodes: list[Node]) -> None:
+    def start(self, nodes: list[ComputeNode]) -> None:
         self.nodes = {name: replace(node, node=name) for name, node in zip("abcdef", nodes, strict=False)}
         self.capacity = FreeCapacity(self.nodes.values())
 
@@ -283,7 +289,7 @@ class FreeCapacityMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: not self.marks)
     @rule(node=NODES, name=st.sampled_from("abcdef"))
-    def change(self, node: Node, name: str) -> None:
+    def change(self, node: ComputeNode, name: str) -> None:
         if name in self.nodes and node.devices >= self.nodes[name].devices:
             self.nodes[name] = replace(self.nodes[name], labels=node.labels, cordoned=node.cordoned)
             self.capacity.set_node(self.nodes[name])
@@ -343,7 +349,7 @@ def test_equal_capacity_with_another_history_places_alike() -> None:
 
 
 def test_a_gang_has_a_member_where_what_cannot_be_moved_lies() -> None:
-    capacity = FreeCapacity(Node(name) for name in "abcd")
+    capacity = FreeCapacity(ComputeNode(name) for name in "abcd")
     anchored = Demand(members=3, members_min=2, anchor="c")
     assert where(capacity.place(anchored)) == (("c", 1), ("a", 1), ("b", 1))
     capacity.take(Demand(), (("a", 1),))

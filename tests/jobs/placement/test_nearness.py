@@ -12,21 +12,21 @@ from msgspec.structs import replace
 
 from djinn_lab.jobs.backfill.profile import AvailabilityProfile
 from djinn_lab.jobs.placement import SCORINGS, FreeCapacity
-from djinn_lab.jobs.request import Demand, Node
+from djinn_lab.jobs.request import ComputeNode, Demand
 
 MEMBERS_MAX = 6
 
 
-def device(number: int, numa: int | None, **more: float) -> Node:
+def device(number: int, numa: int | None, **more: float) -> ComputeNode:
     labels = {"kind=cuda"} if numa is None else {"kind=cuda", f"numa={numa}"}
-    return Node(f"cuda:{number}", labels=frozenset(labels), **more)  # type: ignore[arg-type]
+    return ComputeNode(f"cuda:{number}", labels=frozenset(labels), **more)  # type: ignore[arg-type]
 
 
-def pool(*numa: int | None) -> list[Node]:
+def pool(*numa: int | None) -> list[ComputeNode]:
     return [device(number, node) for number, node in enumerate(numa)]
 
 
-def capacity_of(nodes: list[Node], busy: frozenset[str] = frozenset()) -> FreeCapacity:
+def capacity_of(nodes: list[ComputeNode], busy: frozenset[str] = frozenset()) -> FreeCapacity:
     capacity = FreeCapacity(nodes)
     for name in sorted(busy):
         capacity.take(Demand(), ((name, 1),))

@@ -19,7 +19,7 @@ from djinn_lab.jobs.decision.state.held_devices import HeldDevices
 from djinn_lab.jobs.decision.state.running import RunningIndex
 from djinn_lab.jobs.decision.state.waiting import WaitingIndex
 from djinn_lab.jobs.placement import FreeCapacity, Placed, Scoring
-from djinn_lab.jobs.request import Demand, Holding, Node, Request, Where, members_in
+from djinn_lab.jobs.request import ComputeNode, Demand, Holding, Request, Where, members_in
 
 _Name = TypeVar("_Name", bound=Hashable)
 PLACEMENTS_CACHED_MAX = 1000
@@ -57,7 +57,7 @@ class ClusterState(msgspec.Struct, frozen=True):
     """Everything: for snapshots, their digests, and copies to try things on. ``preempted_for``: victims
     and their preemptors. ``promises``: starts that conservative backfilling has to keep."""
 
-    nodes: tuple[Node, ...] = ()
+    nodes: tuple[ComputeNode, ...] = ()
     waiting: tuple[Request, ...] = ()
     holdings: tuple[Holding, ...] = ()
     reserved: tuple[CapacityReservation, ...] = ()
@@ -71,9 +71,9 @@ class Cluster:
     ``decided_s``: when a plan was last carried out. ``sharing``: waiting requests for less than a whole
     device."""
 
-    def __init__(self, nodes: Iterable[Node] = ()) -> None:
+    def __init__(self, nodes: Iterable[ComputeNode] = ()) -> None:
         self.capacity = FreeCapacity()
-        self.nodes: dict[str, Node] = {}
+        self.nodes: dict[str, ComputeNode] = {}
         self.waiting: dict[str, Request] = {}
         self.holdings: dict[str, Holding] = {}
         self.on_node: dict[str, dict[str, Holding]] = {}
@@ -117,7 +117,7 @@ class Cluster:
 
     # -- nodes -----------------------------------------------------------------------------------------------
 
-    def set_node(self, node: Node) -> None:
+    def set_node(self, node: ComputeNode) -> None:
         """Add a node, or change a known one."""
         self.nodes[node.node] = node
         self.on_node.setdefault(node.node, {})
