@@ -138,7 +138,7 @@ async def _serve(options: PoolOptions, pool: str, directory: Path, launcher: Loc
         started_at=time.time(),
         standing_by=options.standby,
     )
-    running = RunningPool(options, launcher, store, front, server, serving, stopped)
+    running = ServingPool(options, launcher, store, front, server, serving, stopped)
     try:
         if await _until_leading(running, info):
             await _lead(running, msgspec.structs.replace(info, standing_by=False), directory)
@@ -153,7 +153,7 @@ async def _serve(options: PoolOptions, pool: str, directory: Path, launcher: Loc
 
 
 @dataclass(slots=True)
-class RunningPool:
+class ServingPool:
     """Hold the parts of the process."""
 
     options: PoolOptions
@@ -165,7 +165,7 @@ class RunningPool:
     stopped: asyncio.Event
 
 
-async def _until_leading(running: RunningPool, info: RuntimeInfo) -> bool:
+async def _until_leading(running: ServingPool, info: RuntimeInfo) -> bool:
     """Wait until this pool leads on its database; False when asked to stop before. Raises PoolError when the
     database cannot be used."""
     store, stopped = running.store, running.stopped
@@ -180,7 +180,7 @@ async def _until_leading(running: RunningPool, info: RuntimeInfo) -> bool:
     return store.leads.done()
 
 
-async def _lead(running: RunningPool, info: RuntimeInfo, directory: Path) -> None:
+async def _lead(running: ServingPool, info: RuntimeInfo, directory: Path) -> None:
     """Serve until asked to stop. Raises SQLAlchemyError when the database, and so the lead, is lost."""
     from djinn_lab.pool.api.app import create_app
     from djinn_lab.pool.assembly import assemble

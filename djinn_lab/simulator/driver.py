@@ -18,7 +18,7 @@ TICK_S = 0.25
 
 
 @dataclass(slots=True)
-class RunningSegment:
+class SimulatedRun:
     """``takes_s``: the whole segment; it began this time where it ends at ``ends_s``."""
 
     device: str
@@ -36,7 +36,7 @@ class SimulatedDriver(ABC):
         self.devices: dict[str, SimulatedDevice] = {}
         for name, hardware in devices.items():
             self.devices[name] = SimulatedDevice(name, hardware, self.clock, self.send, self.devices)
-        self.runs: dict[str, RunningSegment] = {}
+        self.runs: dict[str, SimulatedRun] = {}
         self._dead: set[str] = set()
         self._commands: engine.CommandQueue[engine.Command] = engine.CommandQueue(self.perform)
 
@@ -111,14 +111,14 @@ class SimulatedDriver(ABC):
         job, name = self._job(command.job), command.device
         takes_s = self.begin(job, self.devices[name])
         if takes_s is None:
-            self.runs[job.job] = RunningSegment(name, 0.0, self.now_s)
+            self.runs[job.job] = SimulatedRun(name, 0.0, self.now_s)
             self.clock.after(0.0, lambda: self._end(job.job, name, "failed", job.ops_done, "out of memory"))
             return
         ends_s = self.now_s + takes_s * (1 - job.ops_done / OPS)
-        running = self.runs[job.job] = RunningSegment(name, takes_s, ends_s)
+        running = self.runs[job.job] = SimulatedRun(name, takes_s, ends_s)
         self.clock.at(ends_s, lambda: self._finish(job.job, running))
 
-    def _finish(self, job: str, running: RunningSegment) -> None:
+    def _finish(self, job: str, running: SimulatedRun) -> None:
         if self.runs.get(job) is running:
             self._end(job, running.device, "done", OPS)
 
@@ -135,7 +135,7 @@ class SimulatedDriver(ABC):
             ops_done = min(OPS, max(OPS - math.ceil(left), known.ops_done))
             self.send(engine.SegmentStopped(self.now_s, job, known.segment, ops_done))
 
-    def _stop(self, job: str, device: str) -> RunningSegment | None:
+    def _stop(self, job: str, device: str) -> SimulatedRun | None:
         """None: it does not run there any more."""
         running = self.runs.get(job)
         if running is None or running.device != device:

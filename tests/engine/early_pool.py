@@ -7,7 +7,7 @@ from typing import Any
 
 from djinn_lab import engine, jobs, memory
 from djinn_lab.simulator.device import Moving, SimulatedDevice
-from djinn_lab.simulator.driver import OPS, RunningSegment
+from djinn_lab.simulator.driver import OPS, SimulatedRun
 from djinn_lab.simulator.pool import SimulatedCell, SimulatedPool
 
 FIRST_SHARE = 0.2
@@ -106,7 +106,7 @@ class EarlyPool(SimulatedPool):
             run is not None and run.device == device and self._restoring(self._job(job), self.devices[device])
         )
 
-    def _finish(self, job: str, running: RunningSegment) -> None:
+    def _finish(self, job: str, running: SimulatedRun) -> None:
         if self.runs.get(job) is running and self._waits(job, running.device):
             self.clock.after(LOOK_S, lambda: self._finish(job, running))
         else:

@@ -13,7 +13,7 @@ from djinn_lab.capture.shapes.signature import Signature
 from djinn_lab.errors import CaptureError
 
 
-class PlainTensors(Protocol):
+class PlainTensorTable(Protocol):
     """What a recorder knows about plain tensors, some of which have newer values on the pool (dirty)."""
 
     def must_write(self, tensor: torch.Tensor) -> bool: ...
@@ -31,7 +31,7 @@ class Placement:
     """``is_lazy``: whether the recorder's tensor has no data here."""
 
     def __init__(
-        self, plain: PlainTensors, segment: Segment, is_lazy: Callable[[torch.Tensor], bool]
+        self, plain: PlainTensorTable, segment: Segment, is_lazy: Callable[[torch.Tensor], bool]
     ) -> None:
         self._plain = plain
         self._segment = segment

@@ -30,7 +30,7 @@ NEVER_CHARGED_AGAIN_S = 1e15
 
 
 @dataclass(slots=True)
-class RunningJob:
+class StartedJob:
     """A job in the system. ``left_s``: of its run time, at full size. ``since_s``: when it began to compute
     this time, ``rate`` the part of full speed that it has. ``attempt`` distinguishes a stale end from the
     true one."""
@@ -75,7 +75,7 @@ class PoolSimulation:
         self._estimator = Estimator(settings.estimates)
         self._arrivals: Iterator[TraceJob] = iter(jobs)
         self._next: TraceJob | None = next(self._arrivals, None)
-        self._running: dict[str, RunningJob] = {}
+        self._running: dict[str, StartedJob] = {}
         self._due: list[tuple[float, int, int, Kind, str, int]] = []
         self._numbers = count()
         self._arrived = count()
@@ -140,10 +140,10 @@ class PoolSimulation:
         if not self.cluster.capacity.ever_fits(job.demand):
             self.unplaceable += 1
             return
-        running = self._running[job.job] = RunningJob(job, job.run_s, self._estimator.estimate_s(job))
+        running = self._running[job.job] = StartedJob(job, job.run_s, self._estimator.estimate_s(job))
         self._submit(running, running.estimate_s)
 
-    def _submit(self, running: RunningJob, estimate_s: float | None) -> None:
+    def _submit(self, running: StartedJob, estimate_s: float | None) -> None:
         job = running.job
         request = Request(
             job=job.job,
@@ -169,7 +169,7 @@ class PoolSimulation:
         self.cluster.update(replace(self.cluster.holdings[start.job], park_s=parking.out_s(members) + back_s))
         self._at(running.since_s + running.left_s / running.rate, "ended", start.job, running.attempt)
 
-    def _end(self, running: RunningJob) -> None:
+    def _end(self, running: StartedJob) -> None:
         job = running.job
         end(self.cluster, self.shares, job.job, self.now_s)
         assert running.first_s is not None
@@ -187,16 +187,16 @@ class PoolSimulation:
         members = members_in(self.cluster.holdings[name].where)
         self._at(self.now_s + self.settings.parking.out_s(members), "parked", name, running.attempt)
 
-    def _work_off(self, running: RunningJob) -> None:
+    def _work_off(self, running: StartedJob) -> None:
         done_s = max(0.0, self.now_s - running.since_s) * running.rate
         running.left_s = max(0.0, running.left_s - done_s)
 
-    def _parked(self, running: RunningJob) -> None:
+    def _parked(self, running: StartedJob) -> None:
         name = running.job.job
         running.parked = True
         park(self.cluster, self.shares, name, self.now_s, self._still_s(running))
 
-    def _still_s(self, running: RunningJob) -> float | None:
+    def _still_s(self, running: StartedJob) -> float | None:
         """Return the estimated run time still to come. Past its estimate, as long again as the job has
         run."""
         if running.estimate_s is None:
