@@ -120,7 +120,7 @@ def summarise(srg: SRG) -> str:
 
 
 def schedule(notebook: Notebook, words: list[str]) -> str:
-    """Return how the last cell was scheduled, and why."""
+    """Show how the last cell was scheduled, and why."""
     cell = last(notebook, words)
     planned = cell.schedule
     measured = cell.report.stages.get("run", 0.0)
@@ -134,7 +134,7 @@ def schedule(notebook: Notebook, words: list[str]) -> str:
 
 
 def report(notebook: Notebook, words: list[str]) -> Any:
-    """Return where the last cell's time went, and why it was sent when it was."""
+    """Show where the last cell's time went, and why it was sent when it was."""
     return str(last(notebook, words).report)
 
 
@@ -169,7 +169,7 @@ def the_session(notebook: Notebook, words: list[str]) -> Session:
 
 
 def memory(notebook: Notebook, words: list[str]) -> str:
-    """Return where this notebook's state is (device, host, disk), what other sessions hold, wake-ups."""
+    """Show where this notebook's state is (device, host, disk), what other sessions hold, wake-ups."""
     session = notebook.session
     return describe_memory(session.pool.memory(), session.welcome.session)
 

@@ -200,4 +200,4 @@ def test_a_signal_is_answered_and_its_words_complete(notebook: NotebookKernel) -
     assert "IO_WAIT" in notebook.complete("%djinn signal io")
     assert "--resume-in" in notebook.complete("%djinn signal IO_WAIT --r")
     assert "memory" in notebook.complete("%djinn mem")
-    assert "Where this notebook's state is" in notebook.run("%djinn?").pager
+    assert "Show where this notebook's state is" in notebook.run("%djinn?").pager

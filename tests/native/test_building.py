@@ -15,13 +15,13 @@ from djinn_lab.native.places import BUILT, places
 
 BUILD_PLAIN = """
 from pathlib import Path
-from djinn_lab.native.building import Builder, Wanted
+from djinn_lab.native.building import Builder, WantedBuild
 from djinn_lab.native.compiler import find_compiler
-from djinn_lab.native.extensions import Extension
+from djinn_lab.native.extensions import NativeExtension
 from djinn_lab.native.target import this_target
 root = Path({root!r})
-extension = Extension("plain", "djinn_test_plain", "plain", needs_torch=False)
-Builder(root, root / "built", this_target(), find_compiler()).build([Wanted(extension, "")], print)
+extension = NativeExtension("plain", "djinn_test_plain", "plain", needs_torch=False)
+Builder(root, root / "built", this_target(), find_compiler()).build([WantedBuild(extension, "")], print)
 """
 
 
