@@ -14,7 +14,7 @@ from djinn_lab.client.executor import CellJob, PoolExecutor
 from djinn_lab.client.report import CellReport
 from djinn_lab.errors import UserError
 from djinn_lab.jobs import Terms
-from djinn_lab.scheduler import DeviceProfile, ExecutionSchedule, Scheduler
+from djinn_lab.scheduler import SESSION_BOUND, DeviceProfile, ExecutionSchedule, Scheduler
 from djinn_lab.srg.graph import SRG
 from djinn_lab.srg.merging import merge_programs
 from djinn_lab.srg.program import EncodedProgram, Program
@@ -75,7 +75,9 @@ class Cell:
         """Return the schedule of :attr:`graph` on the device it ran on: order, predicted times, memory
         plan."""
         profiles = self._devices(self.report.device)
-        return Scheduler(devices=profiles).create_schedule(self.graph)
+        target = self.terms.target
+        bound_by = SESSION_BOUND if target is None else f"the cell asked for {target}"
+        return Scheduler(devices=profiles, bound_by=bound_by).create_schedule(self.graph)
 
     def rehearsed(self, programs: Sequence[Program]) -> None:
         """Note the programs that the cell would have sent, for :attr:`graph` and :attr:`schedule`."""

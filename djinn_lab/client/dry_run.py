@@ -16,7 +16,7 @@ from djinn_lab.client.session import Session
 from djinn_lab.errors import DeviceMemoryError
 from djinn_lab.jobs.resources import error_sentence
 from djinn_lab.protocol.rest.status import PoolStatus
-from djinn_lab.scheduler import ExecutionSchedule, Scheduler
+from djinn_lab.scheduler import SESSION_BOUND, ExecutionSchedule, Scheduler
 from djinn_lab.srg.graph import SRG
 from djinn_lab.units import format_bytes, format_seconds
 
@@ -68,9 +68,7 @@ class DryRun:
     def _planned(self, graph: SRG) -> Iterator[str]:
         status = self._session.pool.status()
         bound = self._session.device
-        if bound is not None:
-            yield f"Device {bound}: this session's values are there."
-        else:
+        if bound is None:
             yield "Device: not chosen yet; the pool takes the one with the fewest sessions and waiting jobs."
         profiles = [
             msgspec.structs.replace(profile, used_bytes=_held_by_others(status, profile.device, graph))
@@ -81,7 +79,8 @@ class DryRun:
                 line = f"{device.state}, {device.queue_length} jobs wait there"
                 yield f"Queue: {device.device} is {line}."
         try:
-            schedule = Scheduler(devices=profiles).create_schedule(graph)
+            scheduler = Scheduler(devices=profiles, bound_by="" if bound is None else SESSION_BOUND)
+            schedule = scheduler.create_schedule(graph)
         except DeviceMemoryError as error:
             yield f"It would be refused: {error}"
             return

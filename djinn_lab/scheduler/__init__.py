@@ -11,11 +11,12 @@ from djinn_lab.scheduler.memory_plan import MemoryPlan
 from djinn_lab.scheduler.parts import PlannedTransfer, ScheduledNode
 from djinn_lab.scheduler.profiles import SCHEDULER_PROFILES, SchedulerProfile
 from djinn_lab.scheduler.schedule import ExecutionSchedule
-from djinn_lab.scheduler.scheduler import Scheduler
+from djinn_lab.scheduler.scheduler import SESSION_BOUND, Scheduler
 from djinn_lab.scheduler.strategies import OptimizationStrategy
 
 __all__ = [
     "SCHEDULER_PROFILES",
+    "SESSION_BOUND",
     "CostEstimator",
     "DeviceProfile",
     "ExecutionSchedule",

@@ -19,10 +19,12 @@ def explain_schedule(
     others: Sequence[ExecutionSchedule],
     left_out: Sequence[DeviceProfile],
     changed_by: Sequence[str],
+    bound_by: str = "",
 ) -> tuple[str, ...]:
-    """``others``: placements that lost. ``left_out``: devices short of memory. ``changed_by``: strategies."""
+    """``others``: placements that lost. ``left_out``: devices short of memory. ``changed_by``: strategies.
+    ``bound_by``: why only one device was a candidate."""
     return (
-        _device(schedule, profile, others),
+        _device(schedule, profile, others, _only_candidate(left_out, bound_by)),
         *_devices_left_out(schedule, left_out),
         _order(srg, changed_by),
         _memory(srg, schedule, profile),
@@ -33,12 +35,22 @@ def explain_schedule(
     )
 
 
+def _only_candidate(left_out: Sequence[DeviceProfile], bound_by: str) -> str:
+    """Return why a schedule without rivals has none."""
+    if left_out:
+        return "the only candidate with enough memory"
+    return bound_by or "the only candidate"
+
+
 def _device(
-    schedule: ExecutionSchedule, profile: SchedulerProfile, others: Sequence[ExecutionSchedule]
+    schedule: ExecutionSchedule,
+    profile: SchedulerProfile,
+    others: Sequence[ExecutionSchedule],
+    only_candidate: str,
 ) -> str:
     name, predicted = schedule.device.device, format_seconds(schedule.predicted_s)
     if not others:
-        return f"Device {name}: the only candidate with enough memory, {predicted} predicted."
+        return f"Device {name}: {only_candidate}, {predicted} predicted."
     if profile.objective == "latency":
         rivals = ", ".join(f"{format_seconds(o.predicted_s)} on {o.device.device}" for o in others)
         return f"Device {name}: fastest with {predicted} predicted, against {rivals}."

@@ -26,11 +26,15 @@ from djinn_lab.scheduler.strategies import OptimizationStrategy
 from djinn_lab.srg.graph import SRG
 from djinn_lab.units import format_bytes
 
+SESSION_BOUND = "the session is bound to it"
+"""``bound_by`` of cells that ran: a cell runs where its session's values are."""
+
 
 class Scheduler:
     """``profile``: a name in :data:`SCHEDULER_PROFILES` or a profile of your own. ``devices``: the
     candidates; none means one unmeasured CPU device. ``strategies`` may change the order, one after the
-    other."""
+    other. ``bound_by``: why no other device is a candidate, such as :data:`SESSION_BOUND`, for the schedule's
+    reasons."""
 
     def __init__(
         self,
@@ -38,11 +42,13 @@ class Scheduler:
         devices: Sequence[DeviceProfile] | None = None,
         profile: str | SchedulerProfile = "basic_inference",
         strategies: Sequence[OptimizationStrategy] = (),
+        bound_by: str = "",
     ) -> None:
         self.cost_estimator = cost_estimator or GraphCostEstimator()
         self.devices = tuple(devices) if devices else (DeviceProfile.default("cpu"),)
         self.profile = SCHEDULER_PROFILES[profile] if isinstance(profile, str) else profile
         self.strategies = tuple(strategies)
+        self.bound_by = bound_by
 
     def create_schedule(self, srg: SRG) -> ExecutionSchedule:
         """Raises :class:`~djinn_lab.errors.DeviceMemoryError` when no device can hold the graph at its
@@ -63,7 +69,7 @@ class Scheduler:
         best = min(candidates, key=self._rank)
         others = [schedule for schedule in candidates if schedule is not best]
         left_out = [device for device in self.devices if device not in fitting]
-        decisions = explain_schedule(srg, best, self.profile, others, left_out, changed_by)
+        decisions = explain_schedule(srg, best, self.profile, others, left_out, changed_by, self.bound_by)
         return msgspec.structs.replace(best, decisions=decisions, groups=colocation_groups(srg))
 
     def _limit_bytes(self, device: DeviceProfile) -> int:

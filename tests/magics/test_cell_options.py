@@ -171,6 +171,7 @@ def test_explain_says_where_when_and_why(notebook: NotebookKernel) -> None:
     for expected in (
         "Placement: ",
         "Queue: priority NORMAL",
+        "the session is bound to it, ",
         "Schedule: Order: ",
         "at line 3, as a value was needed",
     ):
@@ -181,6 +182,7 @@ def test_a_cell_runs_on_its_target_or_says_what_there_is(notebook: NotebookKerne
     notebook.run("%%djinn -t cpu:0\nx = torch.ones(3) + 1")
     done = notebook.run("%%djinn -t cpu:1 --explain\ny = x + 0")
     assert "it asked for cpu:1" in done.text
+    assert "Device cpu:1: the cell asked for cpu:1, " in notebook.run("%djinn schedule").text
     assert "on cpu:1." in done.text
     assert notebook.run("%%djinn\nfloat(y.sum())").values == ["6.0"]
     refused = notebook.run("%%djinn --target gpu=h200\ny = torch.ones(3) + 1")

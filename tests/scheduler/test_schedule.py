@@ -12,6 +12,7 @@ from programs import HOLE, LAYER, Script
 from djinn_lab.errors import DeviceMemoryError
 from djinn_lab.scheduler import (
     SCHEDULER_PROFILES,
+    SESSION_BOUND,
     DeviceProfile,
     ExecutionSchedule,
     Scheduler,
@@ -148,6 +149,15 @@ def test_schedule_picks_the_fastest_device_and_explains_why() -> None:
     )
     assert any("peak 12.0 KiB at node 0 (aten.mm.default, line 3)" in line for line in explanation)
     assert "Transfers: 1 tensors (4.0 KiB) up, 1 tensors (4.0 KiB) down." in explanation
+
+
+def test_schedule_of_one_device_names_the_real_constraint() -> None:
+    graph = SRG.from_program(chain())
+    made = Scheduler(devices=[device("cpu:0")], bound_by=SESSION_BOUND).create_schedule(graph)
+    assert made.explain()[0].startswith("Device cpu:0: the session is bound to it, ")
+    assert schedule(chain(), device("cpu:0")).explain()[0].startswith("Device cpu:0: the only candidate, ")
+    made = schedule(chain(), device("cpu:0"), device("tiny", memory_bytes=100))
+    assert made.explain()[0].startswith("Device cpu:0: the only candidate with enough memory, ")
 
 
 def test_a_memory_objective_prefers_the_emptier_device() -> None:

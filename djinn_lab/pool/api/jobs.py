@@ -19,7 +19,7 @@ from djinn_lab.pool.database.history import StoredProgram
 from djinn_lab.protocol.devices import device_profile
 from djinn_lab.protocol.messages import DeviceInfo
 from djinn_lab.protocol.rest.jobs import JobDetail, JobEvent, JobView
-from djinn_lab.scheduler import Scheduler
+from djinn_lab.scheduler import SESSION_BOUND, Scheduler
 from djinn_lab.srg.export import to_json
 from djinn_lab.srg.graph import SRG
 from djinn_lab.srg.merging import merge_programs
@@ -200,7 +200,7 @@ def schedule_json(stored: StoredProgram, device: str | None, infos: Sequence[Dev
     """Encode the schedule on the device that ran it (else the first), with measured times, as JSON."""
     srg = SRG.from_program(program_of(stored))
     info = next((info for info in infos if info.device == device), infos[0])
-    schedule = Scheduler(devices=[device_profile(info)]).create_schedule(srg)
+    schedule = Scheduler(devices=[device_profile(info)], bound_by=SESSION_BOUND).create_schedule(srg)
     timings = _joined_timings(stored)
     if timings is not None:
         schedule = schedule.with_measured(*timings)
