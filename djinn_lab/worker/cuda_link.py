@@ -11,7 +11,6 @@ import blake3
 import torch
 
 from djinn_lab.worker.link import digest
-from djinn_lab.worker.sums import weighted_sums, weights_for
 
 PROBE_BYTES = 256 * 2**20
 
@@ -95,3 +94,27 @@ class CudaLink:
             torch.cuda.synchronize(self._device)
             best = max(best, PROBE_BYTES / (perf_counter() - started))
         return best
+
+
+WEIGHT_STEP = 0x3C6EF372FE94F82A
+"""Even, so that all weights are odd and no bit of a word goes unseen; far from any simple ratio, so that
+words which change places do not cancel out."""
+MIXING_SHIFT = 29
+
+
+def weights_for(words: int, device: torch.device) -> torch.Tensor:
+    """One per 8 bytes."""
+    return torch.arange(words, dtype=torch.int64, device=device) * WEIGHT_STEP + 1
+
+
+def weighted_sums(memory: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+    """Return two weighted wrap-around sums of contiguous uint8 memory: two int64 on the same device, taken at
+    the speed of its memory. ``weights``: at least one per 8 bytes begun."""
+    flat = memory.view(-1)
+    rest = -flat.numel() % 8
+    if rest or flat.storage_offset() % 8:
+        flat = torch.cat([flat, flat.new_zeros(rest)])
+    words = flat.view(torch.int64)
+    used = weights[: words.numel()]
+    mixed = words ^ (words >> MIXING_SHIFT)
+    return torch.stack([(words * used).sum(), ((mixed * used) >> MIXING_SHIFT).sum()])

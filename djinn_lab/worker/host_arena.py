@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+from bisect import bisect_left
 from pathlib import Path
 
 import torch
@@ -15,7 +16,6 @@ import torch
 from djinn_lab.errors import PoolError
 from djinn_lab.protocol.host_limit import largest_host_bytes
 from djinn_lab.units import format_bytes
-from djinn_lab.worker.extents import Extents
 
 PINNED_SLAB_BYTES = 8 * 2**30
 
@@ -96,3 +96,58 @@ def _pin(memory: torch.Tensor) -> bool:
             )
             return False
     return True
+
+
+ALIGNMENT_BYTES = 64
+
+
+class Extents:
+    """Free ranges of an arena of ``capacity_bytes``: first fit, neighbours joined. Not safe for threads."""
+
+    def __init__(self, capacity_bytes: int) -> None:
+        self.used_bytes = 0
+        self._starts: list[int] = [0] if capacity_bytes else []
+        self._sizes: list[int] = [capacity_bytes] if capacity_bytes else []
+
+    def take(self, nbytes: int) -> int | None:
+        """The offset of a range of ``nbytes``, None when no free range is as long."""
+        size = rounded(nbytes)
+        for place, free in enumerate(self._sizes):
+            if free >= size:
+                offset = self._starts[place]
+                if free == size:
+                    del self._starts[place], self._sizes[place]
+                else:
+                    self._starts[place] += size
+                    self._sizes[place] -= size
+                self.used_bytes += size
+                return offset
+        return None
+
+    def give_back(self, offset: int, nbytes: int) -> None:
+        size = rounded(nbytes)
+        self.used_bytes -= size
+        place = bisect_left(self._starts, offset)
+        joins_next = place < len(self._starts) and offset + size == self._starts[place]
+        joins_previous = place > 0 and self._starts[place - 1] + self._sizes[place - 1] == offset
+        if joins_previous:
+            self._sizes[place - 1] += size
+            if joins_next:
+                self._sizes[place - 1] += self._sizes[place]
+                del self._starts[place], self._sizes[place]
+        elif joins_next:
+            self._starts[place] = offset
+            self._sizes[place] += size
+        else:
+            self._starts.insert(place, offset)
+            self._sizes.insert(place, size)
+
+    @property
+    def free_ranges(self) -> list[tuple[int, int]]:
+        """Offset and bytes of each, in order."""
+        return list(zip(self._starts, self._sizes, strict=True))
+
+
+def rounded(nbytes: int) -> int:
+    """Return the bytes that ``nbytes`` take in an arena."""
+    return -(-nbytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES

@@ -12,17 +12,16 @@ import torch
 from djinn_lab.protocol.worker import Handed, Resume, encode
 from djinn_lab.srg.program import Program, Source, Template, TensorMeta, decode_program
 from djinn_lab.worker import parking
-from djinn_lab.worker.arriving import await_end
 from djinn_lab.worker.executor import find_executor
-from djinn_lab.worker.failures import describe
 from djinn_lab.worker.handing import hand_over, take_over
 from djinn_lab.worker.memory_account import MemoryAccount
 from djinn_lab.worker.numeric_settings import applied
-from djinn_lab.worker.outcome import Outcome, Stop, StopSignal
+from djinn_lab.worker.outcome import Outcome, Stop, StopSignal, describe
 from djinn_lab.worker.parked import ParkedLayout
 from djinn_lab.worker.preparation import Preparation, Preparations
 from djinn_lab.worker.program_run import ProgramRun
 from djinn_lab.worker.reading import read_program
+from djinn_lab.worker.restoring import await_end
 from djinn_lab.worker.templates import Call
 from djinn_lab.worker.tiers import Tiers
 from djinn_lab.worker.transfer import load_shared, load_source, store_result

@@ -13,8 +13,7 @@ from pathlib import Path
 
 import torch
 
-from djinn_lab.worker.extents import rounded
-from djinn_lab.worker.host_arena import HostArena
+from djinn_lab.worker.host_arena import HostArena, rounded
 
 
 @dataclass(eq=False)

@@ -12,12 +12,12 @@ import torch
 from djinn_lab.errors import ValueLost
 from djinn_lab.protocol.worker import Resume
 from djinn_lab.srg.program import NodeRecord, Program, Source, TensorMeta
-from djinn_lab.worker.arriving import await_end, await_values, await_whole
 from djinn_lab.worker.bridge import Bridge
 from djinn_lab.worker.executor import ExecutionPlan, NativeRun
 from djinn_lab.worker.memory_account import MemoryAccount
 from djinn_lab.worker.outcome import Outcome, Stop
 from djinn_lab.worker.preparation import Made, Preparation, products_of_node
+from djinn_lab.worker.restoring import await_end, await_values, await_whole
 from djinn_lab.worker.templates import Call
 from djinn_lab.worker.values import RestoreFailed, SessionValues
 

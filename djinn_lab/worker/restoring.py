@@ -3,13 +3,14 @@
 The session is on the device when every piece has been compared. Where a segment waits for it that is known
 to be worth it (:class:`~djinn_lab.worker.loading.WantedValues`), what its first op reads is copied first;
 then the session is *open*: its values are there, and those whose bytes are still being copied are marked
-so, and ops wait for them (:mod:`djinn_lab.worker.arriving`). What was parked is kept until the copy has
-ended. A copy that fails stops the segment and leaves the session as it was before.
+so, and ops wait for them (:func:`await_values`). A program ends only when the copy has (:func:`await_whole`),
+so that nothing is answered that a failed copy would undo. What was parked is kept until the copy has ended.
+A copy that fails stops the segment and leaves the session as it was before.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -21,10 +22,11 @@ from djinn_lab.worker.copied import Copied, SessionGone, TransferProblem
 from djinn_lab.worker.link import Link
 from djinn_lab.worker.loading import Loading, WantedValues
 from djinn_lab.worker.memory_account import MemoryAccount
+from djinn_lab.worker.outcome import Stop
 from djinn_lab.worker.parked import ParkedStorage
 from djinn_lab.worker.pieces import Piece
 from djinn_lab.worker.tiers import Tiers
-from djinn_lab.worker.values import SessionValues
+from djinn_lab.worker.values import RestoreFailed, SessionValues
 
 
 class Place(NamedTuple):
@@ -241,3 +243,46 @@ class Restores:
 
 def _ended(batch: Sequence[Place]) -> list[ParkedStorage]:
     return [place.ends for place in batch if place.ends is not None]
+
+
+LOOK_S = 0.05
+"""How often a run that waits looks whether it is to stop."""
+
+
+def await_values(
+    values: SessionValues, identifiers: Iterable[int | None], should_stop: Callable[[], Stop | None]
+) -> None:
+    """Return when the bytes of these are on the device, or the run is to stop. Raises RestoreFailed when they
+    will not come."""
+    changed = values.tiers.fences.changed
+    found = [values.storage_of.get(identifier) for identifier in identifiers]  # type: ignore[arg-type]
+    storages = [storage for storage in found if storage is not None]
+    with changed:
+        while any(storage.arriving for storage in storages):
+            loading = values.loading
+            if loading is None or loading.problem is not None:
+                raise RestoreFailed
+            if should_stop() is not None:
+                return
+            changed.wait(LOOK_S)
+
+
+def await_whole(values: SessionValues) -> bool:
+    """Return when all of the session is on the device and the pool knows; False as soon as the copy fails."""
+    changed = values.tiers.fences.changed
+    with changed:
+        loading = values.loading
+        if loading is None or loading.origin is None:
+            return True
+        while values.loading is loading and loading.problem is None:
+            changed.wait()
+        return loading.problem is None
+
+
+def await_end(values: SessionValues) -> None:
+    """Return when the session is parked again after its copy failed, and the pool knows. The run is over."""
+    changed = values.tiers.fences.changed
+    with changed:
+        loading = values.loading
+        while loading is not None and values.loading is loading:
+            changed.wait()

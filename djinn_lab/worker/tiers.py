@@ -2,13 +2,60 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from djinn_lab.worker.fences import Fences
 from djinn_lab.worker.host_arena import HostArena
 from djinn_lab.worker.pieces import PieceStore
 from djinn_lab.worker.shared_weights import SharedWeights
+from djinn_lab.worker.storages import Storage
+
+
+class Fences:
+    """Keep ops and copies apart that use the bytes of one storage.
+
+    Read after write: a copy begins to read no storage that an op is writing. Write after read: an op that
+    writes a storage, and an op that frees it, waits until the copy has done with the piece it is reading.
+    Both sides announce themselves before they look, so an op on a storage that no copy has ever seen takes
+    no lock.
+
+    ``lock`` guards everything that is stored, parked or counted for the tiers. It is never held while
+    bytes are copied. ``changed`` is notified when a read or a write ends."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.changed = threading.Condition(self.lock)
+
+    def begin_read(self, storage: Storage) -> bool:
+        """False when an op is writing it, another copy reads it, or it is gone."""
+        with self.lock:
+            storage.tracked = True
+            if storage.writing or storage.reading or not storage.alive:
+                return False
+            storage.reading = True
+            return True
+
+    def end_read(self, storage: Storage) -> None:
+        with self.lock:
+            storage.reading = False
+            self.changed.notify_all()
+
+    def wait_for_readers(self, storage: Storage) -> None:
+        """Called with the lock held, before a write or free."""
+        while storage.reading:
+            self.changed.wait()
+
+    def end_write(self, storage: Storage) -> None:
+        with self.lock:
+            storage.writing = False
+            self.changed.notify_all()
+
+    def wait_for_writer(self, storage: Storage) -> None:
+        """Until no op writes it, or a moment has passed: the waiting copy looks again at what it copies."""
+        with self.lock:
+            if storage.writing:
+                self.changed.wait(0.05)
 
 
 @dataclass(frozen=True)

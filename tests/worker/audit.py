@@ -7,7 +7,7 @@ from collections import Counter
 from worker_kit import Device
 
 from djinn_lab.worker.cuts import KvCut
-from djinn_lab.worker.extents import rounded
+from djinn_lab.worker.host_arena import rounded
 from djinn_lab.worker.pieces import Piece
 from djinn_lab.worker.storages import Chain, Storage
 from djinn_lab.worker.values import SessionValues

@@ -18,8 +18,8 @@ from replaced_kernels import Kernel
 from worker_kit import Device, done, failed
 
 from djinn_lab.protocol import worker as messages
-from djinn_lab.worker.fences import Fences
 from djinn_lab.worker.storages import Storage
+from djinn_lab.worker.tiers import Fences
 
 WAIT_S = 20.0
 

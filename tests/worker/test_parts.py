@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from djinn_lab.errors import DeviceMemoryError
 from djinn_lab.protocol.host_limit import USABLE_PART, largest_host_bytes
-from djinn_lab.worker.extents import Extents, rounded
+from djinn_lab.worker.cuda_link import weighted_sums, weights_for
+from djinn_lab.worker.host_arena import Extents, rounded
 from djinn_lab.worker.memory_account import MemoryAccount
-from djinn_lab.worker.sums import weighted_sums, weights_for
 
 GIB = 2**30
 

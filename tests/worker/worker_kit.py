@@ -18,7 +18,6 @@ from djinn_lab.protocol import worker as messages
 from djinn_lab.protocol.worker import CopyDone, CopyFailed, FetchedTensor
 from djinn_lab.srg.program import Program, encode_program
 from djinn_lab.worker.copying import Copies
-from djinn_lab.worker.fences import Fences
 from djinn_lab.worker.framing import receive_frame, send_frame
 from djinn_lab.worker.host_arena import HostArena
 from djinn_lab.worker.interpreter import Interpreter, Outcome, Stop
@@ -26,7 +25,7 @@ from djinn_lab.worker.link import CpuLink
 from djinn_lab.worker.pieces import PieceStore
 from djinn_lab.worker.process import memory_report
 from djinn_lab.worker.tier_service import Message, TierService
-from djinn_lab.worker.tiers import Tiers
+from djinn_lab.worker.tiers import Fences, Tiers
 
 MIB = 2**20
 Answer = CopyDone | CopyFailed
