@@ -12,7 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from djinn_lab.capture.recorders import capturing, make_recorder
 from djinn_lab.capture.sending.backend import Cut, RunResult
-from djinn_lab.capture.torch_functions.dispatch_mode import UnwrappedDispatchMode
+from djinn_lab.capture.torch_functions.hooks import UnwrappedDispatchMode
 from djinn_lab.srg.program import EncodedProgram
 
 

@@ -1,4 +1,5 @@
-"""One call's arguments, read once: the cache key, the input values, the scalars."""
+"""One call's arguments, read once: the cache key, the input values, the scalars, and tensors in nested
+containers."""
 
 from __future__ import annotations
 
@@ -96,3 +97,14 @@ def _scalar(number: Any) -> Scalar:
     if isinstance(number, complex):
         return ComplexNumber(number.real, number.imag)
     return number  # type: ignore[no-any-return]
+
+
+def map_tensors(convert: Callable[[torch.Tensor], Any], tree: Any) -> Any:
+    """Apply to every tensor in nested lists, tuples and dicts."""
+    if isinstance(tree, torch.Tensor):
+        return convert(tree)
+    if isinstance(tree, (list, tuple)):
+        return type(tree)(map_tensors(convert, item) for item in tree)
+    if isinstance(tree, dict):
+        return {key: map_tensors(convert, item) for key, item in tree.items()}
+    return tree

@@ -20,7 +20,7 @@ from djinn_lab.capture.recorders import Checkpoint, Recorder
 from djinn_lab.capture.sending.backend import Cut, RunResult
 from djinn_lab.capture.sending.segment import paused
 from djinn_lab.capture.shapes.signature import signature_of
-from djinn_lab.capture.torch_functions.dispatch_mode import UnwrappedDispatchMode
+from djinn_lab.capture.torch_functions.hooks import UnwrappedDispatchMode
 from djinn_lab.srg.program import EncodedProgram, Program
 
 NOT_COMPUTED = "this value was not computed: dry run (its cell ran under --dry-run)."

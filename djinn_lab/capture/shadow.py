@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from djinn_lab.capture.lazy import is_lazy, memory_of
 from djinn_lab.capture.sending.segment import paused
 from djinn_lab.capture.shapes.signature import Signature, signature_of
-from djinn_lab.capture.torch_functions.dispatch_mode import UnwrappedDispatchMode
+from djinn_lab.capture.torch_functions.hooks import UnwrappedDispatchMode
 
 if TYPE_CHECKING:
     from djinn_lab.capture.recorders import Recorder

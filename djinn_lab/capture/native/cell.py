@@ -17,11 +17,10 @@ import torch
 from torch.jit import _builtins
 
 from djinn_lab.capture.native.extension import native
-from djinn_lab.capture.torch_functions.cuda_answers import cuda_answers, is_pool
+from djinn_lab.capture.torch_functions.cuda_answers import ToPool, cuda_answers, is_pool
 from djinn_lab.capture.torch_functions.hooks import loader_on_host, optimizer_hooks
 from djinn_lab.capture.torch_functions.packed_sequences import pad
 from djinn_lab.capture.torch_functions.replaced import all_replaced, replaced
-from djinn_lab.capture.torch_functions.to_pool import ToPool
 
 if TYPE_CHECKING:
     from djinn_lab.capture.native.recorder import NativeRecorder

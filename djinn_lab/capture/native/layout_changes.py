@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from djinn_lab.capture.arguments import map_tensors
 from djinn_lab.capture.host.ops import tensors_in
 from djinn_lab.capture.native.extension import native
 from djinn_lab.capture.native.memory import all_of
 from djinn_lab.capture.refusals import refuse_resized_input
 from djinn_lab.capture.sending.segment import paused
 from djinn_lab.capture.shapes.inference import OpPlan
-from djinn_lab.capture.shapes.resized import changed_shape, meta_of_lazy, resized_layout
 from djinn_lab.capture.shapes.signature import Signature, signature_of
-from djinn_lab.capture.trees import map_tensors
+from djinn_lab.capture.shapes.stand_ins import changed_shape, meta_of_lazy, resized_layout
 from djinn_lab.capture.values import Layout, read_as
 from djinn_lab.errors import CaptureError
 

@@ -8,15 +8,15 @@ it run here, and its bytes are compared before each use on the pool.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import torch
 
 from djinn_lab.capture.host.exposure import Exposures
 from djinn_lab.capture.host.memory_bytes import bytes_of_storage
 from djinn_lab.capture.native.extension import native
-from djinn_lab.capture.sending.backend import INLINE_SOURCE_BYTES_MAX, Cut
+from djinn_lab.capture.sending.backend import INLINE_SOURCE_BYTES_MAX, Backend, Cut
 from djinn_lab.capture.sending.segment import Segment, paused
 from djinn_lab.capture.values import Layout, read_as
 from djinn_lab.errors import CaptureError, ValueLost
@@ -205,3 +205,53 @@ def _keep(value: Any, tensor: torch.Tensor) -> bool:
             tensor = torch.empty_strided(layout.shape, layout.stride, dtype=tensor.dtype).copy_(tensor)
     value.storage.host = native.resizable(tensor.untyped_storage())  # a mapped file would stay as it is
     return True
+
+
+class _Was(NamedTuple):
+    storage: Any
+    base_id: int | None
+    version: int
+    host: Any
+    lost: str | None
+
+
+class NativeCheckpoint:
+    """A :class:`~djinn_lab.capture.recorders.Checkpoint` of the native recorder."""
+
+    def __init__(self, core: Any, backend: Backend, end_cell: Callable[[], None]) -> None:
+        self._core = core
+        self._backend = backend
+        self._end_cell = end_cell
+        self._known = {storage.base_id for storage in core.storages()}
+        self._written: dict[int, _Was] = {}
+
+    def remember_write(self, tensor: torch.Tensor) -> None:
+        storage = native.storage_of(tensor)
+        if storage.serial in self._written:
+            return
+        host = storage.host if storage.host_is_current() else None
+        if host is not None and storage.exposure is not None:
+            host = host.clone()  # ops write these very bytes
+        self._written[storage.serial] = _Was(storage, storage.base_id, storage.version, host, storage.lost)
+
+    def restore(self, reason: str) -> None:
+        """The pool holds what it held. Other values come from the host's bytes, or do not exist."""
+        for was in self._written.values():
+            if was.storage.exposure is not None and was.host is not None:
+                was.storage.host.copy_(was.host)
+            else:
+                was.storage.restore_host(was.host, was.version)
+            was.storage.lost = was.lost
+        self._end_cell()
+        alive = set()
+        for storage in self._core.storages():
+            alive.add(storage.base_id)
+            if storage.base_id in self._known:
+                continue
+            if storage.host_is_current():
+                storage.forget_pool_copy()
+            else:
+                storage.lose(reason)
+        died = sorted(self._known - alive)
+        if died:
+            self._backend.release(died)

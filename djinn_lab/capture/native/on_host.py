@@ -13,12 +13,12 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 
+from djinn_lab.capture.arguments import map_tensors
 from djinn_lab.capture.host.ops import math_bits, restore_identity, tensors_in
 from djinn_lab.capture.native.extension import native
 from djinn_lab.capture.native.memory import HostMemory, host_view
 from djinn_lab.capture.refusals import refuse_resized_input
 from djinn_lab.capture.shapes.signature import signature_of
-from djinn_lab.capture.trees import map_tensors
 from djinn_lab.capture.values import Layout
 from djinn_lab.errors import CaptureError
 

@@ -26,10 +26,9 @@ from djinn_lab.capture.host.placement import Placement
 from djinn_lab.capture.host.turns import one_thread
 from djinn_lab.capture.native import on_host
 from djinn_lab.capture.native.cell import cell_surroundings
-from djinn_lab.capture.native.checkpoint import NativeCheckpoint
 from djinn_lab.capture.native.extension import native
 from djinn_lab.capture.native.layout_changes import LayoutChanges
-from djinn_lab.capture.native.memory import HostMemory
+from djinn_lab.capture.native.memory import HostMemory, NativeCheckpoint
 from djinn_lab.capture.native.nodes import NativeNodes
 from djinn_lab.capture.native.plain_tensors import PlainTensors
 from djinn_lab.capture.native.questions import RECORD, introduce

@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from djinn_lab.capture.native.extension import native
 from djinn_lab.capture.native.memory import all_of
 from djinn_lab.capture.sending.segment import paused
-from djinn_lab.capture.torch_functions.data_attribute import ask_when_data_is_set, set_data_of_torch
+from djinn_lab.capture.torch_functions.replaced import ask_when_data_is_set, set_data_of_torch
 
 _is_lazy: Callable[[object], bool] = native.is_lazy
 _COPIED_MEMORIES = object()

@@ -12,11 +12,11 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 
+from djinn_lab.capture.arguments import map_tensors
 from djinn_lab.capture.host.ops import math_bits, restore_identity
 from djinn_lab.capture.python.pool_copies import PoolCopies
 from djinn_lab.capture.python.tensor import LazyTensor, become
 from djinn_lab.capture.shapes.signature import Signature, signature_of
-from djinn_lab.capture.trees import map_tensors
 from djinn_lab.capture.values import LazyValue
 from djinn_lab.errors import CaptureError
 

@@ -11,16 +11,19 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.overrides import TorchFunctionMode
 
+from djinn_lab.capture.host.random_stream import settled_generator
 from djinn_lab.capture.python.composites import COMPOSITES, record_composite, record_whole
-from djinn_lab.capture.python.default_generator import settled_generator
+from djinn_lab.capture.python.identity import WHOLE_TENSOR_CALLS
 from djinn_lab.capture.python.tensor import LazyTensor, plain
-from djinn_lab.capture.python.whole_tensors import WHOLE_TENSOR_CALLS
 from djinn_lab.capture.sending.segment import paused
-from djinn_lab.capture.torch_functions.cuda_answers import cuda_answers, is_pool
-from djinn_lab.capture.torch_functions.dispatch_mode import UnwrappedDispatchMode
-from djinn_lab.capture.torch_functions.hooks import loader_on_host, module_hooks, optimizer_hooks
+from djinn_lab.capture.torch_functions.cuda_answers import ToPool, cuda_answers, is_pool
+from djinn_lab.capture.torch_functions.hooks import (
+    UnwrappedDispatchMode,
+    loader_on_host,
+    module_hooks,
+    optimizer_hooks,
+)
 from djinn_lab.capture.torch_functions.packed_sequences import pad
-from djinn_lab.capture.torch_functions.to_pool import ToPool
 
 if TYPE_CHECKING:
     from djinn_lab.capture.python.recorder import PythonRecorder

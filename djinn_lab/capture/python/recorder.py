@@ -34,13 +34,13 @@ from djinn_lab.capture.python.nodes import PythonNodes
 from djinn_lab.capture.python.pool_copies import PoolCopies
 from djinn_lab.capture.python.resizing import Resizing
 from djinn_lab.capture.python.tensor import LazyTensor, become, wrap
-from djinn_lab.capture.python.value_checkpoint import ValueTableCheckpoint
+from djinn_lab.capture.python.value_table import ValueTableCheckpoint
 from djinn_lab.capture.sending.backend import Backend, Cut
 from djinn_lab.capture.sending.segment import Segment, paused
 from djinn_lab.capture.shapes.inference import OpPlan, Output
 from djinn_lab.capture.shapes.signature import Signature, signature_of
-from djinn_lab.capture.torch_functions.data_attribute import ask_when_data_is_set, set_data_of_torch
 from djinn_lab.capture.torch_functions.packed_sequences import PACK, pack
+from djinn_lab.capture.torch_functions.replaced import ask_when_data_is_set, set_data_of_torch
 from djinn_lab.capture.values import Layout, LazyStorage, LazyValue
 from djinn_lab.errors import CaptureError
 

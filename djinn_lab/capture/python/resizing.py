@@ -11,12 +11,12 @@ from typing import Any
 
 import torch
 
+from djinn_lab.capture.arguments import map_tensors
 from djinn_lab.capture.python.host_tensors import HostTensors
 from djinn_lab.capture.python.tensor import LazyTensor, become
 from djinn_lab.capture.sending.segment import paused
-from djinn_lab.capture.shapes.resized import changed_shape, meta_of_lazy, resized_layout
 from djinn_lab.capture.shapes.signature import Signature, signature_of
-from djinn_lab.capture.trees import map_tensors
+from djinn_lab.capture.shapes.stand_ins import changed_shape, meta_of_lazy, resized_layout
 from djinn_lab.capture.values import Layout
 from djinn_lab.errors import CaptureError
 

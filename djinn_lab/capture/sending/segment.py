@@ -4,23 +4,57 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple, Protocol
 
 import torch
+from msgspec.structs import replace
 
 from djinn_lab.capture.host.forked import check_process
 from djinn_lab.capture.host.interrupts import held
+from djinn_lab.capture.host.memory_bytes import bytes_of, bytes_of_storage, travelling
 from djinn_lab.capture.host.random_stream import RandomStream
-from djinn_lab.capture.sending.backend import Backend, Cut, RunResult
-from djinn_lab.capture.sending.pace import STREAM_NODES_MAX, WHOLE_NODES_MAX, PartLength
-from djinn_lab.capture.sending.resending import with_bytes
-from djinn_lab.srg.program import EncodedProgram, TensorMeta
+from djinn_lab.capture.sending.backend import INLINE_SOURCE_BYTES_MAX, Backend, Cut, RunResult
+from djinn_lab.capture.values import Layout
+from djinn_lab.srg.program import EncodedProgram, Source, TensorMeta
 
+STREAM_NODES = 2048
+"""The first part, while nothing is known of the pool's speed; and the longest that is waited for."""
+STREAM_NODES_MIN = 128
+STREAM_NODES_MAX = 50_000
+"""With so many pending, the cell waits for a busy pool."""
+WHOLE_NODES_MAX = 200_000
+"""So much of a cell that is to be sent whole is gathered; a pool looks for branches in a little more."""
+PART_S = 0.05
+"""Seconds that the device should be busy with a part. Many times as long as it then waits for the next."""
+
+KEPT_RATIO = 3
+"""A length stays as it is while it is too long by less."""
 POOL_LOST = "this value was on a device or pool that went away"
 RESENDS_MAX = 8
 """So often is a program sent again with values that are gone: each time, another worker has died."""
+
+
+class PartLength:
+    """``nodes``: how many pending nodes are worth a message, from what the device took for those before; in
+    powers of two, and changed rarely, so that equal cells are mostly cut into equal parts, which need not be
+    sent again."""
+
+    def __init__(self, fixed: int | None) -> None:
+        self._fixed = fixed is not None
+        self.nodes = STREAM_NODES if fixed is None else fixed
+
+    def learn(self, executed: int, run_s: float) -> None:
+        """``executed`` nodes took the device ``run_s`` seconds."""
+        if self._fixed or executed < STREAM_NODES_MIN or run_s <= 0:
+            return
+        wanted = PART_S * executed / run_s
+        if self.nodes / KEPT_RATIO < wanted <= self.nodes:
+            return
+        self.nodes = STREAM_NODES_MIN
+        while self.nodes < min(wanted, STREAM_NODES):
+            self.nodes *= 2
 
 
 class AssembledPart(NamedTuple):
@@ -280,3 +314,39 @@ def paused() -> Iterator[None]:
     finally:
         for pause in reversed(entered):
             pause.__exit__(None, None, None)
+
+
+def with_bytes(
+    encoded: EncodedProgram,
+    memories: Mapping[int, torch.UntypedStorage | None],
+    stage: Callable[[memoryview], str],
+) -> EncodedProgram | None:
+    """The same program with the bytes of these sources, which lie at the beginning of the host's memory. None
+    where one has none. ``stage``: as :meth:`~djinn_lab.capture.sending.backend.Backend.stage`."""
+    if None in memories.values():
+        return None
+    program = encoded.program
+    released = set(program.release)
+
+    def brought(source: Source) -> Source:
+        memory = memories.get(source.value)
+        return source if memory is None else _brought(source, program.metas[source.meta], memory, stage)
+
+    kept = [value for value in memories if value not in released]
+    changed = replace(program, sources=[*map(brought, program.sources)], keep=[*kept, *program.keep])
+    return EncodedProgram.of(changed)
+
+
+def _brought(
+    source: Source, meta: TensorMeta, memory: torch.UntypedStorage, stage: Callable[[memoryview], str]
+) -> Source:
+    if meta.blob_bytes == meta.span_bytes:
+        data = bytes_of_storage(memory)[: meta.blob_bytes]
+    else:
+        layout = Layout.of_meta(meta)
+        tensor = torch.empty(0, dtype=layout.dtype).set_(memory, 0, layout.shape, layout.stride)
+        held = travelling(tensor, layout)
+        data = bytes_of(held, layout)
+    if data.nbytes <= INLINE_SOURCE_BYTES_MAX:
+        return replace(source, inline=bytes(data))
+    return replace(source, blob=stage(data))

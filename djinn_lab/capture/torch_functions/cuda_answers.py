@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import wraps
 from time import perf_counter
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
@@ -197,3 +197,19 @@ def cuda_answers(run_pending: Callable[[str], None]) -> Iterator[None]:
     answers = (*_WITHOUT_CUDA, *_STREAMS, (torch.cuda, "Event", event))
     with all_replaced((*_ALWAYS, *(() if torch.cuda.is_available() else answers))):
         yield
+
+
+class Adopts(Protocol):
+    def adopt_copy(self, tensor: torch.Tensor) -> torch.Tensor: ...
+
+
+class ToPool(torch.autograd.Function):
+    """A copy on the pool; the gradient flows back unchanged."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: torch.Tensor, recorder: Adopts) -> torch.Tensor:
+        return recorder.adopt_copy(tensor)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        return gradients[0], None

@@ -1,4 +1,5 @@
-"""Torch's own global hooks, used to know modules, optimizers and data loaders while a cell is captured."""
+"""Torch's own hooks: the global ones, used to know modules, optimizers and data loaders while a cell is
+captured, and the base of our dispatch modes."""
 
 from __future__ import annotations
 
@@ -14,6 +15,7 @@ from torch.optim.optimizer import (
     register_optimizer_step_post_hook,
     register_optimizer_step_pre_hook,
 )
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
@@ -140,3 +142,15 @@ def loader_on_host(recorder: Recorder) -> Iterator[None]:
     finally:
         _BaseDataLoaderIter.__next__ = next_batch  # type: ignore[method-assign]
         DataLoader.__iter__ = start  # type: ignore[method-assign]
+
+
+class UnwrappedDispatchMode(TorchDispatchMode):
+    """The base of our dispatch modes. Torch calls ``__torch_dispatch__`` as it is, and does not wrap it
+    against dynamo, which costs a microsecond an op and two frames in every traceback."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
