@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
+import msgspec
 import typer
 
 from djinn_lab.cli.options import AsJson
 from djinn_lab.cli.output import print_json, print_line, print_table
 from djinn_lab.config import default_profile, load_profile
+from djinn_lab.config.fields import MEMORY_BYTES_MIN
 from djinn_lab.errors import OptionError, PoolNotFound
 from djinn_lab.units import format_bytes, format_seconds, parse_bytes
 
@@ -65,29 +67,38 @@ def start(
 ) -> None:
     """Start a pool in the background, or find the one that runs. It serves all of this user's notebooks."""
     from djinn_lab.pool.launch import start_pool
+    from djinn_lab.pool.start_settings import describe_running, without_effect
     from djinn_lab.protocol.runtime_file import read_runtime
 
-    settings = (load_profile(profile) if profile else default_profile()).pool
+    settings = msgspec.structs.asdict((load_profile(profile) if profile else default_profile()).pool)
+    typed = {
+        "devices": devices,
+        "memory_bytes": None if memory is None else _memory("--memory", memory),
+        "threads": threads,
+        "host_bytes": None if host_memory is None else _bytes("--host-memory", host_memory),
+        "disk_bytes": None if disk is None else _bytes("--disk", disk),
+        "link_bytes_per_s": None if link_rate is None else _bytes("--link-rate", link_rate),
+        "memory_policy": memory_policy,
+        "queue_policy": queue_policy,
+        "notebook_slots": notebook_slots,
+        "notebooks_for": notebooks_for,
+        "database": database,
+        "standby": standby or None,
+        "port": port or None,
+    }
+    given = {name: value for name, value in typed.items() if value is not None}
     before = read_runtime()
-    info = start_pool(
-        devices=devices or settings.devices,
-        memory_bytes=settings.memory_bytes if memory is None else _bytes("--memory", memory),
-        threads=threads or settings.threads,
-        host_bytes=settings.host_bytes if host_memory is None else _bytes("--host-memory", host_memory),
-        disk_bytes=settings.disk_bytes if disk is None else _bytes("--disk", disk),
-        link_bytes_per_s=settings.link_bytes_per_s if link_rate is None else _bytes("--link-rate", link_rate),
-        memory_policy=memory_policy,
-        queue_policy=queue_policy,
-        notebook_slots=notebook_slots,
-        notebooks_for=notebooks_for,
-        database=database,
-        standby=standby,
-        port=port,
-        wait_s=wait_s,
-    )
+    info = start_pool(**{**settings, **given}, wait_s=wait_s)
     found = before is not None and before.pid == info.pid
     doing = "stands by" if info.standing_by else "already runs" if found else "is ready"
-    print_line(f"The pool {doing} at {info.url} (process {info.pid}).")
+    line = f"The pool {doing} at {info.url} (process {info.pid}): {describe_running(info)}."
+    missed = without_effect(info, {**settings, **given} if profile else given)
+    if missed:
+        raise OptionError(
+            f"{line} These options have no effect on it: {', '.join(missed)}.",
+            "To apply them, stop it first (its running cells are cancelled): djinn-lab pool stop",
+        )
+    print_line(line)
 
 
 def stop(
@@ -133,6 +144,19 @@ def _device_row(device: DeviceView) -> tuple[str, ...]:
         "not measured" if rate is None else f"{rate / 1e9:.0f} GFLOP/s",
         ", ".join((*device.labels, *(f"taint {taint}" for taint in device.taints))),
     )
+
+
+def _memory(option: str, text: str) -> int:
+    """Return a device's memory. Raises OptionError also for less than a profile may have, which is most often
+    a number without its unit."""
+    count = _bytes(option, text)
+    if count < MEMORY_BYTES_MIN:
+        raise OptionError(
+            f"{option} {text}: {format_bytes(count)} are too little for a device; the least is "
+            f"{format_bytes(MEMORY_BYTES_MIN)}.",
+            f"Write a size with its unit, such as {option} 10GB.",
+        )
+    return count
 
 
 def _bytes(option: str, text: str) -> int:

@@ -98,8 +98,8 @@ def start_pool(profile: Profile) -> RuntimeInfo:
         command += ["--host-memory", str(profile.pool.host_bytes)]
     command += ["--disk", str(profile.pool.disk_bytes), "--link-rate", str(profile.pool.link_bytes_per_s)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=START_TIMEOUT_S, check=False)
-    info = read_runtime()
-    if done.returncode != 0 or info is None:
+    info = read_runtime()  # perhaps another process's, started in the meantime with other options
+    if info is None:
         raise PoolNotFound(
             f"no pool was running and starting one failed:\n{(done.stderr or done.stdout).strip()}",
             "Try `djinn-lab doctor`.",

@@ -15,6 +15,7 @@ PRIORITIES = ("CRITICAL", "HIGH", "NORMAL", "LOW", "SCAVENGER")
 OBJECTIVES = ("latency", "memory")
 CPU_DEVICES_MAX = 64
 MEMORY_BYTES_MIN = 64 * 2**20
+"""Of a device: less holds no model worth a pool, and is most often a number whose unit was forgotten."""
 THREADS_MAX = 1024
 
 

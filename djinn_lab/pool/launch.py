@@ -58,6 +58,8 @@ def start_pool(
     standby: bool = False,
 ) -> RuntimeInfo:
     """Find the running pool, or start one and wait until it is ready, or stands by. It outlives the caller.
+    Options are checked in any case; a pool that runs keeps its own
+    (:func:`djinn_lab.pool.start_settings.without_effect`).
 
     ``devices``: ``"auto"``, ``"cuda"`` or ``"cpu:N"``. Sizes are per device; see
     :func:`djinn_lab.pool.devices.plans.plan_devices`. ``memory_policy``: a name in
@@ -67,25 +69,15 @@ def start_pool(
     file. ``standby``: wait while another pool leads on that database. Raises OptionError, or PoolError with
     the end of the server's log when it does not become ready within ``wait_s``."""
     deadline_s = time.monotonic() + wait_s
+    url = database or os.environ.get(DATABASE_VARIABLE)
+    environment = os.environ | ({DATABASE_VARIABLE: checked_url(url)} if url else {})
+    plan_devices(devices, memory_bytes, threads)
+    _check_policies(memory_policy, queue_policy, notebooks_for)
     with _start_lock(deadline_s):
         running = running_pool()
         if running is not None:
             return running
-        sizes = {"host_bytes": host_bytes, "link_bytes_per_s": link_bytes_per_s}
-        plan_devices(devices, memory_bytes, threads, disk_bytes=disk_bytes, **sizes)
-        if memory_policy is not None and memory_policy not in POLICIES:
-            raise OptionError(
-                f"{memory_policy!r} is no policy of session memory.", f"Use one of {', '.join(POLICIES)}."
-            )
-        if queue_policy is not None:
-            read_policy(queue_policy)
-        if notebooks_for is not None and notebooks_for not in OPEN_TO:
-            raise OptionError(
-                f"Notebooks are submitted by {' or '.join(OPEN_TO)}, not by {notebooks_for!r}.",
-                f"Use one of {', '.join(OPEN_TO)}.",
-            )
-        url = database or os.environ.get(DATABASE_VARIABLE)
-        environment = os.environ | ({DATABASE_VARIABLE: checked_url(url)} if url else {})
+        plan_devices(devices, memory_bytes, threads, host_bytes=host_bytes)  # is there so much host memory?
         arguments = {
             "--devices": devices,
             "--memory-bytes": memory_bytes,
@@ -104,6 +96,20 @@ def start_pool(
         options = [f"{name}={value}" for name, value in arguments.items() if value is not None]
         process = _spawn([*options, *(["--standby"] if standby else [])], environment)
         return _wait_until_ready(process, deadline_s, wait_s)
+
+
+def _check_policies(memory_policy: str | None, queue_policy: str | None, notebooks_for: str | None) -> None:
+    if memory_policy is not None and memory_policy not in POLICIES:
+        raise OptionError(
+            f"{memory_policy!r} is no policy of session memory.", f"Use one of {', '.join(POLICIES)}."
+        )
+    if queue_policy is not None:
+        read_policy(queue_policy)
+    if notebooks_for is not None and notebooks_for not in OPEN_TO:
+        raise OptionError(
+            f"Notebooks are submitted by {' or '.join(OPEN_TO)}, not by {notebooks_for!r}.",
+            f"Use one of {', '.join(OPEN_TO)}.",
+        )
 
 
 def running_pool() -> RuntimeInfo | None:

@@ -35,6 +35,7 @@ from djinn_lab.pool.blobs.store import BlobStore
 from djinn_lab.pool.database.engine import lost, unusable
 from djinn_lab.pool.devices.plans import DevicePlan
 from djinn_lab.pool.launchers.local import LocalLauncher
+from djinn_lab.pool.start_settings import settings_of
 from djinn_lab.protocol.messages import PROTOCOL_VERSION
 from djinn_lab.protocol.runtime_file import (
     RuntimeInfo,
@@ -137,6 +138,7 @@ async def _serve(options: PoolOptions, pool: str, directory: Path, launcher: Loc
         protocol_version=PROTOCOL_VERSION,
         started_at=time.time(),
         standing_by=options.standby,
+        settings=settings_of(options),
     )
     running = ServingPool(options, launcher, store, front, server, serving, stopped)
     try:

@@ -18,11 +18,13 @@ from djinn_lab.errors import PoolError
 
 DIRECTORY_VARIABLE = "DJINN_RUNTIME_DIR"
 FILE_NAME = "pool.json"
+Setting = str | int | bool
 
 
 class RuntimeInfo(msgspec.Struct, frozen=True):
     """Where a ready pool listens. ``started_at``: seconds since the epoch. ``standing_by``: it waits until
-    another pool on its database is gone."""
+    another pool on its database is gone. ``settings``: what it was started with
+    (:mod:`djinn_lab.pool.start_settings`)."""
 
     url: str
     token: str
@@ -33,6 +35,7 @@ class RuntimeInfo(msgspec.Struct, frozen=True):
     protocol_version: int
     started_at: float
     standing_by: bool = False
+    settings: dict[str, Setting] = {}
 
 
 def runtime_directory() -> Path:

@@ -62,6 +62,7 @@ def test_stopping_no_pool_is_an_error(capsys: pytest.CaptureFixture[str]) -> Non
     ("arguments", "reason"),
     [
         (("pool", "start", "--memory", "lots"), "'lots' is not a size"),
+        (("pool", "start", "--memory", "10"), "such as --memory 10GB"),
         (("pool", "start", "--devices", "tpu:3"), "'tpu:3' names no devices"),
         (("pool", "start", "--profile", "missing"), "No profile is called 'missing'"),
         (("profiles", "missing"), "No profile is called 'missing'"),

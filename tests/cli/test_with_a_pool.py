@@ -48,7 +48,7 @@ def test_start_look_list_doctor_and_stop(environment: dict[str, str]) -> None:
     )
     assert started.returncode == 0, started.stderr
     assert "The pool is ready at http://127.0.0.1:" in started.stdout
-    assert "already runs" in command(environment, "pool", "start").stdout
+    assert "256.0 MiB and 1 thread each" in command(environment, "pool", "start").stdout
 
     status = json.loads(command(environment, "pool", "status", "--json").stdout)
     assert [device["device"] for device in status["devices"]] == ["cpu:0"]
@@ -77,6 +77,27 @@ def test_start_look_list_doctor_and_stop(environment: dict[str, str]) -> None:
     assert (stopped.returncode, stopped.stdout) == (0, "The pool has stopped.\n")
     assert not (runtime / "pool.json").exists()
     assert command(environment, "pool", "status").returncode == 1
+
+
+def test_start_beside_a_pool_names_the_options_without_effect(environment: dict[str, str]) -> None:
+    same = ("--devices", "cpu:1", "--memory", "256MiB", "--threads", "1")
+    command(environment, "pool", "start", *same)
+    again = command(environment, "pool", "start", *same)
+    assert again.returncode == 0, again.stderr
+    assert "The pool already runs" in again.stdout
+
+    other = command(environment, "pool", "start", "--devices", "cpu:2", "--memory", "1GiB", "--threads", "1")
+    assert (other.returncode, other.stdout) == (1, "")
+    assert "already runs" in other.stderr
+    missed = "--devices cpu:2 (the pool has cpu:1), --memory 1.0 GiB (the pool has 256.0 MiB)"
+    assert f"These options have no effect on it: {missed}." in other.stderr
+    assert "stop it first" in other.stderr
+
+    for wrong, reason in (("--memory=10", "10 B are too little"), ("--devices=4", "'4' names no devices")):
+        refused = command(environment, "pool", "start", wrong)
+        assert (refused.returncode, refused.stdout) == (1, "")
+        assert reason in refused.stderr
+    command(environment, "pool", "stop")
 
 
 def test_dashboard_terminated_exits_cleanly_and_frees_its_port(environment: dict[str, str]) -> None:

@@ -94,7 +94,7 @@ def _computing(devices: str | None, memory_bytes: int | None, threads: int | Non
         return _plan_cpu(CPU_DEVICES_DEFAULT, memory_bytes, threads)
     match = re.fullmatch(r"cpu(?::(\d{1,3}))?", wanted)
     if not match or int(match[1] or 1) == 0:
-        raise OptionError(f"{wanted!r} names no devices.", "Write auto, cuda, or cpu:N for N CPU devices.")
+        raise OptionError(f"{wanted!r} names no devices.", "Write auto, cuda, or cpu:N, such as cpu:4.")
     return _plan_cpu(int(match[1] or 1), memory_bytes, threads)
 
 

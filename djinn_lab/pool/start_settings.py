@@ -1,0 +1,93 @@
+"""What a pool was started with, for a later start beside it: which of its options have no effect."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from djinn_lab.pool.database.engine import checked_url, shown
+from djinn_lab.pool.devices.plans import DevicePlan, plan_devices
+from djinn_lab.pool.policy_file import read_policy
+from djinn_lab.protocol.runtime_file import RuntimeInfo, Setting
+from djinn_lab.units import counted, format_bytes
+
+if TYPE_CHECKING:
+    from djinn_lab.pool.server import PoolOptions
+
+SIZES = {
+    "memory_bytes": "--memory",
+    "host_bytes": "--host-memory",
+    "disk_bytes": "--disk",
+    "link_bytes_per_s": "--link-rate",
+}
+"""Settings that are numbers of bytes, and the options that set them."""
+
+
+def settings_of(options: PoolOptions) -> dict[str, Setting]:
+    """Return the settings of a pool by the names of :func:`djinn_lab.pool.launch.start_pool`'s parameters.
+    Sizes are those of one device."""
+    first, policy = options.plans[0], options.queue_policy
+    return {
+        "devices": _devices(options.plans),
+        "memory_bytes": first.memory_bytes,
+        "threads": first.threads,
+        "host_bytes": first.host_bytes,
+        "disk_bytes": first.disk_bytes,
+        "link_bytes_per_s": first.link_bytes_per_s,
+        "memory_policy": options.memory_policy,
+        "queue_policy": policy if isinstance(policy, str) else policy.name,
+        "notebook_slots": options.notebook_slots,
+        "notebooks_for": options.notebooks_for,
+        "database": shown(options.database),
+        "standby": options.standby,
+    }
+
+
+def describe_running(info: RuntimeInfo) -> str:
+    """Return ``cpu:2, 2.0 GiB and 1 thread each``; nothing for a pool of an older version."""
+    have = info.settings
+    if not have:
+        return ""
+    each = f"{format_bytes(int(have['memory_bytes']))} and {counted(int(have['threads']), 'thread')} each"
+    return f"{have['devices']}, {each}"
+
+
+def without_effect(info: RuntimeInfo, given: Mapping[str, Setting | None]) -> list[str]:
+    """Describe each given option that the running pool was not started with, as it would be typed.
+
+    ``given``: checked values of :func:`djinn_lab.pool.launch.start_pool`'s parameters; None: not given."""
+    have = {**info.settings, "port": urlsplit(info.url).port or 0}
+    found = []
+    for name, value in given.items():
+        if value is None or _comparable(name, value) == have.get(name):
+            continue
+        typed = _option(name) if value is True else f"{_option(name)} {_text(name, value)}"
+        now = f" (the pool has {_text(name, have[name])})" if name in have and value is not True else ""
+        found.append(typed + now)
+    return found
+
+
+def _comparable(name: str, value: Setting) -> Setting:
+    """Return an option's value as :func:`settings_of` has it."""
+    match name:
+        case "devices":
+            return _devices(plan_devices(str(value), None, None))
+        case "queue_policy":
+            policy = read_policy(str(value))
+            return policy if isinstance(policy, str) else policy.name
+        case "database":
+            return shown(checked_url(str(value)))
+    return value
+
+
+def _devices(plans: Sequence[DevicePlan]) -> str:
+    return f"{plans[0].kind}:{len(plans)}"
+
+
+def _option(name: str) -> str:
+    return SIZES.get(name) or "--" + name.replace("_", "-")
+
+
+def _text(name: str, value: Setting) -> str:
+    return format_bytes(int(value)) if name in SIZES else str(value)
