@@ -1,8 +1,35 @@
-"""Events that queue, session memory and engine share, each with its own time in seconds."""
+"""Events and terms that queue, session memory and engine share; each event carries its time in seconds."""
 
 from __future__ import annotations
 
+from enum import StrEnum
+
 import msgspec
+
+
+class MemoryRelease(StrEnum):
+    """What frees the memory that a segment waits for."""
+
+    COPIES = "copies"
+    """Copies that are under way or come next."""
+    PREEMPTION = "preemption"
+    """Running cells hold enough; they may be preempted."""
+    CELLS = "cells"
+    """The end of running cells, and a preemption would not be enough."""
+    ADMISSION = "admission"
+    """The session holds nothing yet. It is admitted once cells end, or sessions grow less than predicted."""
+    CLOSE = "close"
+    """A session that closes, or frees values."""
+
+    @property
+    def stuck(self) -> bool:
+        """Whether nothing is under way that frees memory, and preemption would not."""
+        return self not in (MemoryRelease.COPIES, MemoryRelease.PREEMPTION)
+
+    @property
+    def of_other_sessions(self) -> bool:
+        """Whether the segment waits for sessions to leave, shrink or settle, and not for a device."""
+        return self in (MemoryRelease.ADMISSION, MemoryRelease.CLOSE)
 
 
 class DeviceAdded(msgspec.Struct, frozen=True, tag=True):

@@ -201,7 +201,7 @@ def _moved(memory: MemoryView) -> str:
 
 def _admission(memory: MemoryView) -> str:
     counts = memory.counters
-    waiting = sum(cell.admission for cell in memory.deferred)
+    waiting = sum(cell.release.of_other_sessions for cell in memory.deferred)
     lost = f"; {counts.values_lost:,} times values were lost" if counts.values_lost else ""
     sub = f"{counts.admission_waits:,} waited for other sessions to leave{lost}"
     return _tile(

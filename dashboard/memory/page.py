@@ -171,7 +171,7 @@ class MemoryPage:
         show_html(self._sessions_heading, heading("Sessions", words))
         self.deferred.empty = "No cell waits for memory"
         self.deferred.show(deferred_rows(memory))
-        waiting = sum(cell.admission for cell in memory.deferred)
+        waiting = sum(cell.release.of_other_sessions for cell in memory.deferred)
         text = (
             f"{len(memory.deferred)} wait, {waiting} of them for other sessions to leave."
             if memory.deferred

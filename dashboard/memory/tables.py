@@ -13,6 +13,7 @@ import msgspec
 
 from djinn_lab.client.session_memory import STATES, expected_wake
 from djinn_lab.dashboard.widgets.theme import MEMORY_COLOURS
+from djinn_lab.events import MemoryRelease
 from djinn_lab.memory.snapshot import DeferredSegment, MemoryChange
 from djinn_lab.protocol.rest.sessions import MemorySession, MemoryView
 from djinn_lab.units import format_bytes, format_seconds
@@ -116,6 +117,16 @@ def _is_shown(session: MemorySession, show: str) -> bool:
     return show != "parked" or session.state in ("host", "disk")
 
 
+_RELEASES = {
+    MemoryRelease.COPIES: ("copies", "#56B4E9"),
+    MemoryRelease.PREEMPTION: ("running cells", "#E69F00"),
+    MemoryRelease.CELLS: ("running cells", "#E69F00"),
+    MemoryRelease.ADMISSION: ("admission", "#D55E00"),
+    MemoryRelease.CLOSE: ("a session to close", "#D55E00"),
+}
+"""What a cell waits for, and its colour."""
+
+
 def deferred_rows(memory: MemoryView) -> list[dict[str, object]]:
     """List the cells that wait for memory, the longest wait first."""
     ordered = sorted(memory.deferred, key=lambda cell: cell.since_s)
@@ -123,7 +134,7 @@ def deferred_rows(memory: MemoryView) -> list[dict[str, object]]:
 
 
 def _deferred_row(cell: DeferredSegment, memory: MemoryView) -> dict[str, object]:
-    kind = ("other sessions to leave", "#D55E00") if cell.admission else ("its copy", "#56B4E9")
+    kind = _RELEASES[cell.release]
     waits_s = max(0.0, memory.now - cell.since_s)
     return {
         "id": cell.job,

@@ -259,7 +259,7 @@ class Engine:
             asked = self._asked.get(job.job)
             if asked is None or self._now_s - self._sent_s.get(job.session, -math.inf) < SENT_EVERY_S:
                 continue
-            better = others.has_capacity if job.memory_stuck else others.is_less_crowded
+            better = others.has_capacity if job.memory_release.stuck else others.is_less_crowded
             open_to_it = (
                 device
                 for device in devices
@@ -419,9 +419,7 @@ class Engine:
                         reason=command.reason,
                         wait_s=command.estimate_s,
                         queued=command.queued,
-                        preemptible=command.preemptible,
-                        stuck=command.stuck,
-                        closing=command.admission,
+                        release=command.release,
                         device=self._device(job),
                     )
                 )

@@ -7,6 +7,7 @@ from msgspec.structs import replace
 from djinn_lab import jobs, memory
 from djinn_lab.engine.commands import PartMemoryDeferred, PartMemoryGranted, PartMemoryRejected
 from djinn_lab.engine.events import SegmentArrived
+from djinn_lab.events import MemoryRelease
 
 
 def asks(job: jobs.Job) -> bool:
@@ -54,9 +55,7 @@ def with_verdict(segment: jobs.SegmentSubmitted, verdict: memory.Command) -> job
                 memory="deferred",
                 memory_reason=verdict.reason,
                 memory_wait_s=verdict.estimate_s,
-                memory_preemptible=verdict.preemptible,
-                memory_stuck=verdict.stuck,
-                memory_closing=verdict.admission,
+                memory_release=verdict.release,
             )
         case _:
             return segment
@@ -83,7 +82,8 @@ def of_part(
         case memory.GrantSegment():
             return PartMemoryGranted(command.job)
         case memory.DeferSegment():
-            return PartMemoryDeferred(command.job, command.reason, command.preemptible or command.admission)
+            blocked = command.release not in (MemoryRelease.COPIES, MemoryRelease.CELLS)
+            return PartMemoryDeferred(command.job, command.reason, blocked)
         case memory.RejectSegment():
             return PartMemoryRejected(command.job, command.message)
         case _:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from djinn_lab.events import MemoryRelease
 from djinn_lab.jobs.conditions import DependencyResults, DependencyState
 from djinn_lab.jobs.messages import MemoryNeed
 from djinn_lab.jobs.states import FINISHED, JobState
@@ -41,12 +42,7 @@ class Job(msgspec.Struct, frozen=True):
     memory: MemoryNeed = "free"
     memory_reason: str = ""
     memory_wait_s: float | None = None
-    memory_preemptible: bool = False
-    """Waiting for memory, and preemption of running cells would free enough."""
-    memory_stuck: bool = False
-    """Waiting for memory, and nothing is under way that frees any."""
-    memory_closing: bool = False
-    """Waiting for memory until sessions close."""
+    memory_release: MemoryRelease = MemoryRelease.COPIES
     terms: Terms = NO_TERMS
     deadline_at_s: float | None = None
     waits_for: tuple[str, ...] = ()

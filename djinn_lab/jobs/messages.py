@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from djinn_lab.events import ClockTicked, DeviceAdded, SessionClosed, SessionDetached
+from djinn_lab.events import ClockTicked, DeviceAdded, MemoryRelease, SessionClosed, SessionDetached
 from djinn_lab.jobs.decision.rules.policy import QueuePolicy
 from djinn_lab.jobs.fairness import Limits, ShareState
 from djinn_lab.jobs.terms import NO_TERMS, Terms
@@ -63,9 +63,7 @@ class SegmentSubmitted(msgspec.Struct, frozen=True, tag=True):
     memory: MemoryNeed = "free"
     memory_reason: str = ""
     memory_wait_s: float | None = None
-    memory_preemptible: bool = False
-    memory_stuck: bool = False
-    memory_closing: bool = False
+    memory_release: MemoryRelease = MemoryRelease.COPIES
     account: str = ""
     terms: Terms = NO_TERMS
     move_s: float | None = None
@@ -93,19 +91,15 @@ class SegmentRefused(msgspec.Struct, frozen=True, tag=True):
 
 class MemoryDeferred(msgspec.Struct, frozen=True, tag=True):
     """The job's segment waits for its session's state, or for a memory grant, on its device; sent again
-    when the reason changes. ``queued``: only until its turn is near. ``preemptible``: preemption of running
-    cells would free enough. ``stuck``: nothing is under way that frees memory, so no capacity is
-    reserved for the job meanwhile. ``closing``: until sessions close. ``device``: as in
-    :class:`MemoryGranted`."""
+    when the reason changes. ``queued``: only until its turn is near. ``device``: as in
+    :class:`MemoryGranted`. No capacity is reserved for a job whose ``release`` is stuck."""
 
     at_s: float
     job: str
     reason: str
     wait_s: float | None = None
     queued: bool = False
-    preemptible: bool = False
-    stuck: bool = False
-    closing: bool = False
+    release: MemoryRelease = MemoryRelease.COPIES
     device: str | None = None
 
 

@@ -10,7 +10,14 @@ from typing import Literal
 
 import msgspec
 
-from djinn_lab.events import ClockTicked, DeviceAdded, SessionClosed, SessionDetached, WorkerDied
+from djinn_lab.events import (
+    ClockTicked,
+    DeviceAdded,
+    MemoryRelease,
+    SessionClosed,
+    SessionDetached,
+    WorkerDied,
+)
 
 TransferKind = Literal["store", "evict", "restore", "demote", "forget"]
 """``store``: device to host, what has no valid host copy yet. ``evict``: drop the device's copy of a
@@ -235,20 +242,15 @@ class GrantSegment(msgspec.Struct, frozen=True, tag=True):
 
 class DeferSegment(msgspec.Struct, frozen=True, tag=True):
     """The segment waits; ``reason`` is one sentence with numbers, for its user. Sent again when that
-    changes. ``estimate_s``: of the wait, None when unknown. ``admission``: it waits for other sessions to
-    leave, not for a copy. ``queued``: its state is there, and capacity is reserved only near the front
-    of the device's queue. ``preemptible``: preemption of running cells would free enough.
-    ``stuck``: nothing is under way that frees capacity, and a preemption would not: it waits for cells to
-    end or sessions to close."""
+    changes. ``estimate_s``: of the wait, None when unknown. ``queued``: its state is there, and
+    capacity is reserved only near the front of the device's queue."""
 
     job: str
     segment: int
     reason: str
     estimate_s: float | None = None
-    admission: bool = False
+    release: MemoryRelease = MemoryRelease.COPIES
     queued: bool = False
-    preemptible: bool = False
-    stuck: bool = False
 
 
 class StoreSession(msgspec.Struct, frozen=True, tag=True):

@@ -6,6 +6,7 @@ from typing import Literal
 
 import msgspec
 
+from djinn_lab.events import MemoryRelease
 from djinn_lab.memory.states import Connection, Phase
 
 Tier = Literal["none", "device", "host", "disk"]
@@ -67,8 +68,7 @@ class SessionAccount(msgspec.Struct, frozen=True):
 
 
 class DeferredSegment(msgspec.Struct, frozen=True):
-    """A cell that waits for memory. ``since_s``: on the pool's clock. ``admission``: it waits for other
-    sessions to leave, not for a copy."""
+    """A cell that waits for memory. ``since_s``: on the pool's clock."""
 
     job: str
     session: str
@@ -76,7 +76,7 @@ class DeferredSegment(msgspec.Struct, frozen=True):
     since_s: float
     reason: str
     estimate_s: float | None = None
-    admission: bool = False
+    release: MemoryRelease = MemoryRelease.COPIES
 
 
 class WakeUps(msgspec.Struct, frozen=True):

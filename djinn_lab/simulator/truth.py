@@ -162,11 +162,16 @@ class _Moment:
     def _unless_short(self) -> bool | None:
         return None if self._gone or self._pool.now_s - self._now_s < LATER_S else True
 
-    def _stopped_before_start(self, running: frozenset[str]) -> bool | None:
+    def _freed(self) -> bool | None:
+        """A cell stopped or a session was closed before it started."""
+        found = self._closed_before_start(), self._stopped(frozenset(self._pool.history))
+        return True if True in found else None if None in found else False
+
+    def _stopped(self, jobs: frozenset[str]) -> bool | None:
         """One of them stopped before it started."""
         start = self._start()
         until_s = self._pool.now_s if start is None else start.from_s
-        for other in running:
+        for other in jobs:
             ends = (run.until_s for run in self._pool.history[other] if run.until_s is not None)
             if any(self._now_s <= end_s <= until_s for end_s in ends):
                 return True
@@ -177,12 +182,10 @@ class _Moment:
     def of_memory(self, reason: str) -> Iterator[Claim]:
         running = frozenset(self._pool.runs)
         claims: list[tuple[str, str, Check]] = [
-            ("waits for a session to close", "waits for one to close", self._closed_before_start),
-            (
-                "waits for cells with a grant",
-                "with a memory grant",
-                lambda: self._stopped_before_start(running),
-            ),
+            ("waits for a session to close", "one to close", self._closed_before_start),
+            ("waits for named cells", "waits for jobs? .* to end", lambda: self._stopped(running)),
+            ("waits for running cells", "waits for running cells to end", lambda: self._stopped(running)),
+            ("waits for any cell or close", "a cell to end or a session to close", self._freed),
             ("its state is on its way", "are being restored", lambda: self._starts_within(MOMENT_S)),
             ("others are moved out", "are being evicted", lambda: self._starts_within(MOMENT_S)),
             ("others wait before it", "others wait before it", lambda: self._others_first()),

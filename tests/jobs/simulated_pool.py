@@ -10,6 +10,7 @@ from collections import Counter, deque
 from collections.abc import Callable
 from itertools import count
 
+from djinn_lab.events import MemoryRelease
 from djinn_lab.jobs import (
     CancelSegment,
     ChargeAccount,
@@ -180,9 +181,8 @@ class SimulatedPool:
             return
         known = self.queue.job(job)
         if known is not None and _asks(known) and self.asked.get(job) == number:
-            deferred = MemoryDeferred(
-                self.now_s, job, "Wait.", 1.0, kind == "queued", preemptible=kind == "memory"
-            )
+            release = MemoryRelease.PREEMPTION if kind == "memory" else MemoryRelease.COPIES
+            deferred = MemoryDeferred(self.now_s, job, "Wait.", 1.0, kind == "queued", release)
             assert self.handle(deferred)
             self.at(self.random.choice((0.1, 1.0, 5.0)), grant)
 

@@ -55,6 +55,24 @@ def test_explain_next_job_names_the_holder_and_its_expected_end() -> None:
     assert pool.first_start_s["mine"] == 100.0
 
 
+def test_explain_job_that_memory_defers_gives_that_reason_alone() -> None:
+    pool = busy_pool()
+    pool.arrive(request("mine", 9, seconds=90, account="bob", at_s=10))
+    pool.run(until_s=10)
+    found = explain(pool.cluster, pool.shares, pool.policy, pool.now_s, "mine")
+    said = sentence(found, with_start=False, memory="it needs 2 MiB; others wait before it")
+    assert said == "It needs 2 MiB; others wait before it."
+
+
+def test_explain_names_a_holder_past_its_predicted_end() -> None:
+    pool = DrivenPool(device_nodes(1), OURS)
+    pool.arrive(request("holder", 0, seconds=1.0), runs_s=100.0)
+    pool.arrive(request("mine", 9, seconds=50.0, account="bob", rank=3))
+    pool.run(until_s=0)
+    found = explain(pool.cluster, pool.shares, pool.policy, 1.5, "mine")
+    assert "gpu:0 is held by holder of ann (runs longer than predicted)" in sentence(found)
+
+
 def test_behind_others_counts_them_by_account() -> None:
     pool = busy_pool()
     for number in range(3):

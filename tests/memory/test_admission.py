@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from djinn_lab.events import ClockTicked, MemoryRelease, SessionDetached
 from djinn_lab.memory import (
     CellEnded,
     Command,
@@ -98,3 +99,51 @@ def test_only_session_is_admitted_whatever_was_learnt() -> None:
     pool.teach(5, 20 * MIB, 800 * MIB)
     pool.open("new")
     assert isinstance(pool.place("new", 100 * MIB, 100 * MIB), GrantSegment)
+
+
+def deferred(pool: Teachers, name: str, nbytes: int) -> DeferSegment:
+    pool.open(name, "cy")
+    answer = pool.place(name, nbytes, nbytes)
+    assert isinstance(answer, DeferSegment)
+    return answer
+
+
+def test_new_session_beside_running_cells_waits_for_their_end_not_for_a_close() -> None:
+    pool = Teachers()
+    pool.open("other", "bob")
+    pool.cell("other", 300 * MIB)
+    assert isinstance(pool.place("other", 500 * MIB, 0), GrantSegment)
+    answer = deferred(pool, "new", 200 * MIB)
+    assert answer.release is MemoryRelease.ADMISSION
+    assert answer.reason == (
+        "memory is full: 1 session holds 300.0 MiB, and running cells 500.0 MiB more, of 921.6 MiB on cpu:0,"
+        " and this one is expected to need 200.0 MiB; it waits for running cells to end"
+    )
+    pool.report("other")
+    after = pool.feed(CellEnded(1.0, "other"))
+    assert any(isinstance(command, GrantSegment) and command.job == "new" for command in after)
+
+
+def test_new_session_beside_growing_ones_waits_until_they_close_or_stay_smaller() -> None:
+    pool = Teachers()
+    pool.teach(5, 20 * MIB, 320 * MIB, "ann")
+    for name in ("one", "two"):
+        pool.open(name, "ann")
+        pool.cell(name, 20 * MIB)
+    answer = deferred(pool, "new", 300 * MIB)
+    assert answer.release is MemoryRelease.ADMISSION
+    assert "2 sessions are expected to grow to 640.0 MiB of" in answer.reason
+    assert answer.reason.endswith("it waits for one to close or to stay smaller")
+
+
+def test_new_session_beside_full_ones_waits_for_a_close() -> None:
+    pool = Teachers()
+    pool.open("other", "bob")
+    pool.cell("other", 800 * MIB)
+    answer = deferred(pool, "new", 200 * MIB)
+    assert answer.release is MemoryRelease.CLOSE
+    assert answer.reason.endswith("it waits for one to close or to free values")
+    pool.feed(SessionDetached(1.0, "other"))
+    pool.feed(ClockTicked(2.0))
+    (behind,) = pool.accounts.snapshot().deferred
+    assert behind.reason.endswith("one has no client, and `djinn-lab close other` drops its values")

@@ -6,6 +6,7 @@ import msgspec
 import pytest
 from fake_engine import FakeEngine, Held
 
+from djinn_lab.events import MemoryRelease
 from djinn_lab.memory import (
     POLICIES,
     CellEnded,
@@ -209,7 +210,7 @@ def test_admission_waits() -> None:
     pool.settle()
     pool.open("c", 1000)
     (held,) = pool.accounts.snapshot().deferred
-    assert held.admission
+    assert held.release is MemoryRelease.CLOSE
     assert "memory is full" in held.reason
     assert pool.counters.admission_waits == 1
     pool.say(SessionClosed(pool.now_s, "a"))

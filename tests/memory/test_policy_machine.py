@@ -318,7 +318,9 @@ class PolicyMachine(RuleBasedStateMachine):
                 continue
             reasons = [other.reason for other in held if other.device == one.device]
             first = [r for r in reasons if "tried again" in r or "just finished" in r]
-            assert one.admission or one.reason in first or ("before it" in one.reason and first), one
+            assert (
+                one.release.of_other_sessions or one.reason in first or ("before it" in one.reason and first)
+            ), one
 
     def feed(self, event: Event) -> list[Command]:
         commands = self.accounts.handle(event)

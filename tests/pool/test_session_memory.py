@@ -265,7 +265,7 @@ def test_past_device_and_host_a_new_session_waits_and_says_why(tmp_path: Path) -
         job = pool.wait_for_job(session=late.welcome.session, state="RESTORING")
         assert "full" in job.reason
         (waiting,) = pool.rest.memory().deferred
-        assert waiting.admission
+        assert waiting.release.of_other_sessions
         assert torch.equal(opened[0].fetch(held[0]), state_of(0))
         assert not done
         opened[1].close()
@@ -376,7 +376,7 @@ def test_cell_on_full_tiers_is_deferred_with_a_reason_and_memory_rests(
                 break
         assert cell.is_alive(), "all cells were granted memory"
         (deferred,) = pool.rest.memory().deferred
-        assert "sessions fill the device and the tiers below; it waits for one to close" in deferred.reason
+        assert "sessions fill the device and the tiers below; it waits for a cell to end" in deferred.reason
         opened[number - 1].close()
         cell.join(30)
         assert not cell.is_alive()

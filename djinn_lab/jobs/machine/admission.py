@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from djinn_lab.events import IllegalEvent
+from djinn_lab.events import IllegalEvent, MemoryRelease
 from djinn_lab.jobs import targets
 from djinn_lab.jobs.conditions import DependencyState, jobs_in
 from djinn_lab.jobs.job import Job
@@ -43,9 +43,7 @@ def submit(tables: QueueTables, event: SegmentSubmitted) -> None:
             memory=event.memory,
             memory_reason=event.memory_reason,
             memory_wait_s=event.memory_wait_s,
-            memory_preemptible=event.memory_preemptible,
-            memory_stuck=event.memory_stuck,
-            memory_closing=event.memory_closing,
+            memory_release=event.memory_release,
             devices=event.devices,
             devices_why=event.devices_why,
             waits_for=waiting.open,
@@ -151,9 +149,7 @@ def _arrived(
             memory="free",
             memory_reason="",
             memory_wait_s=None,
-            memory_preemptible=False,
-            memory_stuck=False,
-            memory_closing=False,
+            memory_release=MemoryRelease.COPIES,
             devices=1,
             devices_why="",
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from djinn_lab.events import MemoryRelease
 from djinn_lab.jobs.conditions import jobs_in
 from djinn_lab.jobs.job import Job
 from djinn_lab.jobs.machine.tables import QueueTables
@@ -16,7 +17,7 @@ def request_of(tables: QueueTables, job: Job, *, awaiting_memory: bool) -> Reque
     """Return the job's request. ``awaiting_memory``: a decision wanted to start the job without a memory
     grant, and session memory has not answered since."""
     ready = job.memory in ("free", "granted", "queued") or (
-        job.memory == "deferred" and job.memory_preemptible
+        job.memory == "deferred" and job.memory_release is MemoryRelease.PREEMPTION
     )
     only = job.assigned_device if job.settled or job.move_s is None else None
     return Request(
@@ -35,7 +36,7 @@ def request_of(tables: QueueTables, job: Job, *, awaiting_memory: bool) -> Reque
         preempted_at_s=job.preempted_at_s,
         startable=ready and not awaiting_memory,
         park_s=(job.move_s or 0.0) + job.parts_s,
-        stuck=job.memory == "deferred" and job.memory_stuck,
+        stuck=job.memory == "deferred" and job.memory_release.stuck,
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from djinn_lab.events import IllegalEvent
+from djinn_lab.events import IllegalEvent, MemoryRelease
 from djinn_lab.jobs.commands import CancelSegment, EndSegment, PlaceSegment, PreemptSegment
 from djinn_lab.jobs.job import Job
 from djinn_lab.jobs.machine.tables import OUTCOME_TRANSITIONS, QueueTables, moved
@@ -43,9 +43,7 @@ def defer(tables: QueueTables, event: MemoryDeferred) -> None:
             memory="deferred",
             memory_reason=event.reason,
             memory_wait_s=event.wait_s,
-            memory_preemptible=event.preemptible,
-            memory_stuck=event.stuck,
-            memory_closing=event.closing,
+            memory_release=event.release,
         )
     )
 
@@ -76,9 +74,7 @@ def _back_in_queue(job: Job, memory: MemoryNeed) -> Job:
         memory=memory,
         memory_reason="",
         memory_wait_s=None,
-        memory_preemptible=False,
-        memory_stuck=False,
-        memory_closing=False,
+        memory_release=MemoryRelease.COPIES,
     )
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
+from djinn_lab.events import MemoryRelease
 from djinn_lab.jobs.decision import Cluster
 from djinn_lab.jobs.job import Job
 from djinn_lab.jobs.machine.tables import QueueTables
@@ -61,7 +62,9 @@ class NextJobs:
         found, again_s, next_jobs = {}, math.inf, self.jobs()
         for name, open_to_it in next_jobs.items():
             lacks = tables.jobs[name]
-            if not (open_to_it and lacks.memory == "deferred" and lacks.memory_preemptible):
+            if not (
+                open_to_it and lacks.memory == "deferred" and lacks.memory_release is MemoryRelease.PREEMPTION
+            ):
                 continue
             assert lacks.assigned_device is not None
             for job in tables.of_device(lacks.assigned_device):

@@ -125,7 +125,7 @@ class JobQueue:
             for job in self._tables.in_state(JobState.RESTORING)
             if job.memory == "deferred" and job.gang == 1 and job.move_s is not None
         ]
-        waiting.sort(key=lambda job: not job.memory_stuck)
+        waiting.sort(key=lambda job: not job.memory_release.stuck)
         first = (job for job in waiting if self.first_of(job.session) == job.job)
         return [(job, self._dispatcher.other_devices(job)) for job in islice(first, jobs_max)]
 
@@ -173,12 +173,12 @@ class JobQueue:
 
     def would_start(self, at_s: float) -> list[tuple[str, str]]:
         """Return jobs with their devices: those that would start now if session memory kept none of them
-        waiting. Jobs that wait for sessions to close are left out, as only their users can close them."""
+        waiting. Jobs that wait for other sessions are left out: only their users can close them."""
         snapshot, jobs = self.decision(at_s), self._tables.jobs
         ready = tuple(
             replace(request, startable=True)
             for request in snapshot.cluster.waiting
-            if not jobs[request.job].memory_closing
+            if not jobs[request.job].memory_release.of_other_sessions
         )
         found = replace(snapshot, cluster=replace(snapshot.cluster, waiting=ready)).decide()
         return [(start.job, start.where[0][0]) for start in found.starts]

@@ -8,11 +8,12 @@ from collections import deque
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from djinn_lab.events import MemoryRelease
 from djinn_lab.memory.machine.records import Device, PlacedSegment, SessionRecord
 from djinn_lab.memory.machine.suggestions import Defer
 from djinn_lab.memory.policy import MemoryPolicy
 from djinn_lab.memory.states import Connection
-from djinn_lab.units import SHORT_ID_CHARS, format_bytes
+from djinn_lab.units import SHORT_ID_CHARS, counted, format_bytes
 
 LEARNED_FROM = 5
 """Sizes that must have been seen before new sessions are taken to reach them."""
@@ -135,15 +136,15 @@ def abandoned(device: Device) -> list[str]:
     )
 
 
-def wait_for_close(device: Device) -> str:
-    """The end of a reason: the segment waits for a session to close, and which sessions without a client
-    may be closed."""
+def wait_for(device: Device, release: str) -> str:
+    """The end of a reason: what the segment waits for, and which sessions without a client may be closed."""
     elsewhere, found = "" if device.alone else ", or for memory on another device", abandoned(device)
+    waits = f"it waits for {release}{elsewhere}"
     if not found:
-        return f"it waits for one to close{elsewhere}"
+        return waits
     many = "one has" if len(found) == 1 else f"{len(found)} have"
     name = found[0][:SHORT_ID_CHARS]
-    return f"it waits for one to close{elsewhere}; {many} no client: djinn-lab close {name}"
+    return f"{waits}; {many} no client, and `djinn-lab close {name}` drops its values"
 
 
 def can_exchange(device: Device, sizes: Iterable[int]) -> bool:
@@ -175,26 +176,49 @@ def would_fit(
     could be exchanged with others."""
     keeps = max(session.total_bytes, peak_bytes if kept_bytes is None else kept_bytes)
     needed = max(keeps, session.total_bytes + peak_bytes)
-    expected, committed = _commitments(device, history)
+    loads = _Loads.of(device, history)
     limit_bytes = int((share or 1.0) * device.capacity_bytes)
-    staying_bytes = sum(nbytes for nbytes in expected if nbytes > device.host_bytes)  # larger than the tier
-    if needed > device.memory_bytes - device.shared_bytes - staying_bytes or committed + needed > limit_bytes:
+    staying_bytes = sum(nbytes for nbytes in loads.expected if nbytes > device.host_bytes)  # over the tier
+    if needed > device.memory_bytes - device.shared_bytes - staying_bytes:
         return False
-    return not device.host_bytes or can_exchange(device, [*expected, keeps])
+    if loads.committed_bytes + needed > limit_bytes:
+        return False
+    return not device.host_bytes or can_exchange(device, [*loads.expected, keeps])
 
 
-def _commitments(device: Device, history: AdmissionHistory) -> tuple[list[int], int]:
-    """Return what each session of the device will hold between two cells, and the sum to which the device is
-    committed. Sessions that hold and run nothing are not counted."""
-    running = {segment.session for segment in device.granted.values()}
-    sessions = [
-        one
-        for one in device.sessions.values()
-        if one.total_bytes or one.rebuild_bytes or one.session in running
-    ]
-    expected = [_expected_bytes(session, history) for session in sessions]
-    granted = [_granted_bytes(session) if session.session in running else 0 for session in sessions]
-    return expected, device.shared_bytes + sum(map(max, expected, granted))
+class _Loads(NamedTuple):
+    """Bytes of each session on a device: what it holds, what it is expected to hold between two cells, and
+    what it has been granted as well. Sessions that hold and run nothing are left out."""
+
+    shared_bytes: int
+    held: list[int]
+    expected: list[int]
+    committed: list[int]
+
+    @classmethod
+    def of(cls, device: Device, history: AdmissionHistory) -> _Loads:
+        running = {segment.session for segment in device.granted.values()}
+        sessions = [
+            one
+            for one in device.sessions.values()
+            if one.total_bytes or one.rebuild_bytes or one.session in running
+        ]
+        expected = [_expected_bytes(session, history) for session in sessions]
+        granted = [_granted_bytes(session) if session.session in running else 0 for session in sessions]
+        held = [session.total_bytes + session.rebuild_bytes for session in sessions]
+        return cls(device.shared_bytes, held, expected, list(map(max, expected, granted)))
+
+    @property
+    def held_bytes(self) -> int:
+        return self.shared_bytes + sum(self.held)
+
+    @property
+    def expected_bytes(self) -> int:
+        return self.shared_bytes + sum(self.expected)
+
+    @property
+    def committed_bytes(self) -> int:
+        return self.shared_bytes + sum(self.committed)
 
 
 def _expected_bytes(session: SessionRecord, history: AdmissionHistory) -> int:
@@ -223,58 +247,85 @@ class AdmissionGate:
         self._share = policy.admission_share
         self._history = history
         self._now_s = now_s
-        self._abandoned: int | None = None
         self._ahead = 0
-        self._committed = 0
-        self._expected: list[int] = []
+        self._behind = MemoryRelease.ADMISSION
+        self._loads = _Loads(0, [], [], [])
         self._counted: int | None = None
 
     def defer(self, segment: PlacedSegment) -> Defer | None:
         """Why this new session must wait, and for how long; None: it is admitted."""
         if self._share is None:
             return None
-        if self._abandoned is None:  # a plan without a new session does not count them
-            self._abandoned = len(abandoned(self._device))
-        kind = f"admission {self._ahead + 1}, {self._abandoned}"
-        if self._ahead and segment.kind == kind:
-            self._ahead += 1
-            return Defer(segment, kind, segment.reason, segment.estimate_s, admission=True, stuck=True)
-        if self._counted != len(self._device.granted):  # in a plan nothing else changes what is committed
-            self._count()
-        reason = self._objection(segment)
-        if not self._ahead and not reason:
+        if self._ahead:
+            return self._defer_behind(segment)
+        if self._counted != len(self._device.granted):  # in a plan nothing else changes the loads
+            self._counted, self._loads = len(self._device.granted), _Loads.of(self._device, self._history)
+        objection = self._objection(segment)
+        if objection is None:
             return None
-        self._ahead += 1
+        self._behind, reason = objection
+        self._ahead = 1
         every_s = self._history.closing_every_s(self._now_s)
-        estimate_s = None if every_s is None else every_s * self._ahead
-        reason = f"memory is full: {reason or 'others wait before it'}; {wait_for_close(self._device)}"
-        return Defer(segment, kind, reason, estimate_s, admission=True, stuck=True)
+        estimate_s = every_s if self._behind is MemoryRelease.CLOSE else None
+        return Defer(segment, f"admission 1: {reason}", reason, estimate_s, self._behind)
 
-    def _ends_exchange(self, keeps: int) -> bool:
-        """Return whether sessions can be exchanged only as long as this one is not admitted."""
-        expected, device = self._expected, self._device
-        return not can_exchange(device, [*expected, keeps]) and can_exchange(device, expected)
+    def _defer_behind(self, segment: PlacedSegment) -> Defer:
+        self._ahead += 1
+        kind = f"admission {self._ahead}, {self._behind}"
+        if segment.kind == kind:
+            return Defer(segment, kind, segment.reason, segment.estimate_s, self._behind)
+        every_s = self._history.closing_every_s(self._now_s)
+        closes = self._behind is MemoryRelease.CLOSE and every_s is not None
+        estimate_s = every_s * self._ahead if closes and every_s is not None else None
+        others = "one new session waits" if self._ahead == 2 else f"{self._ahead - 1} new sessions wait"
+        reason = f"memory of {self._device.device} is full, and {others} before it"
+        return Defer(segment, kind, reason, estimate_s, self._behind)
 
-    def _count(self) -> None:
-        self._counted = len(self._device.granted)
-        self._expected, self._committed = _commitments(self._device, self._history)
-
-    def _objection(self, segment: PlacedSegment) -> str:
-        """Why the session is not admitted, empty for no objection. There is none against a session that
-        would be alone."""
-        device, committed = self._device, self._committed
+    def _objection(self, segment: PlacedSegment) -> tuple[MemoryRelease, str] | None:
+        """Return why the session is not admitted and what would admit it. There is no objection to a
+        session that would be alone."""
+        device, loads = self._device, self._loads
         wanted = guess_bytes(segment, device.sessions[segment.session].user, self._history)
-        if committed == device.shared_bytes:
-            return ""
+        if loads.committed_bytes == device.shared_bytes:
+            return None
         limit_bytes = int((self._share or 1.0) * device.capacity_bytes)
-        where = f"on {device.device}{' and the host' if device.host_bytes else ''}"
-        inside = sum(nbytes > 0 for nbytes in self._expected)
-        held = f"{inside} sessions hold or expect {format_bytes(committed)} of"
-        needs = f"and this one needs {format_bytes(wanted)}"
-        if committed + wanted > limit_bytes:
-            return f"{held} the {format_bytes(limit_bytes)} that may be given away {where}, {needs}"
+        if loads.committed_bytes + wanted > limit_bytes:
+            too_much = [limit_bytes < nbytes + wanted for nbytes in (loads.held_bytes, loads.expected_bytes)]
+            return self._full(limit_bytes, wanted, "", *too_much)
         keeps = wanted if segment.kept_bytes is not None else 0
-        if device.host_bytes and self._ends_exchange(keeps):
-            capacity = format_bytes(device.capacity_bytes)
-            return f"{held} {capacity} {where}, {needs}, which leaves no memory to exchange sessions"
-        return ""
+        if device.host_bytes and self._ends_exchange(keeps, loads.expected):
+            largest = format_bytes(
+                max(nbytes for nbytes in [*loads.expected, keeps] if nbytes <= device.host_bytes)
+            )
+            why = f" and {largest} in one piece to exchange sessions"
+            return self._full(
+                device.capacity_bytes, wanted, why, self._ends_exchange(keeps, loads.held), True
+            )
+        return None
+
+    def _ends_exchange(self, keeps: int, sizes: list[int]) -> bool:
+        """Return whether sessions can be exchanged only as long as this one is not admitted."""
+        return not can_exchange(self._device, [*sizes, keeps]) and can_exchange(self._device, sizes)
+
+    def _full(
+        self, limit_bytes: int, wanted: int, why: str, held: bool, expected: bool
+    ) -> tuple[MemoryRelease, str]:
+        """``held``: what sessions hold is too much already; ``expected``: what they are expected to."""
+        device, loads = self._device, self._loads
+        count = sum(nbytes > 0 for nbytes in loads.committed)
+        holds, are = ("holds", "is") if count == 1 else ("hold", "are")
+        where = (
+            f"of {format_bytes(limit_bytes)} on {device.device}{' and the host' if device.host_bytes else ''}"
+        )
+        needs = f"and this one is expected to need {format_bytes(wanted)}{why}"
+        if held:
+            release, waits = MemoryRelease.CLOSE, wait_for(device, "one to close or to free values")
+            does = f"{holds} {format_bytes(loads.held_bytes)} {where}"
+        elif expected:
+            release, waits = MemoryRelease.ADMISSION, wait_for(device, "one to close or to stay smaller")
+            does = f"{are} expected to grow to {format_bytes(loads.expected_bytes)} {where}"
+        else:
+            release, waits = MemoryRelease.ADMISSION, "it waits for running cells to end"
+            more = format_bytes(loads.committed_bytes - loads.expected_bytes)
+            does = f"{holds} {format_bytes(loads.expected_bytes)}, and running cells {more} more, {where}"
+        return release, f"memory is full: {counted(count, 'session')} {does}, {needs}; {waits}"

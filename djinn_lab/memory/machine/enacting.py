@@ -117,22 +117,18 @@ def _defer(tables: Tables, deferral: Defer) -> None:
     """Defer a segment, and notify its user of what changed, except for every queue position."""
     segment = deferral.segment
     queues = deferral.queued or segment.queued_since_s is not None
-    decides = (segment.preemptible, segment.stuck) != (
-        deferral.preemptible,
-        deferral.stuck,
-    )  # the queue goes by it
+    decides = segment.release is not deferral.release  # the queue goes by it
     if segment.kind == deferral.kind or (tables.now_s < segment.notify_from_s and not (queues or decides)):
         return
     if deferral.queued:
         segment.queued_since_s = tables.now_s
     else:
         _leave_queue(tables, segment)
-    if deferral.admission and not segment.counted:
+    if deferral.release.of_other_sessions and not segment.counted:
         tables.statistics.count(admission_waits=1)
         segment.counted = True
-    segment.admission, segment.notify_from_s = deferral.admission, tables.now_s + NOTIFY_EVERY_S
+    segment.release, segment.notify_from_s = deferral.release, tables.now_s + NOTIFY_EVERY_S
     segment.kind, segment.reason, segment.estimate_s = deferral.kind, deferral.reason, deferral.estimate_s
-    segment.preemptible, segment.stuck = deferral.preemptible, deferral.stuck
     tables.changed(tables.session(segment.session))
     tables.statistics.note(
         tables.now_s, "defer", segment.session, segment.device, segment.peak_bytes, reason=deferral.reason
@@ -143,10 +139,8 @@ def _defer(tables: Tables, deferral: Defer) -> None:
             segment.segment,
             deferral.reason,
             deferral.estimate_s,
-            deferral.admission,
+            deferral.release,
             deferral.queued,
-            deferral.preemptible,
-            deferral.stuck,
         )
     )
 

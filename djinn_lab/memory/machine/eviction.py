@@ -6,11 +6,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from djinn_lab.events import MemoryRelease
 from djinn_lab.memory.machine import admission
 from djinn_lab.memory.machine.costs import may_rebuild
 from djinn_lab.memory.machine.ranking import IDLE, LEASED, Victim, fewest, victims
 from djinn_lab.memory.machine.records import Device, PlacedSegment, SessionRecord
-from djinn_lab.memory.machine.sentences import defer, holders_text, out_of_memory, short_of
+from djinn_lab.memory.machine.sentences import defer, holders_text, out_of_memory, running_text, short_of
 from djinn_lab.memory.machine.serving_order import early_job, needed_bytes
 from djinn_lab.memory.machine.suggestions import Defer, Grant, StartTransfer, Suggestion
 from djinn_lab.memory.machine.tier_capacity import HostCapacity, drops, evict
@@ -29,17 +30,14 @@ class Claims:
     """The device's capacity in a plan. ``free_bytes``: free now, less the claims of segments before;
     ``coming_bytes``: with evictions under way. ``host``: capacity for stores. ``taken``: victims of
     segments before. ``exhausted``: a segment before found too few victims, so that none is sought for
-    later segments. ``running``: the memory of running cells would do. ``full``: until a session closes.
-    ``stuck``: nothing is under way that would help."""
+    later segments. ``release``: what frees the memory that they lack."""
 
     free_bytes: int
     coming_bytes: int
     host: HostCapacity | None = None
     taken: set[str] = field(default_factory=set)
     exhausted: bool = False
-    running: bool = False
-    full: bool = False
-    stuck: bool = False
+    release: MemoryRelease = MemoryRelease.COPIES
 
     def short_of(self, device: Device, needed: int, what: str) -> str:
         return short_of(device, needed, self.free_bytes + needed, what)
@@ -178,14 +176,13 @@ def _stuck(
         for other in device.sessions.values()
         if other is not session and device.session_bytes.get(other.session, 0) > 0
     ]
-    claims.running = bool(device.granted) and _would_free(device, host) >= -claims.coming_bytes
-    if device.granted and (claims.running or not _closing_helps(others, device)):
-        claims.stuck, granted = not claims.running, len(device.granted)
-        what = f"it waits for {granted} {'cell' if granted == 1 else 'cells'} with a memory grant to end"
+    enough = bool(device.granted) and _would_free(device, host) >= -claims.coming_bytes
+    if device.granted and (enough or not _closing_helps(others, device)):
+        claims.release = MemoryRelease.PREEMPTION if enough else MemoryRelease.CELLS
         if segment.job:
-            kind = "running" if claims.running else "running, stuck"
-            reason = claims.short_of(device, needed, what)
-            yield Defer(segment, kind, reason, preemptible=claims.running, stuck=claims.stuck)
+            running = running_text(device)
+            reason = claims.short_of(device, needed, f"it waits for {running} to end")
+            yield Defer(segment, f"{claims.release}: {running}", reason, release=claims.release)
         return
     if device.moving:
         yield from defer(segment, "copies", claims.short_of(device, needed, "copies are under way"))
@@ -226,10 +223,11 @@ def _full(
             yield out_of_memory(holding[-1], device, needs[-1], device.free_bytes())
             if holding[-1] is segment:
                 return
-    claims.full = claims.stuck = True
-    what = f"{holders_text(holders, device)}; {admission.wait_for_close(device)}"
+    claims.release = MemoryRelease.CLOSE
+    waits = admission.wait_for(device, "a cell to end or a session to close")
+    what = f"{holders_text(holders, device)}; {waits}"
     kind = f"full, {len(admission.abandoned(device))}"
-    yield Defer(segment, kind, claims.short_of(device, needed, what), admission=True, stuck=True)
+    yield Defer(segment, kind, claims.short_of(device, needed, what), release=claims.release)
     claims.claim(-needed)
 
 

@@ -26,7 +26,7 @@ class OtherDevices:
         if found is None:
             return False
         known, there = found
-        if there.short or any(segment.admission for segment in there.waiting):
+        if there.short or any(segment.release.of_other_sessions for segment in there.waiting):
             return False
         return self._would_fit(known, there, peak_bytes, kept_bytes)
 

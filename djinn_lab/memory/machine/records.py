@@ -8,6 +8,7 @@ import math
 from bisect import insort
 from dataclasses import dataclass, field
 
+from djinn_lab.events import MemoryRelease
 from djinn_lab.memory.machine.wake_prediction import Gap
 from djinn_lab.memory.messages import TransferKind
 from djinn_lab.memory.states import Connection, Phase, Place
@@ -24,7 +25,7 @@ class PlacedSegment:
     ``arrival`` of its job orders equal ranks, so that a cell keeps its position. ``base_bytes``: what its
     session held at the grant. ``kind``: the kind of reason that its user was last sent; no other is sent
     before ``notify_from_s``. ``counted``: counted among the segments that waited for other sessions to
-    close. ``admission``, ``preemptible``, ``stuck``: as last sent to the queue."""
+    close. ``release``: as last sent to the queue."""
 
     job: str
     segment: int
@@ -43,9 +44,7 @@ class PlacedSegment:
     counted: bool = False
     reason: str = ""
     estimate_s: float | None = None
-    admission: bool = False
-    preemptible: bool = False
-    stuck: bool = False
+    release: MemoryRelease = MemoryRelease.COPIES
     kept_bytes: int | None = None
     queued_since_s: float | None = None
     lined_s: float = 0.0
@@ -285,20 +284,23 @@ class Device:
     @property
     def contended(self) -> bool:
         """Return whether a segment waits for capacity or its turn, other than for admission."""
-        return any(not segment.admission for segment in self.waiting)
+        return any(not segment.release.of_other_sessions for segment in self.waiting)
 
     @property
     def short(self) -> bool:
         """Return whether a segment waits for capacity."""
         unpositioned = self.index.unpositioned.values()
-        return any(not segment.admission and segment.queued_since_s is None for segment in unpositioned)
+        return any(
+            not segment.release.of_other_sessions and segment.queued_since_s is None
+            for segment in unpositioned
+        )
 
     def waiting_since_s(self, early_s: float) -> float:
         """Since when the first segment waits for capacity or its turn; exact only before ``early_s``.
         ``inf`` for none."""
         first_s = math.inf
         for segment in self.waiting:
-            if not segment.admission:
+            if not segment.release.of_other_sessions:
                 first_s = min(first_s, segment.since_s)
                 if first_s <= early_s:
                     break

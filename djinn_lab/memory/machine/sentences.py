@@ -6,7 +6,9 @@ from collections.abc import Iterator
 
 from djinn_lab.memory.machine.records import Device, PlacedSegment, SessionRecord
 from djinn_lab.memory.machine.suggestions import Defer, Reject, Suggestion
-from djinn_lab.units import counted, format_bytes
+from djinn_lab.units import SHORT_ID_CHARS, counted, format_bytes, listed
+
+NAMED_MAX = 3
 
 
 def defer(
@@ -42,6 +44,13 @@ def holders_text(holders: list[SessionRecord], device: Device) -> str:
         return f"{names} ({format_bytes(device.host_bytes)})"
     fill = "fills" if len(holders) == 1 else "fill"
     return f"{counted(len(holders), 'session')} {fill} the device and the tiers below"
+
+
+def running_text(device: Device) -> str:
+    """Name the cells that run on the device or are about to."""
+    names = sorted(segment.job[:SHORT_ID_CHARS] for segment in device.granted.values())
+    more = [f"{len(names) - NAMED_MAX} more"] if len(names) > NAMED_MAX else []
+    return f"{'job' if len(names) == 1 else 'jobs'} {listed([*names[:NAMED_MAX], *more])}"
 
 
 def out_of_memory(segment: PlacedSegment, device: Device, needed: int, free: int) -> Reject:

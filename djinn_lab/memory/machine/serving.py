@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import islice
 
+from djinn_lab.events import MemoryRelease
 from djinn_lab.memory.machine import admission
 from djinn_lab.memory.machine.admission import AdmissionHistory
 from djinn_lab.memory.machine.eviction import FAILURES_MAX, Claims, evict_for
@@ -137,12 +138,10 @@ def _serve_one(
         yield from evict_for(segment, session, device, policy, now_s, claims, needed)
         return
     if segment.job:
-        kind = "behind, full" if claims.full else "behind, running" if claims.running else "behind"
+        kind = f"behind, {claims.release}"
         reason = claims.short_of(device, needed, "others wait before it")
-        yield Defer(
-            segment, kind, reason, admission=claims.full, preemptible=claims.running, stuck=claims.stuck
-        )
-    if claims.full:
+        yield Defer(segment, kind, reason, release=claims.release)
+    if claims.release is MemoryRelease.CLOSE:
         claims.claim(-needed)
 
 
@@ -187,6 +186,8 @@ def _wanted_by_others(segment: PlacedSegment, device: Device) -> bool:
     others = ((one, device.sessions[one.session]) for one in near if one is not segment)
     free_bytes = device.free_bytes()
     return any(
-        session.resident and not one.admission and needed_bytes(session, one, device) <= free_bytes
+        session.resident
+        and not one.release.of_other_sessions
+        and needed_bytes(session, one, device) <= free_bytes
         for one, session in others
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from djinn_lab.events import MemoryRelease
 from djinn_lab.memory.machine.records import PlacedSegment, SessionRecord
 from djinn_lab.memory.messages import TransferKind
 
@@ -34,17 +35,14 @@ class Grant(NamedTuple):
 
 class Defer(NamedTuple):
     """``kind``: the kind of reason, so that the user hears only of changes. ``queued``: only the queue
-    position is missing. ``preemptible``: preemption of running cells would free enough. ``stuck``: no
-    capacity is coming."""
+    position is missing."""
 
     segment: PlacedSegment
     kind: str
     reason: str
     estimate_s: float | None = None
-    admission: bool = False
+    release: MemoryRelease = MemoryRelease.COPIES
     queued: bool = False
-    preemptible: bool = False
-    stuck: bool = False
 
 
 class Reject(NamedTuple):

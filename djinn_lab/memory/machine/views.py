@@ -98,7 +98,7 @@ def deferred_segments(tables: Tables) -> tuple[DeferredSegment, ...]:
             segment.since_s,
             segment.reason,
             segment.estimate_s,
-            segment.admission,
+            segment.release,
         )
         for _, device in sorted(tables.devices.items())
         for segment in device.waiting

@@ -22,7 +22,6 @@ from djinn_lab.jobs.decision import (
     forecast,
     sentence_with_start,
     what_if,
-    with_short_ids,
 )
 from djinn_lab.jobs.fairness import ShareTree, jain
 from djinn_lab.jobs.start_forecasts import StartSkill
@@ -172,8 +171,7 @@ def _waiting(job: Job, found: Explanation, skill: StartSkill, qos_by_job: Mappin
 
 def _reason(job: Job, found: Explanation, skill: StartSkill) -> str:
     """Say why a job waits: first what session memory says."""
-    held = f"{job.memory_reason[:1].upper()}{job.memory_reason[1:]}. " if job.memory_reason else ""
-    return with_short_ids(held) + sentence_with_start(found, skill)
+    return sentence_with_start(found, skill, job.memory_reason.rstrip("."))
 
 
 def _plain(job: Job, why: str) -> WaitingJob:

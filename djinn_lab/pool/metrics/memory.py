@@ -139,7 +139,7 @@ def _deferred(snapshot: MemorySnapshot, now_s: float) -> Iterator[Metric]:
         "Deferred segments: waiting for a copy of their state, or for other sessions to leave",
         labels=["wait"],
     )
-    admission = sum(segment.admission for segment in snapshot.deferred)
+    admission = sum(segment.release.of_other_sessions for segment in snapshot.deferred)
     deferred.add_metric(["admission"], admission)
     deferred.add_metric(["copy"], len(snapshot.deferred) - admission)
     longest_s = max((now_s - segment.since_s for segment in snapshot.deferred), default=0.0)

@@ -84,7 +84,7 @@ class Simulation(SimulatedDriver):
             case GrantSegment():
                 self._agent(command.job).waited_s += command.waited_s
             case jobs.Notify(state=jobs.JobState.RESTORING):
-                self._agent(command.job).admission |= self._job(command.job).memory_closing
+                self._agent(command.job).admission |= self._job(command.job).memory_release.of_other_sessions
             case jobs.Notify(state=jobs.JobState.DONE):
                 self._finish_turn(self._agent(command.job))
             case jobs.Notify(state=jobs.JobState.FAILED):

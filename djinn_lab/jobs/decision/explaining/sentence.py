@@ -40,31 +40,45 @@ _NEVER = {
 }
 
 
-def sentence(explanation: Explanation, clock: Clock | None = None, *, with_start: bool = True) -> str:
+def sentence(
+    explanation: Explanation, clock: Clock | None = None, *, with_start: bool = True, memory: str = ""
+) -> str:
     """Return the sentence. ``clock`` writes a time of the core's clock for people; without it, times count
-    from now. ``with_start``: also say when the job is expected to start, now and with what would help."""
+    from now. ``with_start``: also say when the job is expected to start, now and with what would help.
+    ``memory``: what session memory says of the job, which comes first."""
     say = clock or (lambda at_s: f"in {duration(at_s - explanation.now_s)}")
-    parts = [_why(explanation, say)]
+    parts = [memory]
+    if not (memory and _is_said_by_memory(explanation)):
+        parts.append(_why(explanation, say))
     if with_start:
         parts += [*_when(explanation, say), *_instead(explanation, say)]
     return " ".join(_begun(part) + "." for part in parts if part)
 
 
-def sentence_with_start(explanation: Explanation, skill: StartSkill) -> str:
+def _is_said_by_memory(explanation: Explanation) -> bool:
+    """Return whether the queue has no reason of its own beside what session memory says."""
+    reason = explanation.reason
+    if reason is Reason.BEHIND:
+        return not explanation.ahead
+    return reason in (Reason.NOT_READY, Reason.STARTS_NOW, Reason.BUSY)
+
+
+def sentence_with_start(explanation: Explanation, skill: StartSkill, memory: str = "") -> str:
     """Return the sentence with the expected start where such forecasts were good lately, and with their
     error."""
     error = skill.error
     if error is None:
-        return with_short_ids(sentence(explanation, with_start=False))
+        return with_short_ids(sentence(explanation, with_start=False, memory=memory))
     if explanation.expected_s is None or not _gives_start(explanation):
-        return with_short_ids(sentence(explanation))
+        return with_short_ids(sentence(explanation, memory=memory))
     start = skill.forecast(explanation.rank, max(0.0, explanation.expected_s - explanation.now_s))
     if start is not None and start.reliable:
         corrected = replace(explanation, expected_s=explanation.now_s + start.wait_s)
-        return f"{with_short_ids(sentence(corrected))} {error_sentence(error)}"
+        return f"{with_short_ids(sentence(corrected, memory=memory))} {error_sentence(error)}"
     overtaken = start is not None and start.overtaken
     why = "cells that come later keep starting before it" if overtaken else "such forecasts were wrong lately"
-    return f"{with_short_ids(sentence(explanation, with_start=False))} Its start cannot be predicted: {why}."
+    why_waiting = with_short_ids(sentence(explanation, with_start=False, memory=memory))
+    return f"{why_waiting} Its start cannot be predicted: {why}."
 
 
 def error_sentence(error: StartForecastError | None) -> str:
@@ -123,7 +137,7 @@ def _why(explanation: Explanation, say: Clock) -> str:
             return "its device is reserved for it"
         case Reason.PREEMPTING:
             victims = [one.job for one in explanation.blockers]
-            return f"{_jobs(explanation.blockers, say)} {_is(victims)} being preempted for it"
+            return f"{_jobs(explanation, say)} {_is(victims)} being preempted for it"
         case Reason.UNAVAILABLE:
             return f"every {explanation.place} that could hold it is cordoned or away" + _cordoned(
                 explanation
@@ -135,7 +149,7 @@ def _why(explanation: Explanation, say: Clock) -> str:
                 f" would end: {reserved}"
             )
         case Reason.HOME:
-            held = _jobs(explanation.blockers, say)
+            held = _jobs(explanation, say)
             return f"its state lies where {held} runs, and waiting there costs less than moving"
         case Reason.RESERVED:
             return (
@@ -210,7 +224,7 @@ def _held(explanation: Explanation, say: Clock) -> str:
     if explanation.blockers:
         held = {node for one in explanation.blockers for node in one.where}
         nodes = [node for node in explanation.expected_where if node in held]
-        return f"; {_names(nodes)} {_is(nodes)} held by {_jobs(explanation.blockers, say)}"
+        return f"; {_names(nodes)} {_is(nodes)} held by {_jobs(explanation, say)}"
     return _nodes(explanation)
 
 
@@ -222,14 +236,20 @@ def _cordoned(explanation: Explanation) -> str:
     return f"{_nodes(explanation)}; an operator lets one serve again with: djinn-lab uncordon {name}"
 
 
-def _jobs(blockers: Sequence[Blocker], say: Clock) -> str:
+def _jobs(explanation: Explanation, say: Clock) -> str:
+    blockers = explanation.blockers
     named = [
-        f"{one.job} of {one.account}"
-        + ("" if one.until_s is None else f" (expected to end {say(one.until_s)})")
-        for one in blockers[:NAMED_MAX]
+        f"{one.job} of {one.account}{_ends(one, explanation.now_s, say)}" for one in blockers[:NAMED_MAX]
     ]
     more = len(blockers) - NAMED_MAX
     return listed([*named, f"{more} more"] if more > 0 else named) or "no job any more"
+
+
+def _ends(blocker: Blocker, now_s: float, say: Clock) -> str:
+    if blocker.until_s is None:
+        return ""
+    late = blocker.until_s <= now_s
+    return " (runs longer than predicted)" if late else f" (expected to end {say(blocker.until_s)})"
 
 
 def _promised(blockers: Sequence[Blocker], say: Clock) -> str:
@@ -255,7 +275,7 @@ def _nodes(explanation: Explanation) -> str:
         return ""
     counted = [
         (misfit.busy, "busy"),
-        (misfit.open, "free" if explanation.needs == 1 else "free, which are too few"),
+        (misfit.open, _free(explanation)),
         (misfit.cordoned, "cordoned"),
         (misfit.not_ready, "away"),
         (misfit.not_named, "not wanted"),
@@ -265,6 +285,13 @@ def _nodes(explanation: Explanation) -> str:
     ]
     named = [f"{count} {what}" for count, what in counted if count]
     return f"; of {misfit.nodes} {place if misfit.nodes == 1 else place + 's'}: {', '.join(named)}"
+
+
+def _free(explanation: Explanation) -> str:
+    """Say of free devices why the job does not start there."""
+    if explanation.needs > 1:
+        return "free, which are too few"
+    return "free for jobs ahead of it" if explanation.reason is Reason.BEHIND else "free"
 
 
 def _impossible(explanation: Explanation) -> str:
