@@ -26,7 +26,7 @@ from djinn_lab.simulator.memory import (
     simulate,
 )
 from djinn_lab.simulator.traces.agents import TRACES, oversubscribed
-from djinn_lab.simulator.traces.folder import NoTraces, traces_folder
+from djinn_lab.simulator.traces.lines import NoTraces, traces_folder
 
 NAME = "memory-simulated"
 SEED = 1

@@ -38,8 +38,8 @@ from djinn_lab.simulator.queue import (
 )
 from djinn_lab.simulator.queue.filling import fill, popularity
 from djinn_lab.simulator.traces.catalog import open_trace
-from djinn_lab.simulator.traces.folder import NoTraces
 from djinn_lab.simulator.traces.gpu_clusters import DEVICES_PER_NODE
+from djinn_lab.simulator.traces.lines import NoTraces
 
 NAME = "queue-simulated"
 RESTARTING = ("srtf", "tiresias")

@@ -13,7 +13,7 @@ from benchmarks.queue_simulated import itp_pools
 from djinn_lab.simulator.queue import QueueSettings, Trace
 from djinn_lab.simulator.queue.tuning import Sides, Tuning, tune
 from djinn_lab.simulator.traces.catalog import open_trace
-from djinn_lab.simulator.traces.folder import NoTraces
+from djinn_lab.simulator.traces.lines import NoTraces
 from djinn_lab.simulator.traces.synthetic import Synthetic
 
 NAME = "queue-tuning"

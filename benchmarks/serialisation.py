@@ -16,8 +16,7 @@ from benchmarks.samples import Samples, scaled
 from djinn_lab.capture.host.memory_bytes import bytes_of
 from djinn_lab.capture.values import Layout
 from djinn_lab.client.blobs import digest_of, write_blob
-from djinn_lab.protocol.sketch import UNHASHED_BYTES_MIN, sketch_of
-from djinn_lab.srg.blob_names import draw_name
+from djinn_lab.srg.blob_names import UNHASHED_BYTES_MIN, draw_name, sketch_of
 from djinn_lab.srg.program import Source
 from djinn_lab.worker.transfer import load_source
 

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from djinn_lab.capture.lazy import is_lazy
     from djinn_lab.client.announcing import checkpoint, publish
-    from djinn_lab.client.connect import connect
-    from djinn_lab.client.convenience import execute_model, fetch
+    from djinn_lab.client.connect import connect, execute_model, fetch
     from djinn_lab.magics.extension import load_ipython_extension, unload_ipython_extension
 
 __all__ = [
@@ -29,8 +28,8 @@ __all__ = [
 _HOMES = {
     "checkpoint": "djinn_lab.client.announcing",
     "connect": "djinn_lab.client.connect",
-    "execute_model": "djinn_lab.client.convenience",
-    "fetch": "djinn_lab.client.convenience",
+    "execute_model": "djinn_lab.client.connect",
+    "fetch": "djinn_lab.client.connect",
     "is_lazy": "djinn_lab.capture.lazy",
     "load_ipython_extension": "djinn_lab.magics.extension",
     "publish": "djinn_lab.client.announcing",

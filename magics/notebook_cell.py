@@ -1,9 +1,15 @@
-"""What is done around the code of one captured cell, as its options say."""
+"""What is done around the code of one captured cell, as its options say.
+
+The stop button reaches the cell also where Python would swallow it.
+"""
 
 from __future__ import annotations
 
+import _thread
 import sys
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from threading import Timer
 from types import TracebackType
 from typing import Any
 
@@ -16,7 +22,39 @@ from djinn_lab.client.verification import Verification
 from djinn_lab.magics.options import CellOptions
 from djinn_lab.magics.progress import ProgressLine
 from djinn_lab.magics.source import LAST, show_as_written
-from djinn_lab.magics.stopping import stops_are_kept
+
+AGAIN_AFTER_S = 0.005
+"""Long enough for Python to have left what it reported from."""
+
+
+@contextmanager
+def stops_are_kept() -> Iterator[None]:
+    """A KeyboardInterrupt that arrives while something is let go (in ``__del__``, or what
+    :func:`weakref.finalize` calls) cannot leave from there: Python reports it and continues, and the cell
+    would run to its end. Inside this it is raised again a moment later, at the latest at the end."""
+    report = sys.unraisablehook
+    swallowed: list[Timer] = []
+
+    def hook(unraisable: Any) -> None:
+        if not issubclass(unraisable.exc_type, KeyboardInterrupt):
+            report(unraisable)
+            return
+        again = Timer(AGAIN_AFTER_S, _thread.interrupt_main)
+        again.daemon = True
+        swallowed.append(again)
+        again.start()
+
+    sys.unraisablehook = hook
+    try:
+        yield
+        due = [timer for timer in swallowed if timer.is_alive()]
+        if due:
+            raise KeyboardInterrupt
+    finally:
+        for timer in swallowed:
+            timer.cancel()
+        if sys.unraisablehook is hook:
+            sys.unraisablehook = report
 
 
 def cell_name(shell: Any, file: str) -> str:

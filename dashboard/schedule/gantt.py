@@ -12,8 +12,7 @@ from typing import Any
 from djinn_lab.dashboard.graph.folding import short_op
 from djinn_lab.dashboard.widgets.bars import BarLane, bars_in, make_lane
 from djinn_lab.dashboard.widgets.theme import PHASE_COLOURS, TRANSFER_COLOUR, phase_colour
-from djinn_lab.scheduler.parts import ScheduledNode
-from djinn_lab.scheduler.schedule import ExecutionSchedule
+from djinn_lab.scheduler.schedule import ExecutionSchedule, ScheduledNode
 from djinn_lab.units import format_bytes, format_seconds
 
 TRANSFER_BARS_MAX = 200

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from djinn_lab.cli.moments import shown_moment
-from djinn_lab.cli.options import AsJson, listing_group
+from djinn_lab.cli.options import AsJson, listing_group, shown_moment
 from djinn_lab.cli.output import print_found, print_line
 
 if TYPE_CHECKING:

@@ -62,8 +62,7 @@ def _url(database: str) -> str:
 
 def _replay(pool: str, records: Iterator[Record]) -> None:
     from djinn_lab.engine import Engine, PoolOpened
-    from djinn_lab.journal import CORE, ReplayDiffers, replay, version_of
-    from djinn_lab.journal.version import UNKNOWN, this_version
+    from djinn_lab.journal import CORE, UNKNOWN, ReplayDiffers, replay, this_version, version_of
 
     count, began_s, written_by = 0, perf_counter(), UNKNOWN
 
@@ -102,7 +101,7 @@ def _replay(pool: str, records: Iterator[Record]) -> None:
 
 
 def _of_another_version(pool: str, written_by: str, difference: str) -> UserError:
-    from djinn_lab.journal.version import this_version
+    from djinn_lab.journal import this_version
 
     return UserError(
         f"The journal of pool {pool} was written by djinn-lab {written_by}, and only that version is sure to "

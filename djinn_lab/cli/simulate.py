@@ -157,7 +157,7 @@ def _guaranteed(said: list[str]) -> dict[str, float]:
 
 def _trace(name: str, folder: Path | None, pools: Path | None, jobs: int | None) -> Trace:
     from djinn_lab.simulator.traces.catalog import open_trace
-    from djinn_lab.simulator.traces.folder import NoTraces
+    from djinn_lab.simulator.traces.lines import NoTraces
 
     if name == OWN_POOL:
         return _own_history(jobs)

@@ -13,8 +13,7 @@ from djinn_lab.capture.host.interrupts import held
 from djinn_lab.client.connection import PoolConnection
 from djinn_lab.errors import PoolLost, Refused
 from djinn_lab.protocol.messages import BlobsMissing, BlobStored, Fetched, QueryBlobs
-from djinn_lab.protocol.sketch import UNHASHED_BYTES_MIN, sketch_of
-from djinn_lab.srg.blob_names import draw_name
+from djinn_lab.srg.blob_names import UNHASHED_BYTES_MIN, draw_name, sketch_of
 
 CHUNK_BYTES = 8 * 2**20
 """Python looks for an interrupt after each."""

@@ -1,6 +1,6 @@
 """Settings and profiles: frozen, validated, TOML in and out, and the wizard that recommends them."""
 
-from djinn_lab.config.issue import Issue
+from djinn_lab.config.fields import Issue
 from djinn_lab.config.profiles import (
     BUILT_IN,
     WORKLOADS,

@@ -1,4 +1,5 @@
-"""Every setting that a profile has, as a table: what it means, what it accepts, how it is read."""
+"""Every setting that a profile has, as a table: what it means, what it accepts, how it is read, and issues
+with their fixes."""
 
 from __future__ import annotations
 
@@ -6,7 +7,9 @@ import math
 import re
 from collections.abc import Callable
 from difflib import get_close_matches
-from typing import NamedTuple
+from typing import Literal, NamedTuple
+
+import msgspec
 
 from djinn_lab.units import format_bytes, parse_bytes
 
@@ -238,3 +241,20 @@ def did_you_mean(found: str, known: list[str] | tuple[str, ...]) -> str:
     """``"; did you mean 'x'?"`` or an empty string."""
     matches = get_close_matches(found, known, n=1)
     return f"; did you mean {matches[0]!r}?" if matches else ""
+
+
+Severity = Literal["error", "warning"]
+
+
+class Issue(msgspec.Struct, frozen=True):
+    """What is wrong with a profile, and what to do about it. ``path`` is a setting such as ``pool.devices``.
+    An ``error`` keeps a profile from being saved."""
+
+    path: str
+    severity: Severity
+    message: str
+    fix: str
+
+    def sentence(self) -> str:
+        """Path, message and fix on one line."""
+        return f"{self.path}: {self.message}. {self.fix}"

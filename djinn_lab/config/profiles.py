@@ -12,8 +12,15 @@ from typing import Literal, cast, get_args
 
 import msgspec
 
-from djinn_lab.config.fields import FIELD_BY_PATH, FIELDS, Value, did_you_mean, native_from_text, text_of
-from djinn_lab.config.issue import Issue
+from djinn_lab.config.fields import (
+    FIELD_BY_PATH,
+    FIELDS,
+    Issue,
+    Value,
+    did_you_mean,
+    native_from_text,
+    text_of,
+)
 
 Workload = Literal["basic_inference", "llm_serving", "research_training"]
 Origin = Literal["default", "detected", "you"]

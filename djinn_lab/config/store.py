@@ -13,8 +13,7 @@ import msgspec
 import platformdirs
 import tomli_w
 
-from djinn_lab.config.fields import FIELD_BY_PATH, FIELDS, SIZES, did_you_mean
-from djinn_lab.config.issue import Issue
+from djinn_lab.config.fields import FIELD_BY_PATH, FIELDS, SIZES, Issue, did_you_mean
 from djinn_lab.config.profiles import (
     BUILT_IN,
     WORKLOADS,

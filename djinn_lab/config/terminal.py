@@ -9,8 +9,7 @@ from rich.syntax import Syntax
 from rich.table import Table
 
 from djinn_lab.config.detection import Facts, detect
-from djinn_lab.config.fields import FIELD_BY_PATH, FIELDS, did_you_mean
-from djinn_lab.config.issue import Issue
+from djinn_lab.config.fields import FIELD_BY_PATH, FIELDS, Issue, did_you_mean
 from djinn_lab.config.profiles import BUILT_IN, WORKLOADS, Profile
 from djinn_lab.config.store import load_profile, profiles_path, read_text
 from djinn_lab.config.wizard import Draft, begin, begin_from, equivalent_command, preview, save, set_text

@@ -13,8 +13,7 @@ from pathlib import Path
 import msgspec
 
 from djinn_lab.config.detection import Facts
-from djinn_lab.config.fields import FIELD_BY_PATH, FIELDS
-from djinn_lab.config.issue import Issue
+from djinn_lab.config.fields import FIELD_BY_PATH, FIELDS, Issue
 from djinn_lab.config.profiles import (
     BUILT_IN,
     WORKLOADS,

@@ -7,15 +7,23 @@ fresh engine must lead to the same commands; where it does not, :func:`replay` s
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
+from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
 from blake3 import blake3
 
+import djinn_lab
 from djinn_lab import jobs, memory
 from djinn_lab.engine import Command, Engine, Event, PoolOpened
+from djinn_lab.protocol.version import VERSION
 
 CORE = "engine"
+DECIDING = ("engine", "jobs", "memory")
+"""Packages with the code that decides."""
+UNKNOWN = "an earlier version"
+"""That wrote no version into its journals."""
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.json.Decoder(Event).decode
@@ -90,3 +98,16 @@ def replay(records: Iterable[Record], engine: Engine) -> Iterator[list[Command]]
             now = "\n".join(f"  {command}" for command in commands) or "  nothing"
             raise ReplayDiffers(f"{what} led to other commands than now:\n{now}")
         yield commands
+
+
+@cache
+def this_version() -> str:
+    """Name the version that writes a journal, such as ``0.1.0 (decisions 1f0c9a27)``: that of the package,
+    and a digest of the code that decides, since commits of one release share a number."""
+    found = blake3()
+    root = Path(djinn_lab.__file__).parent
+    for package in DECIDING:
+        for path in sorted((root / package).rglob("*.py")):
+            found.update(path.relative_to(root).as_posix().encode())
+            found.update(path.read_bytes())
+    return f"{VERSION} (decisions {found.hexdigest(length=4)})"

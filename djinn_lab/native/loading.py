@@ -1,4 +1,5 @@
-"""Loading extensions: a file of exactly this fingerprint or none, and a sentence that says why none."""
+"""Loading extensions: a file of exactly this fingerprint or none, and a sentence that says why none.
+Meanwhile they are built in the background."""
 
 from __future__ import annotations
 
@@ -13,13 +14,32 @@ from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
 
-from djinn_lab.native.background import start_build
 from djinn_lab.native.building import is_building, log_of
 from djinn_lab.native.compiler import Compiler, find_compiler
 from djinn_lab.native.extensions import EXTENSIONS, NativeExtension, UnknownVariant
 from djinn_lab.native.places import Places, places
 from djinn_lab.native.sources import file_name, units
 from djinn_lab.native.target import BuildTarget, this_target
+
+BUILD_LOG = "background.log"
+
+# The shell ends at once and leaves the build to init: no child of the session, and none to wait for.
+_DETACHED = 'log=$1; shift; nice -n 10 "$@" >"$log" 2>&1 </dev/null &'
+
+
+def start_build(folder: Path) -> None:
+    """Start ``python -m djinn_lab.native build`` as a process of its own, at low priority.
+
+    Builders take turns by the folder's lock, so a second call only starts a process that finds the work done.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    command = [sys.executable, "-m", "djinn_lab.native", "build", "--optional"]
+    subprocess.run(
+        ["/bin/sh", "-c", _DETACHED, "sh", str(folder / BUILD_LOG), *command],
+        check=True,
+        start_new_session=True,
+    )
+
 
 SWITCH = "DJINN_LAB_NATIVE"
 BUILD = "python -m djinn_lab.native build"

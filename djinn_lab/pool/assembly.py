@@ -8,7 +8,7 @@ from djinn_lab.engine import PoolOpened
 from djinn_lab.jobs.decision import OURS, QueuePolicy
 from djinn_lab.jobs.resources import ResourceHistory
 from djinn_lab.jobs.start_forecasts import StartForecasts
-from djinn_lab.journal.version import this_version
+from djinn_lab.journal import this_version
 from djinn_lab.memory import POLICIES, MemoryPolicy
 from djinn_lab.pool.authentication import Authentication
 from djinn_lab.pool.blobs.store import BlobStore

@@ -82,7 +82,7 @@ class RequestRefused(msgspec.Struct, frozen=True, tag="refused"):
 class QueryBlobs(msgspec.Struct, frozen=True, tag="query_blobs"):
     """Which of these digests must be uploaded? The others are pinned until the next submit is done.
 
-    ``sketches``: :func:`djinn_lab.protocol.sketch.sketch_of` tensors; of which has this user uploaded none?
+    ``sketches``: :func:`djinn_lab.srg.blob_names.sketch_of` tensors; of which has this user uploaded none?
     """
 
     digests: list[str]

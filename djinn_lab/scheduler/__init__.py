@@ -5,14 +5,12 @@ No clock, no I/O, no torch. See ``docs/scheduler.md``.
 
 from __future__ import annotations
 
-from djinn_lab.scheduler.costs import CostEstimator, GraphCostEstimator
-from djinn_lab.scheduler.devices import DeviceProfile
+from djinn_lab.scheduler.costs import CostEstimator, DeviceProfile, GraphCostEstimator
 from djinn_lab.scheduler.memory_plan import MemoryPlan
-from djinn_lab.scheduler.parts import PlannedTransfer, ScheduledNode
+from djinn_lab.scheduler.ordering import OptimizationStrategy
 from djinn_lab.scheduler.profiles import SCHEDULER_PROFILES, SchedulerProfile
-from djinn_lab.scheduler.schedule import ExecutionSchedule
+from djinn_lab.scheduler.schedule import ExecutionSchedule, PlannedTransfer, ScheduledNode
 from djinn_lab.scheduler.scheduler import SESSION_BOUND, Scheduler
-from djinn_lab.scheduler.strategies import OptimizationStrategy
 
 __all__ = [
     "SCHEDULER_PROFILES",

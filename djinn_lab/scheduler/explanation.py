@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from djinn_lab.scheduler.devices import DeviceProfile
-from djinn_lab.scheduler.groups import colocation_groups
+from djinn_lab.scheduler.costs import DeviceProfile
+from djinn_lab.scheduler.ordering import colocation_groups
 from djinn_lab.scheduler.profiles import SchedulerProfile
 from djinn_lab.scheduler.schedule import ExecutionSchedule
 from djinn_lab.srg.graph import SRG

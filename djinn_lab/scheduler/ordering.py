@@ -1,12 +1,14 @@
 """Which orders of a graph's nodes give the same results.
 
 A node runs after whatever made or last wrote what it reads, a write after the reads that came before it,
-random ops in their own order, and an op whose sizes depend on data after everything else.
+random ops in their own order, and an op whose sizes depend on data after everything else. Nodes that share
+memory stay together.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol
 
 from djinn_lab.srg.graph import SRG, Node
 from djinn_lab.srg.ops import base_name
@@ -62,6 +64,19 @@ _RANDOM = frozenset(
 )
 
 
+class OptimizationStrategy(Protocol):
+    """Propose a better order of execution. A strategy only suggests: the scheduler checks that the order
+    gives the same results, plans memory and time for it, and says in the schedule's explanation what it
+    changed. ``name`` appears there."""
+
+    @property
+    def name(self) -> str: ...
+
+    def propose(self, srg: SRG, order: Sequence[int]) -> Sequence[int]:
+        """An order of node ids that replaces ``order``; return ``order`` itself to change nothing."""
+        ...
+
+
 def _is_dynamic(srg: SRG, node: Node) -> bool:
     return any(srg.values[value].shape is None for value in node.outputs)
 
@@ -104,3 +119,26 @@ def check_order(srg: SRG, order: Sequence[int]) -> None:
         late = [other for other in before if position[other] > position[node]]
         if late:
             raise ValueError(f"node {node} ({srg.nodes[node].op}) must run after node {late[0]}")
+
+
+def colocation_groups(srg: SRG) -> tuple[tuple[int, ...], ...]:
+    """Groups of at least two nodes that produce values in, or write to, common storages; in program order."""
+    parent: dict[int, int] = {}
+
+    def root(storage: int) -> int:
+        while (above := parent.setdefault(storage, storage)) != storage:
+            parent[storage] = parent[above]
+            storage = above
+        return storage
+
+    home: list[int | None] = []
+    for node in srg.nodes:
+        storages = [srg.values[value].storage for value in (*node.outputs, *node.writes)]
+        for other in storages[1:]:
+            parent[root(other)] = root(storages[0])
+        home.append(storages[0] if storages else None)
+    members: dict[int, list[int]] = {}
+    for node_id, storage in enumerate(home):
+        if storage is not None:
+            members.setdefault(root(storage), []).append(node_id)
+    return tuple(tuple(group) for group in members.values() if len(group) > 1)

@@ -13,16 +13,12 @@ from typing import NoReturn
 import msgspec
 
 from djinn_lab.errors import DeviceMemoryError
-from djinn_lab.scheduler.costs import CostEstimator, GraphCostEstimator
-from djinn_lab.scheduler.devices import DeviceProfile
+from djinn_lab.scheduler.costs import CostEstimator, DeviceProfile, GraphCostEstimator
 from djinn_lab.scheduler.explanation import explain_schedule
-from djinn_lab.scheduler.groups import colocation_groups
 from djinn_lab.scheduler.memory_plan import MemoryPlan, plan_memory
-from djinn_lab.scheduler.ordering import check_order
-from djinn_lab.scheduler.parts import PlannedTransfer, ScheduledNode
+from djinn_lab.scheduler.ordering import OptimizationStrategy, check_order, colocation_groups
 from djinn_lab.scheduler.profiles import SCHEDULER_PROFILES, SchedulerProfile
-from djinn_lab.scheduler.schedule import ExecutionSchedule
-from djinn_lab.scheduler.strategies import OptimizationStrategy
+from djinn_lab.scheduler.schedule import ExecutionSchedule, PlannedTransfer, ScheduledNode
 from djinn_lab.srg.graph import SRG
 from djinn_lab.units import format_bytes
 

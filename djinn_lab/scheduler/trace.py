@@ -7,9 +7,10 @@ one thread per lane, each named by a metadata event. A flow arrow joins each tra
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from djinn_lab.scheduler.parts import PlannedTransfer, ScheduledNode
+if TYPE_CHECKING:
+    from djinn_lab.scheduler.schedule import PlannedTransfer, ScheduledNode
 
 Times = tuple[Sequence[float], Sequence[float]]
 """Starts and ends in seconds, by node id."""

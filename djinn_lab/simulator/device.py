@@ -22,8 +22,7 @@ from djinn_lab.memory import (
     TransferFailed,
     TransferKind,
 )
-from djinn_lab.simulator.clock import SimulatedClock
-from djinn_lab.simulator.lanes import Copy, SimulatedLane
+from djinn_lab.simulator.lanes import Copy, SimulatedClock, SimulatedLane
 
 PIECE_BYTES = 2**21
 """Hashes are over pieces of this size."""

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from djinn_lab import engine, jobs, memory
-from djinn_lab.simulator.clock import SimulatedClock
 from djinn_lab.simulator.device import Hardware, SimulatedDevice
+from djinn_lab.simulator.lanes import SimulatedClock
 
 OPS = 10
 TICK_S = 0.25

@@ -1,14 +1,17 @@
-"""FLOPs and bytes of each node, worked out once per op and layout."""
+"""FLOPs and bytes of each node, worked out once per op and layout, and of whole programs: what run time is
+guessed from before a program ran."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import msgspec
+
 from djinn_lab.srg.estimates import estimate_flops
 from djinn_lab.srg.flops import COUNTED, OpCall, fill_template
-from djinn_lab.srg.program import NodeRecord, TensorMeta
-from djinn_lab.srg.wiring import Wiring
+from djinn_lab.srg.program import NodeRecord, Program, TensorMeta
+from djinn_lab.srg.wiring import Wiring, trace_wiring
 
 _SPARSE_READS = frozenset(("embedding", "index_select", "index", "gather", "take", "_unsafe_index"))
 """Ops that touch only the rows they return."""
@@ -97,3 +100,33 @@ def _bytes_read(name: str, call: OpCall) -> int:
     if name in _ALLOCATIONS or name.startswith(("zeros_like", "ones_like", "full_like", "new_")):
         return 0
     return sum(meta.blob_bytes for meta in metas)
+
+
+def roofline_s(flops: int, moved_bytes: int, flops_per_s: float, memory_bytes_per_s: float) -> float:
+    """Bound run time by arithmetic or by memory, the slower of both, in seconds (Williams, Waterman,
+    Patterson, "Roofline", CACM 2009)."""
+    return max(flops / flops_per_s, moved_bytes / memory_bytes_per_s)
+
+
+class Work(msgspec.Struct, frozen=True):
+    """Sums over all ops. ``moved_bytes``: read and written on the device."""
+
+    ops: int
+    flops: int
+    moved_bytes: int
+
+    def seconds(self, flops_per_s: float, memory_bytes_per_s: float, op_overhead_s: float) -> float:
+        """Predict the run time by the roofline of the whole, plus the fixed cost of every op."""
+        busy_s = roofline_s(self.flops, self.moved_bytes, flops_per_s, memory_bytes_per_s)
+        return busy_s + self.ops * op_overhead_s
+
+
+def work_of(program: Program) -> Work:
+    """The program must be valid."""
+    book = CostBook(trace_wiring(program))
+    flops = moved_bytes = 0
+    for index, record in enumerate(program.nodes):
+        cost = book.cost(index, record)
+        flops += cost.flops
+        moved_bytes += cost.bytes_read + cost.bytes_written
+    return Work(len(program.nodes), flops, moved_bytes)

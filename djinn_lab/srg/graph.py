@@ -13,11 +13,10 @@ from typing import cast
 
 import msgspec
 
-from djinn_lab.srg.attention import find_attention
+from djinn_lab.srg.attention import find_attention, refine_phases
 from djinn_lab.srg.costs import CostBook
 from djinn_lab.srg.identity import structural_hash
 from djinn_lab.srg.modality import assign_modality
-from djinn_lab.srg.phases import refine_phases
 from djinn_lab.srg.program import Modality, Phase, Program, Residency, TensorMeta
 from djinn_lab.srg.residency import assign_residency
 from djinn_lab.srg.wiring import Wiring, trace_wiring

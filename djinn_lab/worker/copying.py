@@ -14,13 +14,12 @@ from dataclasses import dataclass
 import torch
 
 from djinn_lab.units import format_bytes
-from djinn_lab.worker.copied import Copied, SessionGone, TransferProblem
 from djinn_lab.worker.link import Link
 from djinn_lab.worker.loading import WantedValues
 from djinn_lab.worker.memory_account import MemoryAccount
 from djinn_lab.worker.parked import ManifestWriter, Parked, write_parked
 from djinn_lab.worker.pieces import Piece, PieceFile
-from djinn_lab.worker.restoring import Restores
+from djinn_lab.worker.restoring import Copied, Restores, SessionGone, TransferProblem
 from djinn_lab.worker.storages import Storage
 from djinn_lab.worker.tiers import Tiers
 from djinn_lab.worker.values import SessionValues

@@ -18,7 +18,6 @@ import torch
 
 from djinn_lab.units import format_bytes
 from djinn_lab.worker import parking
-from djinn_lab.worker.copied import Copied, SessionGone, TransferProblem
 from djinn_lab.worker.link import Link
 from djinn_lab.worker.loading import Loading, WantedValues
 from djinn_lab.worker.memory_account import MemoryAccount
@@ -27,6 +26,30 @@ from djinn_lab.worker.parked import ParkedStorage
 from djinn_lab.worker.pieces import Piece
 from djinn_lab.worker.tiers import Tiers
 from djinn_lab.worker.values import RestoreFailed, SessionValues
+
+
+class TransferProblem(Exception):
+    """``full`` and ``mismatch``: as in :class:`djinn_lab.protocol.worker.CopyFailed`."""
+
+    def __init__(self, reason: str, full: str | None = None, mismatch: bool = False) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.full = full
+        self.mismatch = mismatch
+
+
+class SessionGone(Exception):
+    """Closed while it was copied: no answer is waited for."""
+
+
+@dataclass
+class Copied:
+    """The progress of a transfer."""
+
+    nbytes: int = 0
+    checked_pieces: int = 0
+    whole: bool = True
+    manifest: bytes | None = None
 
 
 class Place(NamedTuple):

@@ -18,11 +18,11 @@ from djinn_lab.protocol.worker import (
 )
 from djinn_lab.units import format_bytes
 from djinn_lab.worker import parking
-from djinn_lab.worker.copied import Copied, SessionGone, TransferProblem
 from djinn_lab.worker.copying import Copies
 from djinn_lab.worker.lanes import Lane, LaneTask
 from djinn_lab.worker.loading import WantedValues
 from djinn_lab.worker.parked import read_manifest
+from djinn_lab.worker.restoring import Copied, SessionGone, TransferProblem
 from djinn_lab.worker.values import SessionValues
 
 Answer = FirstValuesCopied | CopyDone | CopyFailed

@@ -12,8 +12,7 @@ import pytest
 from djinn_lab.client import blobs
 from djinn_lab.client.blobs import BlobTransfer, digest_of
 from djinn_lab.protocol.messages import BlobsMissing, BlobStored, QueryBlobs
-from djinn_lab.protocol.sketch import UNHASHED_BYTES_MIN, sketch_of
-from djinn_lab.srg.blob_names import is_drawn
+from djinn_lab.srg.blob_names import UNHASHED_BYTES_MIN, is_drawn, sketch_of
 
 LARGE = UNHASHED_BYTES_MIN
 

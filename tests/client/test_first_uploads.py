@@ -13,7 +13,7 @@ from real_pool import PoolUnderTest
 from djinn_lab.client import blobs
 from djinn_lab.client.session import Session
 from djinn_lab.errors import Refused
-from djinn_lab.protocol.sketch import UNHASHED_BYTES_MIN
+from djinn_lab.srg.blob_names import UNHASHED_BYTES_MIN
 
 pytestmark = pytest.mark.processes
 

@@ -27,7 +27,7 @@ from djinn_lab.dashboard.widgets.bars import BARS_MAX, bars_in, make_lane
 from djinn_lab.dashboard.widgets.theme import PHASE_COLOURS
 from djinn_lab.scheduler import DeviceProfile, ExecutionSchedule
 from djinn_lab.scheduler.memory_plan import MemoryPlan
-from djinn_lab.scheduler.parts import PlannedTransfer, ScheduledNode
+from djinn_lab.scheduler.schedule import PlannedTransfer, ScheduledNode
 
 
 def schedule(count: int, measured: bool = True) -> ExecutionSchedule:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from djinn_lab.magics.stopping import stops_are_kept
+from djinn_lab.magics.notebook_cell import stops_are_kept
 
 
 @pytest.fixture(autouse=True)

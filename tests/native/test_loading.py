@@ -13,9 +13,9 @@ import pytest
 from conftest import Workshop
 
 from djinn_lab import native
-from djinn_lab.native.background import start_build
 from djinn_lab.native.building import exclusive, log_of
 from djinn_lab.native.extensions import EXTENSIONS
+from djinn_lab.native.loading import start_build
 from djinn_lab.native.sources import file_name
 from djinn_lab.native.target import BuildTarget, Torch
 

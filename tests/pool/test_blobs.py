@@ -15,8 +15,7 @@ from blake3 import blake3
 from djinn_lab.errors import PoolError, Refused
 from djinn_lab.pool.blobs.directory import OWNER_FILE, remove_dead_directories, remove_directory
 from djinn_lab.pool.blobs.store import BlobStore, checked_digest, checked_name, checked_result_name
-from djinn_lab.protocol.sketch import UNHASHED_BYTES_MIN, sketch_of
-from djinn_lab.srg.blob_names import draw_name
+from djinn_lab.srg.blob_names import UNHASHED_BYTES_MIN, draw_name, sketch_of
 
 LARGE = UNHASHED_BYTES_MIN
 

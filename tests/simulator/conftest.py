@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from djinn_lab.simulator.traces.folder import VARIABLE
+from djinn_lab.simulator.traces.lines import VARIABLE
 
 
 @pytest.fixture(scope="session")

@@ -18,7 +18,7 @@ from djinn_lab.simulator.traces.agents import (
     mooncake,
     oversubscribed,
 )
-from djinn_lab.simulator.traces.folder import VARIABLE, NoTraces, traces_folder
+from djinn_lab.simulator.traces.lines import VARIABLE, NoTraces, traces_folder
 
 
 def write(path: Path, *lines: str) -> None:

@@ -10,8 +10,8 @@ import pytest
 
 from djinn_lab.jobs.request import ComputeNode, Demand
 from djinn_lab.simulator.traces.catalog import open_trace
-from djinn_lab.simulator.traces.folder import NoTraces
 from djinn_lab.simulator.traces.gpu_clusters import load_helios, load_itp, load_philly
+from djinn_lab.simulator.traces.lines import NoTraces
 from djinn_lab.simulator.traces.openb import load_openb
 from djinn_lab.simulator.traces.swf import load_swf
 from djinn_lab.simulator.traces.synthetic import Synthetic

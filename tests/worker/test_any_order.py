@@ -18,11 +18,11 @@ from worker_kit import Answer, Device, Message, read_fetched, run_undisturbed
 from djinn_lab.protocol import worker as messages
 from djinn_lab.srg.program import Program, TensorMeta
 from djinn_lab.worker import cuts, storages
-from djinn_lab.worker.copied import Copied, SessionGone, TransferProblem
 from djinn_lab.worker.interpreter import Interpreter, Outcome
 from djinn_lab.worker.link import CpuLink
 from djinn_lab.worker.loading import WantedValues
 from djinn_lab.worker.outcome import StopSignal
+from djinn_lab.worker.restoring import Copied, SessionGone, TransferProblem
 
 STEPS = 150
 SIZE = 12

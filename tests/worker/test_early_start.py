@@ -15,10 +15,10 @@ from worker_kit import MIB, Device, done, failed, fetch, keep, read_fetched, sta
 from djinn_lab.protocol import worker as messages
 from djinn_lab.protocol.worker import Reads
 from djinn_lab.srg.program import Program, encode_program
-from djinn_lab.worker.copied import Copied, SessionGone, TransferProblem
 from djinn_lab.worker.interpreter import Outcome
 from djinn_lab.worker.loading import WantedValues
 from djinn_lab.worker.outcome import Stop, StopSignal
+from djinn_lab.worker.restoring import Copied, SessionGone, TransferProblem
 
 Make = Callable[..., Device]
 COUNT = MIB // 4

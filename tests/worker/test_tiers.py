@@ -11,8 +11,8 @@ from programs import Script
 from worker_kit import MIB, Device, done, failed, fetch, keep
 
 from djinn_lab.protocol import worker as messages
-from djinn_lab.worker.copied import Copied
 from djinn_lab.worker.lanes import Lane, LaneTask
+from djinn_lab.worker.restoring import Copied
 
 Make = Callable[..., Device]
 

@@ -27,8 +27,7 @@ from blake3 import blake3
 
 from djinn_lab.errors import Refused
 from djinn_lab.pool.blobs.directory import RESULTS, STORE
-from djinn_lab.protocol.sketch import UNHASHED_BYTES_MIN, sketch_of
-from djinn_lab.srg.blob_names import is_digest, is_drawn
+from djinn_lab.srg.blob_names import UNHASHED_BYTES_MIN, is_digest, is_drawn, sketch_of
 from djinn_lab.units import format_bytes
 
 INLINE_VERIFY_BYTES_MAX = 256 * 2**10

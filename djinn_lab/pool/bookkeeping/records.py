@@ -14,7 +14,7 @@ from djinn_lab.pool.gangs.plans import GangPlan
 from djinn_lab.protocol.messages import ErrorInfo, SubmitSegment
 from djinn_lab.protocol.rest.jobs import JobCut, JobView
 from djinn_lab.protocol.worker import Resume, RunPreempted, SegmentDone, WorkerMemory
-from djinn_lab.srg.first_uses import FirstUses
+from djinn_lab.srg.liveness import FirstUses
 from djinn_lab.srg.merging import STREAMED
 
 CUTS_STORED_MAX = 32

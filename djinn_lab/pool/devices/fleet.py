@@ -11,7 +11,7 @@ import msgspec
 from djinn_lab.pool.devices.plans import DevicePlan
 from djinn_lab.protocol.messages import DeviceInfo
 from djinn_lab.protocol.worker import DeviceMeasured, FromWorker, WorkerReady
-from djinn_lab.srg.work import Work
+from djinn_lab.srg.costs import Work
 
 CALIBRATE_AFTER_IDLE_S = 3.0
 

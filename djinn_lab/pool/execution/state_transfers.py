@@ -21,7 +21,7 @@ from djinn_lab.pool.sessions.admission import INLINE_BYTES_MAX
 from djinn_lab.pool.sessions.registry import SessionRegistry
 from djinn_lab.protocol import worker
 from djinn_lab.protocol.worker import Reads
-from djinn_lab.srg.first_uses import FirstUses, first_uses
+from djinn_lab.srg.liveness import FirstUses, first_uses
 from djinn_lab.srg.plan_key import decode_contents
 from djinn_lab.srg.program import Program, decode_program, encode_program
 

@@ -12,11 +12,10 @@ from djinn_lab.memory import predict_peak_bytes
 from djinn_lab.memory.footprint import Footprint
 from djinn_lab.protocol.worker import DeviceMeasured
 from djinn_lab.srg.branches import Branches, BranchFinder
-from djinn_lab.srg.costs import CostBook
+from djinn_lab.srg.costs import CostBook, roofline_s
 from djinn_lab.srg.parting import Part, Parts, part_program
 from djinn_lab.srg.program import Program, encode_program
 from djinn_lab.srg.wiring import trace_wiring
-from djinn_lab.srg.work import roofline_s
 from djinn_lab.units import format_bytes, format_seconds
 
 UNMEASURED = DeviceMeasured(flops_per_s=2e10, memory_bytes_per_s=5e9, op_overhead_s=5e-6)

@@ -12,12 +12,12 @@ import msgspec
 from djinn_lab.errors import Refused
 from djinn_lab.memory import predict_peak_bytes
 from djinn_lab.memory.footprint import Footprint
-from djinn_lab.srg.first_uses import FirstUses, first_uses
+from djinn_lab.srg.costs import Work, work_of
+from djinn_lab.srg.liveness import FirstUses, first_uses
 from djinn_lab.srg.plan_key import decode_contents, plan_key
 from djinn_lab.srg.program import Program, decode_program
 from djinn_lab.srg.validation import validate_content, validate_program
 from djinn_lab.srg.wire import PROGRAM_BYTES_MAX
-from djinn_lab.srg.work import Work, work_of
 from djinn_lab.units import format_bytes
 
 PLANS_MAX = 10_000

@@ -8,9 +8,8 @@ import msgspec
 
 from djinn_lab.jobs.decision import POLICIES, QueuePolicy
 from djinn_lab.jobs.request import ComputeNode
-from djinn_lab.simulator.queue.figures import AccountFigures, QueueFigures, accounts_of, figures_of
+from djinn_lab.simulator.queue.figures import AccountFigures, QueueFigures, Records, accounts_of, figures_of
 from djinn_lab.simulator.queue.history import History
-from djinn_lab.simulator.queue.records import Records
 from djinn_lab.simulator.queue.settings import QueueSettings
 from djinn_lab.simulator.queue.simulation import PoolSimulation
 from djinn_lab.simulator.queue.workload import Trace

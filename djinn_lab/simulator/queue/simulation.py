@@ -18,11 +18,39 @@ from msgspec.structs import replace
 from djinn_lab.jobs.decision import Cluster, Plan, QueuePolicy, Start, decide, enact, end, park
 from djinn_lab.jobs.fairness import Capacity, Limits, ShareSettings, ShareState, ShareTree
 from djinn_lab.jobs.request import ComputeNode, Request, members_in
-from djinn_lab.simulator.queue.estimates import Estimator
+from djinn_lab.simulator.queue.figures import Records
 from djinn_lab.simulator.queue.history import History
-from djinn_lab.simulator.queue.records import Records
-from djinn_lab.simulator.queue.settings import QueueSettings
+from djinn_lab.simulator.queue.settings import Estimates, QueueSettings
 from djinn_lab.simulator.queue.workload import TraceJob
+
+
+class Estimator:
+    """Say what is known of a job's run time when it is submitted. ``history`` looks at jobs that have ended
+    by then, never ahead."""
+
+    def __init__(self, kind: Estimates) -> None:
+        self.kind = kind
+        self._last: dict[str, tuple[float, ...]] = {}
+
+    def estimate_s(self, job: TraceJob) -> float | None:
+        match self.kind:
+            case "exact":
+                return job.run_s
+            case "none":
+                return None
+            case "given":
+                return job.estimate_s
+            case "history":
+                last = self._last.get(job.account)
+                if last is None:
+                    return job.estimate_s
+                mean_s = sum(last) / len(last)
+                return mean_s if job.estimate_s is None else min(mean_s, job.estimate_s)
+
+    def ended(self, job: TraceJob) -> None:
+        if self.kind == "history":
+            self._last[job.account] = (*self._last.get(job.account, ())[-1:], job.run_s)
+
 
 Kind = Literal["repaired", "ended", "parked", "failed", "wake"]
 ORDER: dict[Kind, int] = {"repaired": 0, "ended": 1, "parked": 2, "failed": 3, "wake": 4}

@@ -15,7 +15,7 @@ from djinn_lab.memory import POLICIES
 from djinn_lab.simulator.memory.parameters import DeviceParameters
 from djinn_lab.simulator.memory.run import simulate
 from djinn_lab.simulator.memory.workload import Script, Turn, Workload
-from djinn_lab.simulator.traces.folder import NoTraces
+from djinn_lab.simulator.traces.lines import NoTraces
 
 GAP_S_MAX = 600.0
 """Longer gaps are cut to this: their owners went home."""

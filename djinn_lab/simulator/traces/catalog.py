@@ -7,9 +7,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from djinn_lab.simulator.queue.workload import Trace
-from djinn_lab.simulator.traces.folder import NoTraces, traces_folder
 from djinn_lab.simulator.traces.gpu_clusters import PHILLY_CONTENDED, load_helios, load_itp, load_philly
-from djinn_lab.simulator.traces.lines import open_text
+from djinn_lab.simulator.traces.lines import NoTraces, open_text, traces_folder
 from djinn_lab.simulator.traces.openb import load_openb
 from djinn_lab.simulator.traces.swf import load_swf
 from djinn_lab.simulator.traces.synthetic import Synthetic

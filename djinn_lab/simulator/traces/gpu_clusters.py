@@ -11,8 +11,7 @@ from pathlib import Path
 
 from djinn_lab.jobs.request import Demand
 from djinn_lab.simulator.queue.workload import Trace, TraceJob, equal_nodes
-from djinn_lab.simulator.traces.folder import NoTraces
-from djinn_lab.simulator.traces.lines import LeftOut, Row, collect, positive, rows
+from djinn_lab.simulator.traces.lines import LeftOut, NoTraces, Row, collect, positive, rows
 
 DEVICES_PER_NODE = 8
 PHILLY_CONTENDED = ("2869ce", "103959", "11cb48", "e13805", "7f04ca")

@@ -1,15 +1,36 @@
-"""Reading line by line. A line that cannot be understood is counted and shown; reading continues."""
+"""Where public traces lie, and reading them line by line.
+
+They are no part of this repository: the folder is an argument or the environment variable ``DJINN_TRACES``. A
+line that cannot be understood is counted and shown; reading continues.
+"""
 
 from __future__ import annotations
 
 import csv
 import gzip
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, TypeVar
 
 from djinn_lab.simulator.queue.workload import BrokenLine, Trace, TraceJob
-from djinn_lab.simulator.traces.folder import NoTraces
+
+VARIABLE = "DJINN_TRACES"
+
+
+class NoTraces(Exception):
+    """The folder or a file in it is missing; says which."""
+
+
+def traces_folder(argument: Path | None = None) -> Path:
+    """Raises NoTraces."""
+    named = argument or (Path(os.environ[VARIABLE]) if VARIABLE in os.environ else None)
+    if named is None:
+        raise NoTraces(f"no traces: set {VARIABLE} to the folder that holds them")
+    if not named.is_dir():
+        raise NoTraces(f"no traces: {named} is no folder")
+    return named
+
 
 Row = Mapping[str, str]
 
