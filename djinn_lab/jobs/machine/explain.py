@@ -120,13 +120,21 @@ def _ops(job: Job) -> str:
 def preemption_message(
     by: Job, victim: Job, cause: Cause, shares: ShareTree, calendar: Mapping[str, CalendarReservation]
 ) -> str:
-    """Return ``for bob's job 1fdb02aa (NORMAL)``, with the guarantee or reservation where the policy is
-    not the cause."""
+    """Return ``for bob's job 1fdb02aa (NORMAL)``, with the rule that allows it where its priority does not."""
     right = None
-    if cause == "guarantee":
-        right = _guarantee(by, victim, shares)
-    elif cause == "reservation":
-        right = _reservation(by, victim, calendar)
+    match cause:
+        case "guarantee":
+            right = _guarantee(by, victim, shares)
+        case "reservation":
+            right = _reservation(by, victim, calendar)
+        case "fairness":
+            right = f"{by.account} is further below its share than {victim.account}"
+        case "shorter":
+            right = "it is expected to need less time than this one has left"
+        case "attained":
+            right = "it has had less device time"
+        case "rank":
+            pass
     preemptor = f"for {by.user}'s job {by.job[:8]} ({by.priority})"
     return preemptor if right is None else f"{preemptor}: {right}"
 
