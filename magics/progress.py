@@ -42,10 +42,13 @@ class ProgressLine:
         self._handle: Any = None
         self._shown_at = 0.0
         self._update: JobUpdate | None = None
+        self._in_parts = False
         self.waits: list[str] = []
 
     def on_update(self, update: JobUpdate) -> None:
-        self._update = update
+        before, self._update = self._update, update
+        if before is not None and 0 < before.ops_total < update.ops_total:
+            self._in_parts = True
         if update.state in _WAITING and update.reason and update.reason not in self.waits[-1:]:
             self.waits.append(update.reason)
         self.tick()
@@ -56,7 +59,7 @@ class ProgressLine:
         if self._after_s < 0 or now - self._started < self._after_s or now - self._shown_at < REFRESH_S:
             return
         self._shown_at = now
-        self._show(*describe(self._update, now - self._started))
+        self._show(*describe(self._update, now - self._started, self._in_parts))
 
     def finish(self, report: CellReport, outcome: str) -> None:
         """Leave the last word in place, if anything was ever shown."""
@@ -77,8 +80,9 @@ class ProgressLine:
             self._handle.update(line)
 
 
-def describe(update: JobUpdate | None, elapsed_s: float) -> tuple[str, float | None]:
-    """(sentence, fraction done or None)."""
+def describe(update: JobUpdate | None, elapsed_s: float, in_parts: bool = False) -> tuple[str, float | None]:
+    """(sentence, fraction done or None). ``in_parts``: the cell's total of ops is not known yet, so a bar
+    would go backwards with every part."""
     elapsed = format_seconds(elapsed_s)
     if update is None:
         return f"SUBMITTED, {elapsed}", None
@@ -94,8 +98,9 @@ def describe(update: JobUpdate | None, elapsed_s: float) -> tuple[str, float | N
     if update.device:
         parts.append(f"on {update.device}")
     if update.ops_total:
-        parts.append(f"{update.ops_done}/{update.ops_total} ops")
-        fraction = update.ops_done / update.ops_total
+        counts = f"{update.ops_done}/{update.ops_total} ops"
+        parts.append(f"{counts} so far" if in_parts else counts)
+        fraction = None if in_parts else update.ops_done / update.ops_total
     if update.reason and update.state != "RUNNING":
         parts.append(update.reason)
     return f"{', '.join(parts)} ({elapsed})", fraction

@@ -45,8 +45,8 @@ def job_row(job: JobView, now: float) -> dict[str, object]:
         "reason": job.error.message if job.error else job.reason,
         "progress": {
             "done": job.ops_done,
-            "total": job.ops_total,
-            "text": f"{job.ops_done} / {job.ops_total}",
+            "total": None if job.grows else job.ops_total,
+            "text": f"{job.ops_done} / {job.ops_total}" + (" so far" if job.grows else ""),
         }
         if job.ops_total
         else None,

@@ -59,14 +59,17 @@ export function render({ model, el }) {
       pill.textContent = value.text;
       cell.append(pill);
     } else if (column.kind === "progress") {
-      const bar = document.createElement("span");
-      bar.className = "bar";
-      const inner = document.createElement("i");
-      inner.style.width = `${value.total ? Math.min(100, (100 * value.done) / value.total) : 0}%`;
-      bar.append(inner);
+      if (value.total !== null) { // a bar of a total that grows would go backwards
+        const bar = document.createElement("span");
+        bar.className = "bar";
+        const inner = document.createElement("i");
+        inner.style.width = `${value.total ? Math.min(100, (100 * value.done) / value.total) : 0}%`;
+        bar.append(inner);
+        cell.append(bar);
+      }
       const text = document.createElement("small");
       text.textContent = value.text;
-      cell.append(bar, text);
+      cell.append(text);
     } else {
       cell.textContent = typeof value === "object" ? value.text : String(value);
       if (typeof value === "object" && value.title) cell.title = value.title;

@@ -47,7 +47,7 @@ def _row(job: JobView) -> tuple[str, ...]:
         job.cell,
         job.state,
         job.device or "",
-        f"{job.ops_done}/{job.ops_total}",
+        f"{job.ops_done}/{job.ops_total}" + (" so far" if job.grows else ""),
         "" if started is None else format_seconds(max(0.0, started - job.submitted_at)),
         "" if started is None or finished is None else _ran(max(0.0, finished - started), job.used_j),
         _forecast_text(job.predicted, job.watts),

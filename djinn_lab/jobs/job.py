@@ -32,6 +32,8 @@ class Job(msgspec.Struct, frozen=True):
     submitted_at_s: float
     segment_at_s: float
     ops_done: int = 0
+    ops_before: int = 0
+    """Ops of the job's earlier segments. ``ops_done`` and ``ops_total`` are those of the current one."""
     target: str | None = None
     assigned_device: str | None = None
     predicted_s: float | None = None

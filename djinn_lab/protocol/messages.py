@@ -163,7 +163,7 @@ class CloseSession(msgspec.Struct, frozen=True, tag="close"):
 class JobUpdate(msgspec.Struct, frozen=True, tag="job"):
     """``position`` counts from 1 in the device's queue. ``reason`` is one sentence, for people.
     ``estimate_s``: until the start; ``estimate_error_s``: by how much such estimates were off lately, in the
-    median."""
+    median. ``ops_done``, ``ops_total``: of all segments that the cell has sent so far."""
 
     job: str
     state: str

@@ -127,6 +127,20 @@ def test_progress_is_notified_a_few_times_a_second(client: Client) -> None:
     assert all(before <= after for before, after in pairwise(steps))
 
 
+def test_progress_of_a_cell_in_parts_counts_all_parts(client: Client, shared_pool: RuntimeInfo) -> None:
+    job = client.submit(act(*["sleep 0.05"] * 10), final=False)
+    client.result(job)
+    client.submit(act(*["sleep 0.05"] * 20), job=job, segment=1)
+    client.result(job)
+    (last,) = [update for update in client.updates if update.state == "DONE" and update.job == job]
+    shown = [update for update in client.updates if update.state == "RUNNING" and update.job == job]
+    steps = [update.ops_done for update in shown]
+    assert steps == sorted(steps)
+    assert any(10 < step < 30 for step in steps)
+    assert any(f"{step} of 30 ops" in update.reason for step, update in zip(steps, shown, strict=True))
+    assert (last.ops_done, last.ops_total) == (30, 30)
+
+
 def test_waiting_says_why(shared_pool: RuntimeInfo) -> None:
     with Client(shared_pool) as first, Client(shared_pool) as second, Client(shared_pool) as third:
         devices = {}

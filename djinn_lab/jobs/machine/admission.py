@@ -141,6 +141,7 @@ def _arrived(
             final=event.final,
             ops_total=event.ops_total,
             ops_done=0,
+            ops_before=old.ops_before + old.ops_total,
             segment_at_s=event.at_s,
             target=None,
             assigned_device=None,

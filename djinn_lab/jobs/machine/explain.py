@@ -114,7 +114,8 @@ def _whose(job: Job) -> str:
 
 
 def _ops(job: Job) -> str:
-    return f"{job.ops_done} of {job.ops_total} ops"
+    """Count the ops of all segments so far, so that no later segment begins at 0 again."""
+    return f"{job.ops_before + job.ops_done} of {job.ops_before + job.ops_total} ops"
 
 
 def preemption_message(

@@ -202,8 +202,8 @@ class JobAccounting:
             estimate_s=record.estimate_s,
             estimate_error_s=None if error is None else error.median_s,
             device=record.device,
-            ops_done=job.ops_done if job else 0,
-            ops_total=job.ops_total if job else 0,
+            ops_done=record.ops_done,
+            ops_total=record.ops_total,
         )
         session.send(update, after)
 
@@ -251,7 +251,7 @@ class JobAccounting:
         record.add_stages(stages)
         record.error = error or record.error
         queued = self.core.queue.job(job)
-        record.ops_done = record.ops_before + executed
+        record.progressed(executed)
         record.ops_before += queued.ops_total if queued else executed
         report = done.memory if done is not None else report
         record.peak_bytes = max(record.peak_bytes, report.peak_bytes if report else 0)

@@ -104,6 +104,10 @@ class JobRecord:
             self.started_at = job.started_at_s
             self.finished_at = job.ended_at_s
 
+    def progressed(self, executed: int) -> None:
+        """Count the ops that the current segment has done, on top of those of earlier segments."""
+        self.ops_done = self.ops_before + executed
+
     def add_energy(self, watts: float | None, seconds: float) -> None:
         """Add the energy of a device that the job held."""
         known = watts is not None and self.used_j is not None

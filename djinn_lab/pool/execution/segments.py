@@ -47,13 +47,13 @@ class SegmentRuns:
         if now_s < due_s - EARLY_S:
             return
         record.flight.progress_due_s = max(due_s, now_s) + PROGRESS_INTERVAL_S
+        record.progressed(message.ops_done)
         try:
             self._handle(jobs.SegmentProgressed(now_s, message.job, message.segment, message.ops_done))
         except jobs.IllegalEvent as error:
             log.error("a worker's progress makes no sense: %s", error)
             return
         job = self._core.queue.job(message.job)
-        record.ops_done = record.ops_before + message.ops_done
         record.reason = self._core.queue.explain(message.job)
         self._accounting.notify(record, job)
 
@@ -122,6 +122,7 @@ class SegmentRuns:
         if flight.stops is None:
             flight.stops = SegmentPreemptions()
         flight.stops.add(message, now_s)
+        self._accounting.records[message.job].progressed(message.executed)
         remaining_bytes = flight.footprint.remaining_bytes(message.executed)
         self._handle(
             engine.SegmentStopped(
@@ -157,6 +158,7 @@ class SegmentRuns:
         """``moved_bytes``: fetched for the cell. ``continues``: the job, even after its final segment. Its
         session pays for the memory that it holds, too, over the run time since it last started."""
         record, now_s = self._accounting.records[answer.job], self._core.clock.now_s()
+        record.progressed(executed)
         started_s = record.flight.started_s if record.flight is not None else None
         held_bytes = answer.memory.session_bytes.get(record.session, 0)
         memory_byte_s = 0.0 if started_s is None else held_bytes * max(0.0, now_s - started_s)

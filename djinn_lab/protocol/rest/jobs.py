@@ -56,6 +56,11 @@ class JobView(msgspec.Struct, frozen=True):
     used_j: float | None = None
 
     @property
+    def grows(self) -> bool:
+        """Return whether ``ops_total`` is only what a cell that is sent in parts has sent so far."""
+        return self.segments > 1 and not self.finished
+
+    @property
     def finished(self) -> bool:
         return self.state in FINISHED_STATES
 
