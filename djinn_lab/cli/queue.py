@@ -16,7 +16,8 @@ from djinn_lab.errors import OptionError
 from djinn_lab.units import SHORT_ID_CHARS, format_seconds
 
 if TYPE_CHECKING:
-    from djinn_lab.jobs.fairness import AccountView
+    from djinn_lab.client.rest import PoolClient
+    from djinn_lab.jobs.fairness import AccountView, Limits
     from djinn_lab.protocol.rest.queue import RunningJob, WaitingJob, WhatIfAnswer, WhyAnswer
     from djinn_lab.protocol.rest.status import DeviceView
 
@@ -82,8 +83,7 @@ def queue_policy(
 
     client = PoolClient.find()
     if policy is not None:
-        wanted = read_policy(policy)
-        client.set_policy(wanted if isinstance(wanted, str) else msgspec.to_builtins(wanted))
+        client.set_policy(read_policy(policy))
     known = ", ".join(POLICIES)
     print_line(f"The queue decides by the policy {client.queue().policy}. There are {known}.")
 
@@ -108,13 +108,10 @@ def set_share(
 
     client = PoolClient.find()
     limits = _limits(devices, devices_soft, guaranteed, device_seconds, queued, best_priority)
-    known = {one.account: msgspec.structs.asdict(one.limits) for one in client.queue().accounts}
-    body: dict[str, object] = {} if weight is None else {"weight": weight}
-    if limits or no_limits:
-        body["limits"] = {**({} if no_limits else known.get(account, {})), **limits}
-    if not body:
+    if weight is None and not limits and not no_limits:
         raise OptionError("Nothing to change.", "Give --weight or a limit; see djinn-lab share --help.")
-    changed = client.set_targets(account, **body)
+    new_limits = _new_limits(client, account, limits, no_limits)
+    changed = client.set_targets(account, weight=weight, limits=new_limits)
     _, share, used, _, limits_text = _account_row(changed)
     print_line(f"Account {account}: a share of {share}, {used} used; {limits_text}.")
     if changed.overcommitted:
@@ -195,6 +192,18 @@ def preempt_job(job: JobId) -> None:
 
     PoolClient.find().preempt(job)
     print_line(f"Job {job} is preempted after its current op.")
+
+
+def _new_limits(
+    client: PoolClient, account: str, changed: dict[str, object], no_limits: bool
+) -> Limits | None:
+    """Return the account's limits with the changed ones; None where they stay as they are."""
+    from djinn_lab.jobs.fairness import Limits
+
+    if not changed and not no_limits:
+        return None
+    known = {} if no_limits else {one.account: one.limits for one in client.queue().accounts}
+    return msgspec.structs.replace(known.get(account, Limits()), **changed)
 
 
 def _limits(

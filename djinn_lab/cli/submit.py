@@ -9,8 +9,9 @@ import uuid
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
+import msgspec
 import typer
 
 from djinn_lab.cli.notebooks import write_executed
@@ -18,10 +19,11 @@ from djinn_lab.cli.options import checked_priority
 from djinn_lab.cli.output import print_line
 from djinn_lab.errors import OptionError, PoolLost, PoolNotFound, UserError
 from djinn_lab.jobs import Terms
-from djinn_lab.jobs.batch import OVER, Restart
+from djinn_lab.jobs.batch import OVER, Restart, RestartRules
 from djinn_lab.jobs.batch.parameters import declared, from_text, problem_with
 from djinn_lab.jobs.batch.restarts import BACKOFF_S
 from djinn_lab.jobs.conditions import separated
+from djinn_lab.protocol.rest.notebooks import NewNotebook
 from djinn_lab.units import parse_seconds
 
 if TYPE_CHECKING:
@@ -104,28 +106,32 @@ def submit_notebook(
         raise OptionError(f"There is no folder {output.absolute().parent} for the executed notebook.")
     if output is not None and output.is_dir():
         raise OptionError(f"{output} is a folder; name the file for the executed notebook.")
-    submission = {
-        "notebook": document,
-        "name": name or notebook.stem,
-        "key": key or uuid.uuid4().hex,
-        "folder": _folder(notebook, folder),
-        "priority": priority,
-        "after": _after(after or []),
-        "after_count": after_count,
-        "after_timeout_s": _seconds("--after-timeout", after_timeout),
-        "parameters": _parameters(document, parameter or []),
-        "anyway": anyway,
-        **_where(target, tolerate or []),
-        "deadline_s": _seconds("--deadline", deadline),
-        "timeout_s": _seconds("--timeout", timeout),
-        "restart": {
-            "policy": restart,
-            "restarts_max": restarts_max,
-            "backoff_s": BACKOFF_S if backoff is None else _seconds("--backoff", backoff),
-        },
-    }
+    _check_where(target, tolerate or [])
+    backoff_s = _seconds("--backoff", backoff)
+    try:
+        submission = NewNotebook(
+            msgspec.Raw(msgspec.json.encode(document)),
+            name=name or notebook.stem,
+            key=key or uuid.uuid4().hex,
+            folder=_folder(notebook, folder),
+            priority=priority,
+            after=_after(after or []),
+            after_count=after_count,
+            after_timeout_s=_seconds("--after-timeout", after_timeout),
+            parameters=_parameters(document, parameter or []),
+            anyway=anyway,
+            target=target,
+            tolerates=tuple(tolerate or ()),
+            deadline_s=_seconds("--deadline", deadline),
+            timeout_s=_seconds("--timeout", timeout),
+            restart=RestartRules(
+                Restart(restart), restarts_max, BACKOFF_S if backoff_s is None else backoff_s
+            ),
+        )
+    except ValueError as error:
+        raise OptionError(str(error)) from None
     ask = PersistentClient()
-    found, new = ask(lambda client: client.submit_notebook(_asked(submission)))
+    found, new = ask(lambda client: client.submit_notebook(submission))
     job = found.job
     how = f"Submitted {notebook.name} as {job}." if new else f"{job} was submitted before with this key."
     print_line(f"{how} {found.reason}")
@@ -227,24 +233,18 @@ def _folder(notebook: Path, given: Path | None) -> str:
     return str(notebook.absolute().parent)
 
 
-def _after(given: list[str]) -> list[str]:
+def _after(given: list[str]) -> tuple[str, ...]:
     try:
-        return list(separated(given))
+        return separated(given)
     except ValueError as error:
         raise OptionError(f"--after: {error}.") from None
 
 
-def _asked(submission: dict[str, object]) -> dict[str, object]:
-    """Drop fields that were not asked for: an older pool refuses fields that it does not know."""
-    nothing: tuple[Any, ...] = (None, [], {})
-    return {name: value for name, value in submission.items() if value not in nothing and value is not False}
-
-
-def _where(target: str | None, tolerates: list[str]) -> dict[str, object]:
+def _check_where(target: str | None, tolerates: list[str]) -> None:
+    """Raise OptionError for a target or taints that no device could have."""
     problem = Terms(target=target, tolerates=tuple(tolerates)).problem()
     if problem is not None:
         raise OptionError(f"--target, --tolerate: {problem}.", "See: djinn-lab device")
-    return {"target": target, "tolerates": tolerates}
 
 
 def _parameters(document: dict[str, object], given: list[str]) -> dict[str, object]:

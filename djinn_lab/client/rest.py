@@ -1,11 +1,10 @@
 """The pool's REST API, synchronously: for the command line, the magics and the dashboard.
 
-Answers are the structs of :mod:`djinn_lab.protocol.rest`.
+Requests and answers are the structs of :mod:`djinn_lab.protocol.rest`.
 """
 
 from __future__ import annotations
 
-import math
 import os
 import weakref
 from collections.abc import Mapping, Sequence
@@ -30,12 +29,12 @@ from djinn_lab.protocol.runtime_file import read_runtime
 from djinn_lab.srg.program import Program, decode_program
 
 if TYPE_CHECKING:  # each method imports its own: a command starts without the queue's modules
-    from djinn_lab.jobs.decision import CalendarReservation
-    from djinn_lab.jobs.fairness import AccountView
+    from djinn_lab.jobs.decision import CalendarReservation, QueuePolicy
+    from djinn_lab.jobs.fairness import AccountView, Limits
     from djinn_lab.protocol.messages import PhaseAnswered
     from djinn_lab.protocol.rest.announcements import Announced, Published
     from djinn_lab.protocol.rest.jobs import JobDetail, JobUsage, JobView
-    from djinn_lab.protocol.rest.notebooks import NotebookView
+    from djinn_lab.protocol.rest.notebooks import NewNotebook, NotebookView
     from djinn_lab.protocol.rest.queue import QueueView, WhatIfAnswer, WhyAnswer
     from djinn_lab.protocol.rest.sessions import MemoryView, SessionView
     from djinn_lab.protocol.rest.status import JournalLine, PoolStatus
@@ -52,7 +51,7 @@ START_ADVICE = "Start one with: djinn-lab pool start"
 OTHER_VERSION_ADVICE = "Install the same version of djinn-lab here and on the pool."
 
 Json = dict[str, Any]
-"""A request, or a document whose format is defined elsewhere."""
+"""A document whose format is defined elsewhere."""
 Answer = TypeVar("Answer")
 
 
@@ -112,10 +111,10 @@ class PoolClient:
 
     def signal_phase(self, session: str, phase: str, expected_s: float | None = None) -> PhaseAnswered:
         """Signal as :meth:`djinn_lab.client.session.Session.signal_phase`, from any thread or process."""
-        from djinn_lab.protocol.messages import PhaseAnswered
+        from djinn_lab.protocol.messages import PhaseAnswered, SignalPhase
 
-        body = {"phase": phase, "expected_s": expected_s}
-        return self._send_body(PhaseAnswered, "POST", f"/v1/sessions/{_part(session)}/phase", body)
+        path = f"/v1/sessions/{_part(session)}/phase"
+        return self._send_body(PhaseAnswered, "POST", path, SignalPhase(phase, expected_s))
 
     def close_session(self, session: str) -> None:
         """Free everything that a session holds."""
@@ -232,12 +231,12 @@ class PoolClient:
         }
         return self._read(WhatIfAnswer, f"/v1/jobs/{_part(job)}/what-if", changes)
 
-    def submit_notebook(self, submission: Json) -> tuple[NotebookView, bool]:
+    def submit_notebook(self, new: NewNotebook) -> tuple[NotebookView, bool]:
         """Submit a batch notebook. Returns it, and whether it is new: a submission whose key was accepted
-        before is that one. ``submission``: as :class:`djinn_lab.pool.notebooks.views.NewNotebook`."""
+        before is that one."""
         from djinn_lab.protocol.rest.notebooks import NotebookView
 
-        response = self._send("POST", "/v1/notebooks", body=submission)
+        response = self._send("POST", "/v1/notebooks", body=new)
         return self._decoded(response, NotebookView), response.status_code == 201
 
     def notebooks(
@@ -260,16 +259,16 @@ class PoolClient:
 
     def announce_checkpoint(self, name: str, job: str | None = None) -> Announced:
         """Announce a checkpoint of a cell's job, or of the batch notebook whose token this is."""
-        from djinn_lab.protocol.rest.announcements import Announced
+        from djinn_lab.protocol.rest.announcements import Announced, Announcement
 
-        return self._send_body(Announced, "POST", "/v1/checkpoints", {"name": name, "job": job})
+        return self._send_body(Announced, "POST", "/v1/checkpoints", Announcement(name, job))
 
     def publish(self, name: str, job: str | None = None) -> Published:
         """Publish data of this name, for jobs of this user and of the project. ``job``: the cell that
         publishes it."""
-        from djinn_lab.protocol.rest.announcements import Published
+        from djinn_lab.protocol.rest.announcements import Announcement, Published
 
-        return self._send_body(Published, "POST", "/v1/data", {"name": name, "job": job})
+        return self._send_body(Published, "POST", "/v1/data", Announcement(name, job))
 
     def published(self) -> list[Published]:
         """List what was published for jobs of this user, newest first."""
@@ -285,16 +284,27 @@ class PoolClient:
         """Preempt a running job: it resumes behind all that wait now."""
         self._request("POST", f"/v1/jobs/{_part(job)}/preempt")
 
-    def set_targets(self, account: str, **targets: Any) -> AccountView:
-        """Set ``weight``, ``limits`` and ``min_runtime_s`` of an account; what is left out stays."""
+    def set_targets(
+        self,
+        account: str,
+        *,
+        weight: float | None = None,
+        limits: Limits | None = None,
+        min_runtime_s: float | None = None,
+    ) -> AccountView:
+        """Set the weight, all limits, or the minimum run time of an account; what is left out stays."""
         from djinn_lab.jobs.fairness import AccountView
+        from djinn_lab.protocol.rest.queue import AccountTargets
 
+        targets = AccountTargets(weight, limits, min_runtime_s)
         path = "/v1/accounts/" + "/".join(map(_part, account.split("/")))
         return self._send_body(AccountView, "PUT", path, targets)
 
     def cordon(self, device: str, drain: bool = False) -> None:
         """Start nothing new on a device. ``drain``: preempt what runs there, too."""
-        self._check(self._send("POST", f"/v1/devices/{_part(device)}/cordon", body={"drain": drain}))
+        from djinn_lab.protocol.rest.queue import DeviceCordon
+
+        self._check(self._send("POST", f"/v1/devices/{_part(device)}/cordon", body=DeviceCordon(drain)))
 
     def uncordon(self, device: str) -> None:
         """Start jobs on a device again."""
@@ -310,11 +320,13 @@ class PoolClient:
     ) -> None:
         """Replace a device's description: ``key=value`` labels, taints, the price of an hour, the watts that
         it draws when busy (None: unknown)."""
-        if not math.isfinite(price) or not math.isfinite(watts or 0.0):
-            what = f"a price of {price} and a draw of {watts} watts"
-            raise OptionError(f"Device {device} would have {what}.", "Give finite numbers.")
-        body = {"labels": list(labels), "taints": list(taints), "price": price, "watts": watts}
-        self._check(self._send("PUT", f"/v1/devices/{_part(device)}/description", body=body))
+        from djinn_lab.protocol.rest.queue import DeviceDescription
+
+        try:
+            described = DeviceDescription(tuple(labels), tuple(taints), price, watts)
+        except ValueError as error:
+            raise OptionError(str(error)) from None
+        self._check(self._send("PUT", f"/v1/devices/{_part(device)}/description", body=described))
 
     def reserve(
         self,
@@ -325,13 +337,10 @@ class PoolClient:
         begins_at: float | None = None,
     ) -> None:
         """Reserve devices for accounts, from now on if ``begins_at`` is None; seconds since the epoch."""
-        body = {
-            "devices": list(devices),
-            "accounts": list(accounts),
-            "ends_at": ends_at,
-            "begins_at": begins_at,
-        }
-        self._check(self._send("PUT", f"/v1/reservations/{_part(name)}", body=body))
+        from djinn_lab.protocol.rest.queue import NewReservation
+
+        wanted = NewReservation(tuple(devices), ends_at, tuple(accounts), begins_at)
+        self._check(self._send("PUT", f"/v1/reservations/{_part(name)}", body=wanted))
 
     def reservations(self) -> list[CalendarReservation]:
         """List reservations: which devices, for which accounts, when."""
@@ -343,9 +352,11 @@ class PoolClient:
         """End a reservation before its time."""
         self._request("DELETE", f"/v1/reservations/{_part(name)}")
 
-    def set_policy(self, policy: str | Mapping[str, Any]) -> None:
-        """Decide by another policy from now on: one that the pool knows by name, or all its fields."""
-        self._check(self._send("PUT", "/v1/queue/policy", body={"policy": policy}))
+    def set_policy(self, policy: str | QueuePolicy) -> None:
+        """Decide by another policy from now on: one that the pool knows by name, or any."""
+        from djinn_lab.protocol.rest.queue import PolicyChoice
+
+        self._check(self._send("PUT", "/v1/queue/policy", body=PolicyChoice(policy)))
 
     def users(self) -> list[UserView]:
         """List all users."""
@@ -355,10 +366,9 @@ class PoolClient:
 
     def create_user(self, name: str, role: str = "user", account: str | None = None) -> UserToken:
         """Add a user. Returns the token, which is shown this once. ``account``: above the user's own."""
-        from djinn_lab.protocol.rest.users import UserToken
+        from djinn_lab.protocol.rest.users import NewUser, UserToken
 
-        body = {"name": name, "role": role, "account": account}
-        return self._send_body(UserToken, "POST", "/v1/users", body)
+        return self._send_body(UserToken, "POST", "/v1/users", NewUser(name, role, account))
 
     def delete_user(self, name: str) -> None:
         """Remove a user and close the user's sessions."""
@@ -374,7 +384,7 @@ class PoolClient:
     def _read(self, kind: type[Answer], path: str, query: Mapping[str, Any] | None = None) -> Answer:
         return self._decoded(self._send("GET", path, query), kind)
 
-    def _send_body(self, kind: type[Answer], method: str, path: str, body: Json) -> Answer:
+    def _send_body(self, kind: type[Answer], method: str, path: str, body: msgspec.Struct) -> Answer:
         return self._decoded(self._send(method, path, body=body), kind)
 
     def _decoded(self, response: httpx.Response, kind: type[Answer]) -> Answer:
@@ -391,11 +401,17 @@ class PoolClient:
         return response
 
     def _send(
-        self, method: str, path: str, query: Mapping[str, Any] | None = None, body: Json | None = None
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, Any] | None = None,
+        body: msgspec.Struct | None = None,
     ) -> httpx.Response:
         given = {name: value for name, value in (query or {}).items() if value is not None}
+        content = None if body is None else msgspec.json.encode(body)
+        headers = None if body is None else {"Content-Type": "application/json"}
         try:
-            return self._http.request(method, path, params=given, json=body)
+            return self._http.request(method, path, params=given, content=content, headers=headers)
         except httpx.ConnectError as error:
             if self._moved_on():
                 return self._send(method, path, query, body)

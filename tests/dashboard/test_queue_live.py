@@ -13,6 +13,7 @@ import pytest
 from real_pool import PoolUnderTest, wait_for
 
 from djinn_lab.errors import PoolError
+from djinn_lab.jobs.fairness import Limits
 
 pytestmark = [pytest.mark.browser, pytest.mark.processes]
 
@@ -131,7 +132,7 @@ def test_a_projects_guarantee_and_the_classes_by_it_are_shown(
     pool: PoolUnderTest, crowd: Crowd, dashboard_url: str, visitor: Any
 ) -> None:
     pool.rest.create_user("dora", account="vision")
-    pool.rest.set_targets("vision", limits={"devices_guaranteed": 1})
+    pool.rest.set_targets("vision", limits=Limits(devices_guaranteed=1))
     try:
         ann = crowd.run("ann", "RUNNING")
         page = visitor.open(f"{dashboard_url}?page=queue")
@@ -143,7 +144,7 @@ def test_a_projects_guarantee_and_the_classes_by_it_are_shown(
         page = visitor.open(f"{dashboard_url}?page=jobs&job={ann}")
         page.get_by_text("normal priority, class burstable").wait_for()
     finally:
-        pool.rest.set_targets("vision", limits={"devices_guaranteed": None})
+        pool.rest.set_targets("vision", limits=Limits(devices_guaranteed=None))
 
 
 def test_the_jobs_page_has_the_history_and_every_decision(

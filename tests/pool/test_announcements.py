@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
 
-import nbformat
 import pytest
 import torch
+from notebook_kit import new_notebook
 from pool_kit import Client, act, new_user, rest
 from real_pool import PoolUnderTest
 
@@ -82,14 +82,8 @@ def test_data_is_waited_for_by_its_project_until_a_limit_or_taken_back(shared_po
         assert stranger
 
 
-def document(*cells: str) -> dict[str, Any]:
-    made = [nbformat.v4.new_code_cell(source) for source in cells]
-    return dict(nbformat.from_dict(nbformat.v4.new_notebook(cells=made)))
-
-
 def submit(pool: PoolUnderTest, name: str, *cells: str, **asked: Any) -> str:
-    submission = {"notebook": document(*cells), "name": name, "key": name, **asked}
-    return str(pool.rest.submit_notebook(submission)[0].job)
+    return str(pool.rest.submit_notebook(new_notebook(name, *cells, **asked))[0].job)
 
 
 def test_a_notebook_knows_what_a_cell_announced_before_it_came(shared_pool: RuntimeInfo) -> None:
@@ -97,12 +91,7 @@ def test_a_notebook_knows_what_a_cell_announced_before_it_came(shared_pool: Runt
         training = ann.submit(act("sleep 30"))
         ann.until(training, "RUNNING")
         client.announce_checkpoint("one", training)
-        asked = {
-            "notebook": document("1"),
-            "name": "late",
-            "key": "late",
-            "after": [f"{training}:checkpoint=two"],
-        }
+        asked = new_notebook("late", "1", after=[f"{training}:checkpoint=two"])
         late = client.submit_notebook(asked)[0].job
         assert "announced 1 so far ('one')" in client.notebook(late).reason
         client.cancel(late)

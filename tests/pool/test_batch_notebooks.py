@@ -12,14 +12,17 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import msgspec
 import nbformat
 import pytest
 import torch
+from notebook_kit import document, new_notebook
 from real_pool import PoolUnderTest, wait_for
 
 from djinn_lab.client.rest import PoolClient
 from djinn_lab.errors import CancelFailed, OptionError, PoolError, Refused
-from djinn_lab.protocol.rest.notebooks import NotebookView
+from djinn_lab.jobs.fairness import Limits
+from djinn_lab.protocol.rest.notebooks import NewNotebook, NotebookView
 from djinn_lab.protocol.runtime_file import process_is_alive
 
 pytestmark = pytest.mark.processes
@@ -27,16 +30,8 @@ pytestmark = pytest.mark.processes
 OVER_WITHIN_S = 120.0
 
 
-def document(*cells: str) -> dict[str, Any]:
-    """Each cell has an output of an earlier run."""
-    old = [nbformat.v4.new_output("stream", text="of an earlier run")]
-    made = [nbformat.v4.new_code_cell(source, outputs=old, execution_count=7) for source in cells]
-    return dict(nbformat.from_dict(nbformat.v4.new_notebook(cells=made)))
-
-
 def submit(pool: PoolUnderTest, name: str, *cells: str, **asked: Any) -> str:
-    submission = {"notebook": document(*cells), "name": name, "key": name, **asked}
-    found, _ = pool.rest.submit_notebook(submission)
+    found, _ = pool.rest.submit_notebook(new_notebook(name, *cells, **asked))
     return str(found.job)
 
 
@@ -226,16 +221,13 @@ def test_ended_notebooks_leave_no_files_and_no_sessions(pool: PoolUnderTest, job
 def test_the_same_key_is_the_same_job_and_another_content_is_refused(
     pool: PoolUnderTest, jobs: dict[str, str]
 ) -> None:
-    notebook = document("1")
-    asked = {"notebook": notebook, "name": "once", "key": "once", "after": [jobs["endless"][:2] + "0000"]}
     with pytest.raises(PoolError, match="There is no notebook"):
-        pool.rest.submit_notebook(asked)
-    asked = {"notebook": notebook, "name": "once", "key": "once"}
-    first, new = pool.rest.submit_notebook(asked)
-    again, new_again = pool.rest.submit_notebook({**asked, "notebook": document("1")})  # other ids of cells
+        pool.rest.submit_notebook(new_notebook("once", "1", after=[jobs["endless"][:2] + "0000"]))
+    first, new = pool.rest.submit_notebook(new_notebook("once", "1"))
+    again, new_again = pool.rest.submit_notebook(new_notebook("once", "1"))  # other ids of cells
     assert (new, new_again, again.job) == (True, False, first.job)
     with pytest.raises(PoolError, match=f"belongs to {first.job}"):
-        pool.rest.submit_notebook({**asked, "name": "another"})
+        pool.rest.submit_notebook(new_notebook("another", "1", key="once"))
     assert len([one for one in pool.rest.notebooks(limit=1000) if one.name == "once"]) == 1
 
 
@@ -249,27 +241,49 @@ def test_the_same_key_is_the_same_job_and_another_content_is_refused(
         ({"folder": "/nowhere"}, "There is no folder /nowhere"),
         ({"priority": "URGENT"}, "none of CRITICAL"),
         ({"timeout_s": -1}, "a timeout of"),
-        ({"name": ""}, "A name has 1 to 200"),
-        ({"name": "two\nlines"}, "printable characters"),
-        ({"colour": "red"}, "colour"),
     ],
 )
 def test_invalid_notebook_is_refused_with_the_reason(
     pool: PoolUnderTest, wrong: dict[str, Any], reason: str
 ) -> None:
     with pytest.raises(OptionError, match=reason):
-        pool.rest.submit_notebook({"notebook": document("1"), "name": "wrong", "key": "wrong", **wrong})
+        pool.rest.submit_notebook(new_notebook("wrong", "1", **wrong))
     assert all(one.name != "wrong" for one in pool.rest.notebooks(limit=1000))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "reason"),
+    [
+        ({"name": ""}, "A name has 1 to 200"),
+        ({"key": "k" * 201}, "A key has 1 to 200"),
+        ({"name": "two\nlines"}, "printable characters"),
+        ({"colour": "red"}, "colour"),
+    ],
+)
+def test_submission_of_another_client_is_refused_with_the_reason(
+    pool: PoolUnderTest, wrong: dict[str, Any], reason: str
+) -> None:
+    asked = {"notebook": document("1"), "name": "wrong", "key": "wrong", **wrong}
+    token = {"Authorization": f"Bearer {pool.info.token}"}
+    answer = httpx.post(f"{pool.info.url}/v1/notebooks", json=asked, headers=token, trust_env=False)
+    assert answer.status_code == 422
+    assert reason in answer.json()["detail"]
+
+
+@pytest.mark.parametrize(("name", "key"), [("", "key"), ("name", ""), ("two\nlines", "key")])
+def test_a_name_or_key_that_cannot_be_is_refused_where_it_is_given(name: str, key: str) -> None:
+    with pytest.raises(ValueError, match="printable characters"):
+        NewNotebook(msgspec.Raw(b"{}"), name, key)
 
 
 def test_an_account_with_a_limit_gets_no_better_priority(pool: PoolUnderTest) -> None:
     account = pool.rest.status().user
-    pool.rest.set_targets(account, limits={"rank_min": 1})
+    pool.rest.set_targets(account, limits=Limits(rank_min=1))
     try:
         with pytest.raises(OptionError, match=f"CRITICAL is above the limit of account {account}, HIGH"):
             submit(pool, "critical", "1", priority="CRITICAL")
     finally:
-        pool.rest.set_targets(account, limits={})
+        pool.rest.set_targets(account, limits=Limits())
 
 
 def test_a_notebook_that_is_too_large_is_refused(pool: PoolUnderTest) -> None:
@@ -281,7 +295,7 @@ def test_only_the_owner_submits_and_sees_results(pool: PoolUnderTest, jobs: dict
     other = PoolClient(pool.info.url, pool.rest.create_user("ann").token)
     try:
         with pytest.raises(Refused, match="--notebooks-for users"):
-            other.submit_notebook({"notebook": document("1"), "name": "ann's", "key": "1"})
+            other.submit_notebook(new_notebook("ann's", "1"))
         assert other.notebook(jobs["fails"]).name == "fails"
         for attempt in (other.notebook_result, other.cancel):
             with pytest.raises(Refused, match="belongs to another user"):
@@ -304,8 +318,9 @@ def test_accepted_notebooks_survive_a_killed_server_and_none_runs_twice(tmp_path
 
     with PoolUnderTest(tmp_path, "cpu:1", notebook_slots=2, notebooks_for="users") as pool:
         ann = PoolClient(pool.info.url, pool.rest.create_user("ann").token)
-        twice = {"notebook": document(*cells("twice")), "name": "twice", "key": "1", "folder": str(tmp_path)}
-        again, _ = ann.submit_notebook({**twice, "restart": {"policy": "on-failure", "backoff_s": 0.2}})
+        restart = {"policy": "on-failure", "backoff_s": 0.2}
+        twice = new_notebook("twice", *cells("twice"), key="1", folder=str(tmp_path), restart=restart)
+        again, _ = ann.submit_notebook(twice)
         ann.close()
         once = submit(pool, "once", *cells("once"), folder=str(tmp_path))
         waits = submit(pool, "waits", "open('runs.txt', 'a').write('waits\\n')", folder=str(tmp_path))

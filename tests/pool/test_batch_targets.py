@@ -11,6 +11,7 @@ from typing import Any
 
 import nbformat
 import pytest
+from notebook_kit import document, new_notebook
 from pool_kit import Client, act
 from real_pool import PoolUnderTest, wait_for
 
@@ -26,12 +27,6 @@ CELLS = (
     "%%djinn --target cpu:0\nfloat((x + 1).sum())",
     "%%djinn --target any\nfloat((x + 2).sum())",
 )
-
-
-def submission(name: str, *cells: str, **asked: Any) -> dict[str, Any]:
-    made = [nbformat.v4.new_code_cell(source) for source in cells]
-    document = dict(nbformat.from_dict(nbformat.v4.new_notebook(cells=made)))
-    return {"notebook": document, "name": name, "key": name, **asked}
 
 
 def devices_used(pool: PoolUnderTest, marked: str) -> list[str]:
@@ -67,7 +62,7 @@ def test_what_suits_no_device_is_refused_at_once_as_a_cell_is(
     pool: PoolUnderTest, asked: dict[str, Any], reason: str
 ) -> None:
     with pytest.raises(OptionError) as refused:
-        pool.rest.submit_notebook(submission("wrong", "1", **asked))
+        pool.rest.submit_notebook(new_notebook("wrong", "1", **asked))
     assert reason in str(refused.value)
     assert all(one.name != "wrong" for one in pool.rest.notebooks())
     if "target" in asked and "tolerates" not in asked:
@@ -79,7 +74,7 @@ def test_what_suits_no_device_is_refused_at_once_as_a_cell_is(
 
 def test_a_key_belongs_to_one_target(pool: PoolUnderTest, tmp_path: Path) -> None:
     path = tmp_path / "once.ipynb"
-    nbformat.write(nbformat.from_dict(submission("once", "1")["notebook"]), path)  # type: ignore[no-untyped-call]
+    nbformat.write(nbformat.from_dict(document("1")), path)  # type: ignore[no-untyped-call]
 
     def command(*options: str) -> subprocess.CompletedProcess[str]:
         words = [sys.executable, "-m", "djinn_lab.cli", "submit", str(path), "--key", "once", *options]
@@ -99,15 +94,15 @@ def test_a_key_belongs_to_one_target(pool: PoolUnderTest, tmp_path: Path) -> Non
 
 def test_its_cells_run_there_unless_they_say_otherwise_also_after_a_kill(pool: PoolUnderTest) -> None:
     asked = {"target": "gpu=h200", "tolerates": ["vision"], "after": ["data:go"]}
-    job = pool.rest.submit_notebook(submission("there", *CELLS, **asked))[0].job
+    job = pool.rest.submit_notebook(new_notebook("there", *CELLS, **asked))[0].job
     dead = pool.info.pid
     pool.kill()
     wait_for(lambda: not process_is_alive(dead))
     pool.rest.close()
     pool.start()
     with pytest.raises(PoolError, match="another content or other options"):
-        pool.rest.submit_notebook(submission("there", *CELLS, **asked, timeout_s=60))
-    again, new = pool.rest.submit_notebook(submission("there", *CELLS, **asked))
+        pool.rest.submit_notebook(new_notebook("there", *CELLS, **asked, timeout_s=60))
+    again, new = pool.rest.submit_notebook(new_notebook("there", *CELLS, **asked))
     assert (again.job, again.target, new) == (job, "gpu=h200", False)
     pool.rest.publish("go")
     deadline_s = time.monotonic() + OVER_WITHIN_S

@@ -11,10 +11,11 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from pool_kit import Client, act, rest, running_pool
+from pool_kit import Client, act, http, rest, running_pool
 
 from djinn_lab.client.rest import PoolClient
 from djinn_lab.errors import OptionError
+from djinn_lab.jobs.decision import QueuePolicy
 from djinn_lab.pool.bookkeeping.records import JobRecord
 from djinn_lab.protocol.rest.jobs import JobUsage
 from djinn_lab.protocol.runtime_file import RuntimeInfo
@@ -119,16 +120,19 @@ def test_energy_has_a_price_in_a_policy_over_the_wire(pool: RuntimeInfo) -> None
     """Of two devices at one price, the one that draws less is used, once energy has a price."""
     with closing(rest(pool)) as chief:
         chief.describe_device("cpu:0", watts=700)
-        for policy, device in (({}, "cpu:0"), ({"energy_price_per_kwh": 0.3}, "cpu:1")):
-            chief.set_policy({"name": "green", "within": "arrival", **policy})
+        for price, device in ((0.0, "cpu:0"), (0.3, "cpu:1")):
+            chief.set_policy(QueuePolicy("green", within="arrival", energy_price_per_kwh=price))
             with Client(pool) as ann:
                 job = ann.submit(act(""))
                 assert ann.result(job).outcome == "done"
                 assert chief.job(job).device == device
                 session = ann.session
             chief.close_session(session)
-        with pytest.raises(OptionError, match="energy_price_per_kwh"):
-            chief.set_policy({"name": "green", "energy_price_per_kwh": -1.0})
+        with http(pool) as web:
+            wrong = {"policy": {"name": "green", "energy_price_per_kwh": -1.0}}
+            answer = web.put("/v1/queue/policy", json=wrong)
+        assert answer.status_code == 422
+        assert "energy_price_per_kwh" in answer.json()["detail"]
 
 
 def test_gang_energy_sums_its_devices_and_is_unknown_if_one_is() -> None:

@@ -6,11 +6,10 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-import nbformat
 import pytest
 import torch
+from notebook_kit import new_notebook
 from real_pool import PoolUnderTest
 
 from djinn_lab.errors import OptionError
@@ -101,18 +100,12 @@ def test_why_of_a_running_cell_shows_its_forecast(pool: PoolUnderTest) -> None:
     assert "at once" in sentences[0]
 
 
-def document(*cells: str) -> dict[str, Any]:
-    made = [nbformat.v4.new_code_cell(source) for source in cells]
-    return dict(nbformat.from_dict(nbformat.v4.new_notebook(cells=made)))
-
-
 def test_a_notebook_that_needed_more_memory_than_there_is_does_not_start_again(pool: PoolUnderTest) -> None:
     cells = (
         "import torch\nx = (torch.ones(8) + 1).sum()\nprint(x)",
         "y = (torch.ones(2**28) + 1).sum()\nprint(y)",
     )
-    submission = {"notebook": document(*cells), "name": "large", "key": "first"}
-    first = pool.rest.submit_notebook(submission)[0].job
+    first = pool.rest.submit_notebook(new_notebook("large", *cells, key="first"))[0].job
     deadline_s = time.monotonic() + OVER_WITHIN_S
     while (found := pool.rest.notebook(first)).state not in ("FAILED", "DONE"):
         assert time.monotonic() < deadline_s, found.reason
@@ -120,11 +113,10 @@ def test_a_notebook_that_needed_more_memory_than_there_is_does_not_start_again(p
     assert found.state == "FAILED"
     assert found.use.peak_bytes > 2**30
     with pytest.raises(OptionError, match=r"lack of memory.*needed 2.0 GiB, and no device .* 256.0 MiB"):
-        pool.rest.submit_notebook({**submission, "key": "second", "name": "again"})
-    anyway = pool.rest.submit_notebook({**submission, "key": "third", "anyway": True})[0]
+        pool.rest.submit_notebook(new_notebook("again", *cells, key="second"))
+    anyway = pool.rest.submit_notebook(new_notebook("large", *cells, key="third", anyway=True))[0]
     assert anyway.predicted.runs == 1
     pool.rest.cancel(anyway.job)
-    other = {**submission, "key": "fourth", "notebook": document(*cells[:1])}
-    smaller = pool.rest.submit_notebook(other)[0]
+    smaller = pool.rest.submit_notebook(new_notebook("large", *cells[:1], key="fourth"))[0]
     assert smaller.predicted is None
     pool.rest.cancel(smaller.job)

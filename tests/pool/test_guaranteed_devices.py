@@ -5,7 +5,6 @@ from __future__ import annotations
 from contextlib import ExitStack, closing
 from pathlib import Path
 
-import msgspec
 import pytest
 from msgspec.structs import replace
 from pool_kit import Client, rest, running_pool
@@ -22,7 +21,7 @@ pytestmark = pytest.mark.processes
 
 MIB = 2**20
 STEPS = 800
-ONLY_RANK = msgspec.to_builtins(replace(POLICIES["ours"], name="only rank", preempts=("rank",)))
+ONLY_RANK = replace(POLICIES["ours"], name="only rank", preempts=("rank",))
 """A policy that preempts neither for fairness nor for size."""
 
 
@@ -46,7 +45,7 @@ def test_guarantee_preempts_one_cell_of_a_flood_and_leaves_the_rest(
         chief.set_policy(ONLY_RANK)
         ann = chief.create_user("ann", account="speech").token
         bob = chief.create_user("bob", account="vision").token
-        chief.set_targets("vision", limits={"devices_guaranteed": 1})
+        chief.set_targets("vision", limits=Limits(devices_guaranteed=1))
         flood = [stack.enter_context(Client(info, ann)) for _ in range(3)]
         cells = [one.submit(long) for one in flood]
         wait_for(lambda: [len(getattr(chief.queue(), part)) for part in ("running", "waiting")] == [2, 1])
@@ -95,9 +94,9 @@ def test_guarantees_are_validated_reported_and_survive_a_restart(
         said = share("speech", "--guaranteed", "2")
         assert "guaranteed 3 devices together, and the pool has 2" in said
         with pytest.raises(OptionError, match="whose limit is 2"):
-            chief.set_targets("vision", limits={"devices_max": 2, "devices_guaranteed": 3})
+            chief.set_targets("vision", limits=Limits(devices_max=2, devices_guaranteed=3))
         with pytest.raises(OptionError, match="0 or more"):
-            chief.set_targets("vision", limits={"devices_guaranteed": -1})
+            chief.set_targets("vision", limits=Limits(devices_guaranteed=-1))
     with running_pool(tmp_path, "cpu:2") as info, closing(rest(info)) as chief:
         assert limits_of(chief, "vision").devices_guaranteed == 1
         assert limits_of(chief, "vision").devices_max == 2

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 import sqlalchemy as sa
 from msgspec.structs import replace
-from pool_kit import Client, act, new_user, rest, running_pool
+from pool_kit import Client, act, http, new_user, rest, running_pool
 from real_pool import wait_for
 from throwaway_postgresql import Postgresql
 
@@ -126,14 +126,14 @@ def test_limits_hold_from_the_moment_they_are_set_until_they_are_lifted(pool: Ru
     name, token = new_user(pool)
     with Client(pool, token) as client, closing(rest(pool)) as chief, closing(rest(pool, token)) as own:
         assert client.run(act(""), priority="CRITICAL").outcome == "done"
-        chief.set_targets(name, limits={"rank_min": 2})
+        chief.set_targets(name, limits=Limits(rank_min=2))
         assert "at" not in refusal(client.run(act(""), priority="HIGH")).split()[:1]
         assert "NORMAL" in refusal(client.run(act(""), priority="HIGH"))
-        chief.set_targets(name, limits={"queued_max": 0})
+        chief.set_targets(name, limits=Limits(queued_max=0))
         assert "waiting" in refusal(client.run(act("")))
-        chief.set_targets(name, limits={"devices_max": 0})
+        chief.set_targets(name, limits=Limits(devices_max=0))
         assert "devices" in refusal(client.run(act("")))
-        changed = chief.set_targets(name, limits={}, weight=3)
+        changed = chief.set_targets(name, limits=Limits(), weight=3)
         assert changed.weight == 3
         assert client.run(act("")).outcome == "done"
         with pytest.raises(Refused, match="admin"):
@@ -208,10 +208,13 @@ def test_the_policy_can_be_changed_while_the_pool_runs(pool: RuntimeInfo) -> Non
         with pytest.raises(OptionError, match="fifo"):
             chief.set_policy("roulette")
         own = replace(POLICIES["easy"], name="mine", reservations=3)
-        chief.set_policy(msgspec.to_builtins(own))
+        chief.set_policy(own)
         assert chief.queue().policy == "mine"
-        with pytest.raises(OptionError, match="shorter_factor"):
-            chief.set_policy({**msgspec.to_builtins(own), "shorter_factor": 0.1})
+        wrong = {"policy": {**msgspec.to_builtins(own), "shorter_factor": 0.1}}
+        with http(pool) as web:
+            answer = web.put("/v1/queue/policy", json=wrong)
+        assert answer.status_code == 422
+        assert "shorter_factor" in answer.json()["detail"]
         chief.set_policy("ours")
 
 
@@ -291,9 +294,9 @@ def test_what_was_used_is_in_the_ledger_and_survives_the_pool(tmp_path: Path) ->
 def test_limits_that_were_taken_away_do_not_come_back(tmp_path: Path) -> None:
     """Also of an account without usage."""
     with running_pool(tmp_path, "cpu:1") as info, closing(rest(info)) as chief:
-        chief.set_targets("vision", limits={"devices_guaranteed": 1})
-        chief.set_targets("speech", limits={"devices_guaranteed": 1}, weight=3)
-        assert chief.set_targets("vision", limits={}).limits.devices_guaranteed is None
+        chief.set_targets("vision", limits=Limits(devices_guaranteed=1))
+        chief.set_targets("speech", limits=Limits(devices_guaranteed=1), weight=3)
+        assert chief.set_targets("vision", limits=Limits()).limits.devices_guaranteed is None
     with running_pool(tmp_path, "cpu:1") as info, closing(rest(info)) as chief:
         limits = {account.account: account.limits for account in chief.queue().accounts}
         assert limits.get("vision", Limits()).devices_guaranteed is None

@@ -19,15 +19,7 @@ from djinn_lab.pool.database.published import (
     forget_published,
     write_published,
 )
-from djinn_lab.protocol.rest.announcements import Announced, Published
-
-
-class Announcement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """``job``: the cell in which it was said, None outside of cells. The batch notebook is known by the
-    token."""
-
-    name: str
-    job: str | None = None
+from djinn_lab.protocol.rest.announcements import Announced, Announcement, Published
 
 
 def add_announcement_routes(app: FastAPI, context: PoolContext) -> None:

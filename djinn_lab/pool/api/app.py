@@ -31,20 +31,12 @@ from djinn_lab.pool.sessions.endpoint import SessionEndpoint
 from djinn_lab.protocol.messages import PhaseAnswered, SignalPhase
 from djinn_lab.protocol.rest.sessions import MemoryView, SessionView
 from djinn_lab.protocol.rest.status import JournalLine, PoolStatus
-from djinn_lab.protocol.rest.users import UserToken, UserView
+from djinn_lab.protocol.rest.users import NewUser, UserToken, UserView
 from djinn_lab.protocol.version import VERSION
 from djinn_lab.units import format_seconds
 
 EVENTS_MAX = 1000
 CHUNK_BYTES = 2**20
-
-
-class NewUser(msgspec.Struct, frozen=True):
-    """``account``: the account above the user's own, such as ``"vision/train"``."""
-
-    name: str
-    role: str = "user"
-    account: str | None = None
 
 
 def create_app(context: PoolContext) -> FastAPI:

@@ -23,8 +23,6 @@ from djinn_lab.pool.context import PoolContext
 from djinn_lab.pool.notebooks.attempt_files import EXECUTED_BYTES_MAX
 from djinn_lab.pool.notebooks.store import AcceptedSubmission
 from djinn_lab.pool.notebooks.views import (
-    NAME_CHARACTERS_MAX,
-    NewNotebook,
     content_of,
     digest_of,
     notebook_views,
@@ -32,7 +30,7 @@ from djinn_lab.pool.notebooks.views import (
     problem_of,
 )
 from djinn_lab.protocol.notebooks import ID_CHARACTERS, ID_PREFIX, NOTEBOOK_BYTES_MAX
-from djinn_lab.protocol.rest.notebooks import NotebookView
+from djinn_lab.protocol.rest.notebooks import NewNotebook, NotebookView
 from djinn_lab.units import format_bytes
 
 NOTEBOOKS_MAX = 1000
@@ -157,13 +155,9 @@ async def _read(request: Request) -> NewNotebook:
         if len(body) > NOTEBOOK_BYTES_MAX:
             raise too_large
     try:
-        new = await asyncio.to_thread(msgspec.json.decode, bytes(body), type=NewNotebook)
+        return await asyncio.to_thread(msgspec.json.decode, bytes(body), type=NewNotebook)
     except msgspec.DecodeError as error:
         raise HTTPException(422, str(error)) from None
-    for what, text in (("name", new.name), ("key", new.key)):
-        if not 1 <= len(text) <= NAME_CHARACTERS_MAX or not text.isprintable():
-            raise HTTPException(422, f"A {what} has 1 to {NAME_CHARACTERS_MAX} printable characters.")
-    return new
 
 
 async def _asked(

@@ -11,8 +11,8 @@ from fastapi import Depends, FastAPI, HTTPException, Query, Request, Response
 
 from djinn_lab import jobs
 from djinn_lab.jobs import resources
-from djinn_lab.jobs.decision import CalendarReservation, Change, QueuePolicy
-from djinn_lab.jobs.fairness import AccountView, Limits
+from djinn_lab.jobs.decision import CalendarReservation, Change
+from djinn_lab.jobs.fairness import AccountView
 from djinn_lab.pool.api import queue_report
 from djinn_lab.pool.api.jobs import find_job
 from djinn_lab.pool.api.responses import admin, answer, documented, operator, reader
@@ -22,51 +22,21 @@ from djinn_lab.pool.context import PoolContext
 from djinn_lab.pool.database import usage_history
 from djinn_lab.pool.database.shares import write_targets
 from djinn_lab.protocol.rest.jobs import JobUsage, JobView
-from djinn_lab.protocol.rest.queue import QueueView, StallView, WhatIfAnswer, WhyAnswer
+from djinn_lab.protocol.rest.queue import (
+    AccountTargets,
+    DeviceCordon,
+    DeviceDescription,
+    NewReservation,
+    PolicyChoice,
+    QueueView,
+    StallView,
+    WhatIfAnswer,
+    WhyAnswer,
+)
 
 Body = TypeVar("Body")
 USAGE_MAX = 2000
 """A page; commits wait while one is read."""
-
-
-class Targets(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """New targets of an account; what is left out stays."""
-
-    weight: float | None = None
-    limits: Limits | None = None
-    min_runtime_s: float | None = None
-
-
-class Cordon(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """``drain``: preempt what runs, to resume on other devices."""
-
-    drain: bool = False
-
-
-class Description(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Replace a device's description. ``price``: of a device-hour. ``watts``: that it
-    draws when busy, None for unknown."""
-
-    labels: tuple[str, ...] = ()
-    taints: tuple[str, ...] = ()
-    price: float = 0.0
-    watts: float | None = None
-
-
-class Reservation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Times in seconds since the epoch; ``begins_at`` None: now. ``accounts``: those that may use the
-    devices, with all below them."""
-
-    devices: list[str]
-    ends_at: float
-    accounts: list[str]
-    begins_at: float | None = None
-
-
-class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Name a queue policy, or give all its fields."""
-
-    policy: str | QueuePolicy
 
 
 def add_queue_routes(app: FastAPI, context: PoolContext) -> None:
@@ -169,7 +139,7 @@ def _add_steering_routes(app: FastAPI, context: PoolContext) -> None:
         summary="Weight and limits of an account, a project or an organisation (admins)",
     )
     async def set_targets(account: str, request: Request, _user: Annotated[User, Depends(admin)]) -> Response:
-        targets = await _body(request, Targets)
+        targets = await _body(request, AccountTargets)
         now_s = clock.now_s()
         event = jobs.SharesChanged(now_s, account, targets.weight, targets.limits, targets.min_runtime_s)
         _apply(context, lambda: driver.apply_setting(event))
@@ -178,7 +148,7 @@ def _add_steering_routes(app: FastAPI, context: PoolContext) -> None:
 
     @app.post("/v1/devices/{device}/cordon", status_code=204, summary="Start nothing new there (operators)")
     async def cordon(device: str, request: Request, _user: Annotated[User, Depends(operator)]) -> None:
-        drain = (await _body(request, Cordon)).drain
+        drain = (await _body(request, DeviceCordon)).drain
         await _apply_and_store(context, jobs.DeviceCordoned(clock.now_s(), device, True, drain))
 
     @app.post("/v1/devices/{device}/uncordon", status_code=204, summary="Serve again (operators)")
@@ -191,13 +161,13 @@ def _add_steering_routes(app: FastAPI, context: PoolContext) -> None:
         summary="Labels to ask for, taints to tolerate, the price of an hour and the watts drawn (operators)",
     )
     async def describe(device: str, request: Request, _user: Annotated[User, Depends(operator)]) -> None:
-        said = await _body(request, Description)
+        said = await _body(request, DeviceDescription)
         event = jobs.DeviceDescribed(clock.now_s(), device, said.labels, said.taints, said.price, said.watts)
         await _apply_and_store(context, event)
 
     @app.put("/v1/queue/policy", status_code=204, summary="Decide by another policy from now on (admins)")
     async def set_policy(request: Request, _user: Annotated[User, Depends(admin)]) -> None:
-        policy = (await _body(request, Policy)).policy
+        policy = (await _body(request, PolicyChoice)).policy
         _apply(context, lambda: driver.apply_setting(jobs.PolicyChanged(clock.now_s(), policy)))
 
 
@@ -210,7 +180,7 @@ def _add_reservation_routes(app: FastAPI, context: PoolContext) -> None:
 
     @app.put("/v1/reservations/{name}", status_code=204, summary="Reserve devices for accounts (operators)")
     async def reserve(name: str, request: Request, _user: Annotated[User, Depends(operator)]) -> None:
-        wanted, now_s = await _body(request, Reservation), clock.now_s()
+        wanted, now_s = await _body(request, NewReservation), clock.now_s()
         event = jobs.ReservationMade(
             now_s,
             name,

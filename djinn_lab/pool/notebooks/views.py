@@ -9,37 +9,9 @@ from collections.abc import Sequence
 
 import msgspec
 
-from djinn_lab.jobs.batch import BatchNotebook, NotebookExplainer, Notebooks, RestartRules, parameters
+from djinn_lab.jobs.batch import BatchNotebook, NotebookExplainer, Notebooks, parameters
 from djinn_lab.pool.authentication import Role, User
-from djinn_lab.protocol.rest.notebooks import NotebookView
-
-NAME_CHARACTERS_MAX = 200
-
-
-class NewNotebook(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """``notebook``: the document, as in an .ipynb file. ``key``: a submission with the key of an earlier one
-    of the same user is that one. ``folder``: where it runs, on the pool's machine; empty: in a place of its
-    own. ``after``, ``after_count`` and ``after_timeout_s``: its dependencies, how many of them suffice,
-    and how long it waits. ``parameters``: as in :mod:`djinn_lab.jobs.batch.parameters`. ``deadline_s``: from
-    now; ``timeout_s``: of run time, each attempt. ``anyway``: also when it needed more memory before than
-    any device has. ``target`` and ``tolerates``: of its cells, where they do not say otherwise."""
-
-    notebook: msgspec.Raw
-    name: str
-    key: str
-    folder: str = ""
-    priority: str = "NORMAL"
-    after: tuple[str, ...] = ()
-    deadline_s: float | None = None
-    timeout_s: float | None = None
-    restart: RestartRules = RestartRules()
-    after_count: int | None = None
-    after_timeout_s: float | None = None
-    parameters: dict[str, object] = msgspec.field(default_factory=dict)
-    anyway: bool = False
-    target: str | None = None
-    tolerates: tuple[str, ...] = ()
-
+from djinn_lab.protocol.rest.notebooks import NewNotebook, NotebookView
 
 ADDED_LATER = ("after_count", "after_timeout_s", "parameters", "anyway", "target", "tolerates")
 """Left out of the digest where nothing was asked, so that keys of earlier submissions hold."""

@@ -5,6 +5,14 @@ from __future__ import annotations
 import msgspec
 
 
+class Announcement(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Announce a checkpoint, or publish data. ``job``: the cell that does so, None outside of cells. The
+    batch notebook is known by the token."""
+
+    name: str
+    job: str | None = None
+
+
 class Announced(msgspec.Struct, frozen=True):
     """Confirm a checkpoint. ``jobs``: the cell and the batch notebook that announced it."""
 

@@ -1,13 +1,60 @@
 """``/v1/queue``, ``/v1/jobs/JOB/why`` and ``/v1/jobs/JOB/what-if``: which jobs wait and why, which run, what
-every account used."""
+every account used. Also what operators set: targets, devices, reservations, the policy."""
 
 from __future__ import annotations
 
+import math
+
 import msgspec
 
-from djinn_lab.jobs.decision import CalendarReservation, Explanation, JobQos
-from djinn_lab.jobs.fairness import AccountView
+from djinn_lab.jobs.decision import CalendarReservation, Explanation, JobQos, QueuePolicy
+from djinn_lab.jobs.fairness import AccountView, Limits
 from djinn_lab.jobs.start_forecasts import StartForecastError
+
+
+class AccountTargets(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Set targets of an account; what is left out stays. ``limits`` replace all limits."""
+
+    weight: float | None = None
+    limits: Limits | None = None
+    min_runtime_s: float | None = None
+
+
+class DeviceCordon(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Cordon a device. ``drain``: preempt what runs, to resume on other devices."""
+
+    drain: bool = False
+
+
+class DeviceDescription(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Replace a device's description. ``price``: of a device-hour. ``watts``: that it draws when busy, None
+    for unknown. Raises ValueError for a price or watts that are not finite."""
+
+    labels: tuple[str, ...] = ()
+    taints: tuple[str, ...] = ()
+    price: float = 0.0
+    watts: float | None = None
+
+    def __post_init__(self) -> None:
+        if not math.isfinite(self.price) or not math.isfinite(self.watts or 0.0):
+            what = f"a price of {self.price} and a draw of {self.watts} watts"
+            raise ValueError(f"A device cannot have {what}: both must be finite.")
+
+
+class NewReservation(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Reserve devices. Times in seconds since the epoch; ``begins_at`` None: now. ``accounts``: those that
+    may use the devices, with all below them."""
+
+    devices: tuple[str, ...]
+    ends_at: float
+    accounts: tuple[str, ...]
+    begins_at: float | None = None
+
+
+class PolicyChoice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Name a queue policy, or give all its fields."""
+
+    policy: str | QueuePolicy
 
 
 class DecisionTimes(msgspec.Struct, frozen=True):
