@@ -18,6 +18,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from djinn_lab.capture.native.extension import native
 from djinn_lab.capture.native.memory import all_of
 from djinn_lab.capture.sending.segment import paused
+from djinn_lab.capture.torch_functions.cuda_answers import FetchToHost
 from djinn_lab.capture.torch_functions.replaced import ask_when_data_is_set, set_data_of_torch
 
 _is_lazy: Callable[[object], bool] = native.is_lazy
@@ -35,23 +36,9 @@ def _plain(tensor: torch.Tensor, cause: str) -> torch.Tensor:
     return fetched
 
 
-class FetchToHost(torch.autograd.Function):
-    """``.cpu()`` under autograd: the gradient goes back to the pool when backward reaches it."""
-
-    @staticmethod
-    def forward(ctx: Any, lazy: torch.Tensor) -> torch.Tensor:
-        fetched = _plain(lazy, "cpu")
-        with paused():
-            return fetched.clone()  # here, also inside a captured cell
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Any) -> Any:
-        return gradients[0]
-
-
 def _cpu(tensor: Any, memory_format: torch.memory_format = torch.preserve_format) -> Any:
     """The values as a plain tensor (differentiable where this one is)."""
-    return FetchToHost.apply(tensor)  # type: ignore[no-untyped-call]
+    return FetchToHost.apply(tensor, _plain)  # type: ignore[no-untyped-call]
 
 
 def _numpy(tensor: Any, *, force: bool = False) -> Any:

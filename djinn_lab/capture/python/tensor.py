@@ -9,6 +9,7 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from djinn_lab.capture.lazy import register
+from djinn_lab.capture.torch_functions.cuda_answers import FetchToHost
 from djinn_lab.capture.values import LazyValue, StorageOwner
 
 _make_wrapper = torch.Tensor._make_wrapper_subclass
@@ -31,7 +32,7 @@ class LazyTensor(torch.Tensor):
 
     def cpu(self, memory_format: torch.memory_format = torch.preserve_format) -> torch.Tensor:
         """The values as a plain tensor (differentiable where this one is)."""
-        return FetchToHost.apply(self)  # type: ignore[no-any-return, no-untyped-call]
+        return FetchToHost.apply(self, plain)  # type: ignore[no-any-return, no-untyped-call]
 
     def numpy(self, *, force: bool = False) -> Any:
         if self.requires_grad and not force:
@@ -155,20 +156,6 @@ def become(tensor: LazyTensor, other: LazyTensor) -> None:
         with torch._C.DisableTorchFunction():
             torch._C.TensorBase.data.__set__(tensor, wrap(other._value))  # type: ignore[attr-defined]
     tensor._value = other._value
-
-
-class FetchToHost(torch.autograd.Function):
-    """``.cpu()`` under autograd: the gradient goes back to the pool when backward reaches it."""
-
-    @staticmethod
-    def forward(ctx: Any, lazy: LazyTensor) -> torch.Tensor:
-        fetched = plain(lazy, "cpu")
-        with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():
-            return fetched.clone()  # here, also inside a captured cell
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Any) -> Any:
-        return gradients[0]
 
 
 def wrap(value: LazyValue) -> LazyTensor:

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
+from djinn_lab.capture.sending.segment import paused
 from djinn_lab.capture.torch_functions.replaced import all_replaced
 from djinn_lab.errors import CaptureError
 
@@ -209,6 +210,23 @@ class ToPool(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, tensor: torch.Tensor, recorder: Adopts) -> torch.Tensor:
         return recorder.adopt_copy(tensor)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        return gradients[0], None
+
+
+class FetchToHost(torch.autograd.Function):
+    """``.cpu()`` of a lazy tensor; the gradient goes back to the pool when backward reaches it. ``fetch``:
+    get its values in host memory, not to be written to."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, lazy: torch.Tensor, fetch: Callable[[torch.Tensor, str], torch.Tensor]
+    ) -> torch.Tensor:
+        fetched = fetch(lazy, "cpu")
+        with paused():
+            return fetched.clone()  # here, also inside a captured cell
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
