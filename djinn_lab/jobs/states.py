@@ -48,7 +48,8 @@ class JobState(StrEnum):
     SUBMITTED = "SUBMITTED"
     """Accepted; no device can take the job yet."""
     RESTORING = "RESTORING"
-    """The session's state is being restored to the device, or the job waits for a memory grant there."""
+    """The session's state is being restored to the device, or the job waits for a memory grant there. A pool
+    shows it as QUEUED where there is nothing to restore."""
     QUEUED = "QUEUED"
     """Pending in a device's queue."""
     RUNNING = "RUNNING"

@@ -179,6 +179,8 @@ class JobAccounting:
         elif notice.state in jobs.FINISHED:
             self.starts.left(notice.job)
         record.note(notice, job)
+        if notice.state is jobs.JobState.RESTORING and not self._has_state_to_restore(record.session):
+            record.state = jobs.JobState.QUEUED.value
         if record.finished_at is not None:
             self._ended[notice.job] = None
         record.watts = None if record.device is None else self.core.queue.watts(record.device)
@@ -187,6 +189,14 @@ class JobAccounting:
             record.estimate_s = self.starts.wait_s(notice.job, self.core.clock.now_s())
         self._changed.add(notice.job)
         self.notify(record, job, self.durability.commit(urgent=False))
+
+    def _has_state_to_restore(self, session: str) -> bool:
+        """Return whether a session that waits for memory has state on the host, on disk or on another device,
+        so that its job is shown as RESTORING: a new session's job is only pending."""
+        account = self.core.accounts.session(session)
+        if account is None:
+            return False
+        return account.tier in ("host", "disk") or account.moving is not None or account.target is not None
 
     def notify(self, record: JobRecord, job: jobs.Job | None, after: Committed | None = None) -> None:
         """Send the job's present state to its client. ``after``: what must be committed before."""
