@@ -39,8 +39,8 @@ def job_details_html(job: JobView, code: str = "", events: Sequence[JobEvent] = 
         else "<p class='muted'>The code is shown to its owner only.</p>"
     )
     failure = ""
-    if job.error is not None:
-        failure = notice(f"{job.error.type_name}: {job.error.message}", job.error.advice, "bad")
+    if job.failure is not None:
+        failure = notice(f"{job.failure.type_name}: {job.failure.message}", job.failure.advice, "bad")
     split = f"<div class='split'><table class='facts'>{body}</table><div>{shown}</div></div>"
     return f"{failure}<div class='card'>{split}</div>"
 

@@ -42,7 +42,7 @@ def job_row(job: JobView, now: float) -> dict[str, object]:
         "device": job.device,
         "priority": job.priority.lower(),
         "position": job.position,
-        "reason": job.error.message if job.error else job.reason,
+        "reason": job.failure.message if job.failure else job.reason,
         "progress": {
             "done": job.ops_done,
             "total": None if job.grows else job.ops_total,

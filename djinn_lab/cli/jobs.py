@@ -40,7 +40,7 @@ def cancel_job(job: JobId) -> None:
 
 def _row(job: JobView) -> tuple[str, ...]:
     started, finished = job.started_at, job.finished_at
-    error = job.error
+    error = job.failure
     return (
         job.job[:SHORT_ID_CHARS],
         job.user,

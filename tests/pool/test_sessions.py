@@ -205,7 +205,9 @@ def test_a_vanished_client_is_detached_and_finds_its_values_again(shared_pool: R
     api = rest(shared_pool)
     while api.job(job).state != "CANCELLED":
         pass
-    assert api.job(job).reason == "Cancelled: the client went away."
+    cancelled = api.job(job)
+    assert cancelled.reason == "Cancelled: the client went away."
+    assert cancelled.failure is None  # so that pages and commands show that reason, wherever the cell was
     (view,) = [view for view in api.sessions() if view.session == client.session]
     assert (view.state, view.phase, view.used_bytes) == ("detached", "IO_WAIT", META.nbytes)
     with Client(shared_pool, session=client.session) as again:

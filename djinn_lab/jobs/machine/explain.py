@@ -121,7 +121,7 @@ def _ops(job: Job) -> str:
 def preemption_message(
     by: Job, victim: Job, cause: Cause, shares: ShareTree, calendar: Mapping[str, CalendarReservation]
 ) -> str:
-    """Return ``for bob's job 1fdb02aa (NORMAL)``, with the rule that allows it where its priority does not."""
+    """Return ``for bob's job 1fdb02aa (NORMAL)``, with the rule that allows it where priority does not."""
     right = None
     match cause:
         case "guarantee":

@@ -61,6 +61,11 @@ class JobView(msgspec.Struct, frozen=True):
         return self.segments > 1 and not self.finished
 
     @property
+    def failure(self) -> ErrorInfo | None:
+        """Return the error of a job that failed. That of a cancelled one only repeats its reason."""
+        return self.error if self.state == "FAILED" else None
+
+    @property
     def finished(self) -> bool:
         return self.state in FINISHED_STATES
 
