@@ -28,12 +28,17 @@ def show_queue(as_json: AsJson = False) -> None:
     """Show pending jobs and why they wait, running jobs, and the usage of every account."""
     from djinn_lab.client.rest import PoolClient
 
-    found = PoolClient.find().queue()
+    client = PoolClient.find()
+    found = client.queue()
     if as_json:
         print_json(found)
         return
     now = found.now
     print_line(f"Policy {found.policy}. {found.waiting_count} waiting, {len(found.running)} running.")
+    for device in client.status().devices:
+        if device.cordoned:
+            again = f"djinn-lab uncordon {device.device}"
+            print_line(f"{device.device} is cordoned: no cell starts there. Let it serve again with: {again}")
     if found.waiting:
         columns = ("", "job", "user", "priority", "waits for", "why")
         print_table("Waiting", columns, [_waiting_row(job, now) for job in found.waiting])
@@ -127,8 +132,17 @@ def cordon_device(
     """Start nothing new on a device (operators)."""
     from djinn_lab.client.rest import PoolClient
 
-    PoolClient.find().cordon(device, drain)
-    print_line(f"{device} is cordoned. Let it serve again with: djinn-lab uncordon {device}")
+    client = PoolClient.find()
+    running = sum(job.device == device for job in client.queue().running)
+    client.cordon(device, drain)
+    sessions = sum(session.device == device for session in client.sessions())
+    print_line(f"{device} is {'drained' if drain else 'cordoned'}: no cell starts there.")
+    if drain:
+        print_line(f"Running cells preempted after their current op, to resume on another device: {running}.")
+    else:
+        print_line(f"Running cells that end there first (--drain preempts them): {running}.")
+    print_line(f"Sessions with values there, which move with their next cell: {sessions}.")
+    print_line(f"Let it serve again with: djinn-lab uncordon {device}")
 
 
 def uncordon_device(device: DeviceName) -> None:

@@ -151,6 +151,14 @@ def test_operators_reserve_devices_add_people_and_change_the_policy(environment:
     over = command(environment, *asked, "--from", "2020-01-01", "--until", "+1h")
     assert "in the past" in over.stderr
     made = command(environment, *asked, "--until", "+2h")
+    assert "(devices: cpu:0)" in command(environment, "cordon", "cpu:7").stderr
+    cordoned = command(environment, "cordon", "cpu:0").stdout
+    drained = command(environment, "cordon", "cpu:0", "--drain").stdout
+    assert "end there first (--drain preempts them): 0." in cordoned
+    assert "preempted after their current op, to resume on another device: 0." in drained
+    assert "cpu:0 is cordoned" in command(environment, "queue").stdout
+    assert "serves again" in command(environment, "uncordon", "cpu:0").stdout
+    assert "cordoned" not in command(environment, "queue").stdout
     assert "Reservation course: cpu:0 for teaching" in made.stdout
     assert "No cell has run as teaching yet" in made.stdout
     (kept,) = json.loads(command(environment, "reservations", "--json").stdout)

@@ -369,10 +369,10 @@ class JobQueue:
             raise IllegalEvent(str(error), "client") from None
 
     def _reserve(self, event: ReservationMade) -> None:
-        unknown = sorted(event.devices - self._tables.devices.keys())
-        if unknown or not event.devices:
-            what = f"there is no device {unknown[0]!r}" if unknown else "a reservation needs a device"
-            raise IllegalEvent(what, "client")
+        for device in sorted(event.devices):
+            self._named(device)
+        if not event.devices:
+            raise IllegalEvent("a reservation needs a device", "client")
         if not max(event.begins_s, event.at_s) < event.ends_s:
             raise IllegalEvent(f"reservation {event.name!r} would end before it begins", "client")
         entry = CalendarReservation(event.name, event.devices, event.begins_s, event.ends_s, event.accounts)
@@ -410,10 +410,16 @@ class JobQueue:
             raise IllegalEvent(f"{event.device} is not up", "pool")
         lifecycle.lose_device(self._tables, event)
 
-    def _describe(self, event: DeviceDescribed) -> None:
-        known = self._tables.devices.get(event.device)
+    def _named(self, device: str) -> QueueDevice:
+        """Return a device that an operator named. Raises IllegalEvent with those that there are."""
+        known = self._tables.devices.get(device)
         if known is None:
-            raise IllegalEvent(f"there is no device {event.device!r}", "client")
+            there = ", ".join(sorted(self._tables.devices)) or "none is up yet"
+            raise IllegalEvent(f"there is no device {device!r} (devices: {there})", "client")
+        return known
+
+    def _describe(self, event: DeviceDescribed) -> None:
+        known = self._named(event.device)
         marks = (*event.labels, *event.taints)
         try:
             if len(marks) > targets.MARKS_MAX:
@@ -433,9 +439,7 @@ class JobQueue:
         lifecycle.unsettle_ineligible(self._tables, event.device)
 
     def _cordon(self, event: DeviceCordoned) -> None:
-        known = self._tables.devices.get(event.device)
-        if known is None:
-            raise IllegalEvent(f"there is no device {event.device!r}", "client")
+        known = self._named(event.device)
         known.cordoned = event.cordoned
         if event.cordoned:
             lifecycle.cordon(self._tables, event.device)
