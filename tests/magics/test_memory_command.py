@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from djinn_lab.events import MemoryRelease
 from djinn_lab.magics.memory_command import OTHERS_SHOWN, describe_memory
 from djinn_lab.memory.snapshot import DeferredSegment, DeviceAccount, WakeUps
 from djinn_lab.memory.states import Connection, Phase
@@ -118,7 +119,9 @@ def test_memory_command_with_many_sessions_is_bounded_and_counts_the_rest() -> N
 
 
 def test_memory_command_shows_waiting_sessions_with_reason() -> None:
-    held = DeferredSegment("job", OWN.session, "cpu:0", NOW_S - 12, "needs 100.0 MiB", 3.0, True)
+    held = DeferredSegment(
+        "job", OWN.session, "cpu:0", NOW_S - 12, "needs 100.0 MiB", 3.0, MemoryRelease.ADMISSION
+    )
     assert said(deferred=(held,)).endswith(
         "waits for memory: ann · a0b0 for 12.0 s, about 3.0 s to go: needs 100.0 MiB"
     )
