@@ -1,11 +1,13 @@
-"""Bytes, seconds, energy, counts and lists for people."""
+"""Bytes, seconds, energy, counts, lists and sentences for people."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 SHORT_ID_CHARS = 8
 """Of an id of a job or a session, as people read it."""
+_NAME = re.compile(r"\w+:\d|[0-9a-f]{32}\b")
 _BYTE_STEPS = (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10))
 
 
@@ -80,3 +82,8 @@ def parse_seconds(text: str) -> float:
 def listed(parts: Sequence[str]) -> str:
     """``["a", "b", "c"]`` -> ``"a, b and c"``; nothing for none."""
     return " and ".join(filter(None, [", ".join(parts[:-1]), *parts[-1:]]))
+
+
+def capitalised(text: str) -> str:
+    """Begin a sentence with a capital, unless it begins with the name of a device or an id."""
+    return text if _NAME.match(text) else text[:1].upper() + text[1:]

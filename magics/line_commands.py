@@ -11,7 +11,7 @@ import torch
 
 from djinn_lab.capture.lazy import is_lazy
 from djinn_lab.client.cell import Cell
-from djinn_lab.client.session import Session
+from djinn_lab.client.session import EXPECTED_S_MAX, Session
 from djinn_lab.errors import OptionError
 from djinn_lab.magics.dashboard_process import URL
 from djinn_lab.magics.memory_command import describe_memory
@@ -177,16 +177,29 @@ def memory(notebook: Notebook, words: list[str]) -> str:
 def signal(notebook: Notebook, words: list[str]) -> str:
     """``signal IO_WAIT [--resume-in SECONDS]``, ``SOON`` or ``COMPUTE``; prints the pool's answer."""
     if not words:
-        raise OptionError("%djinn signal needs a phase.", f"One of {', '.join(SIGNALS)}.")
-    expected_s = None
-    if "--resume-in" in words:
-        text = words[words.index("--resume-in") + 1 :]
-        try:
-            expected_s = float(text[0])
-        except (IndexError, ValueError):
-            raise OptionError("--resume-in needs seconds.", "For instance: --resume-in 30") from None
-    answered = notebook.session.signal_phase(words[0].upper(), expected_s)
+        raise OptionError("%djinn signal needs a phase.", f"Use one of {', '.join(SIGNALS)}.")
+    phase, *rest = words
+    if phase.upper() not in SIGNALS:
+        raise OptionError(f"%djinn signal has no phase {phase!r}.", f"Use one of {', '.join(SIGNALS)}.")
+    answered = notebook.session.signal_phase(phase.upper(), _resume_in_s(rest))
     return f"{answered.answer}: {answered.message}"
+
+
+def _resume_in_s(words: list[str]) -> float | None:
+    """Return the seconds of ``--resume-in SECONDS``, None without. Raises OptionError for other words."""
+    if not words:
+        return None
+    try:
+        option, text = words
+        expected_s = float(text)
+    except ValueError:
+        option, expected_s = "", 0.0
+    if option != "--resume-in" or not 0 <= expected_s <= EXPECTED_S_MAX:
+        raise OptionError(
+            f"%djinn signal: {' '.join(words)!r} is not --resume-in with seconds, from 0 to 30 days.",
+            "For instance: %djinn signal IO_WAIT --resume-in 30",
+        )
+    return expected_s
 
 
 def dashboard(notebook: Notebook, words: list[str]) -> str:
@@ -231,14 +244,21 @@ COMMANDS: Mapping[str, Command] = {
     "wizard": wizard,
     "variables": list_variables,
 }
+WORDS_MAX = {"why": 1, "cancel": 1, "signal": 3, "pull": 1000}
+"""How many words a command takes; the others take none."""
 
 
 def run_command(notebook: Notebook, line: str) -> Any:
-    """Raises OptionError for an unknown command."""
-    words = shlex.split(line)
-    if not words:
-        words = ["status"]
+    """Raises OptionError for an unknown command, and for words after a command that takes none."""
+    try:
+        words = shlex.split(line) or ["status"]
+    except ValueError as error:
+        raise OptionError(f"%djinn {line}: {error}.", "Close the quotation.") from None
     command = COMMANDS.get(words[0])
     if command is None:
         raise OptionError(f"%djinn has no command {words[0]!r}.", f"It has {', '.join(COMMANDS)}.")
-    return command(notebook, words[1:])
+    name, *rest = words
+    extra = rest[WORDS_MAX.get(name, 0) :]
+    if extra:
+        raise OptionError(f"%djinn {name} does not take {extra[0]!r}.", "See %djinn? for the commands.")
+    return command(notebook, rest)

@@ -37,7 +37,8 @@ def _own_lines(memory: MemoryView, own: str) -> list[str]:
         lines.append(f"  {copied if share >= 1 else f'{share:.0%} of it has a copy outside the device'}")
     waking = expected_wake(session, memory.now)
     if waking:
-        lines.append(f"  expected to compute again {waking}")
+        was = "was " if session.wake_at_s is not None and session.wake_at_s <= memory.now - 1 else ""
+        lines.append(f"  {was}expected to compute again {waking}")
     if session.last_wake_s is not None:
         took = "it was on the device"
         if session.last_ratio is not None:

@@ -17,15 +17,23 @@ STATES: dict[str, str] = {
 
 
 def expected_wake(session: MemorySession, now: float) -> str:
-    """Return when the session is expected to compute again, with the span that holds two times in three."""
+    """Return when the session is or was expected to compute again, with the span that holds two times in
+    three: ``in 30 s (10 s to 2 min)``, ``at any moment`` or ``20 s ago (now: within 5 s)``."""
     if session.wake_at_s is None:
         return ""
     wait_s = session.wake_at_s - now
-    middle = f"in {_rounded(wait_s)}" if wait_s > 0 else f"overdue by {_rounded(-wait_s)}"
+    if abs(wait_s) < 1:
+        middle = "at any moment"
+    else:
+        middle = f"in {_rounded(wait_s)}" if wait_s > 0 else f"{_rounded(-wait_s)} ago"
     if session.wake_from_s is None or session.wake_until_s is None:
         return middle
-    low, high = max(0.0, session.wake_from_s - now), max(0.0, session.wake_until_s - now)
-    return f"{middle} ({_rounded(low)} to {_rounded(high)})"
+    low_s, high_s = max(0.0, session.wake_from_s - now), session.wake_until_s - now
+    if high_s < 1:
+        return middle
+    if wait_s < 1:
+        return f"{middle} (now: within {_rounded(high_s)})"
+    return f"{middle} ({_rounded(low_s)} to {_rounded(high_s)})"
 
 
 def _rounded(seconds: float) -> str:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import msgspec
 
 from djinn_lab import jobs, memory
+from djinn_lab.units import capitalised
 
 
 class WorkLost(msgspec.Struct, frozen=True, tag=True):
@@ -17,7 +18,7 @@ class WorkLost(msgspec.Struct, frozen=True, tag=True):
 
     @property
     def sentence(self) -> str:
-        how = f"{self.reason[:1].upper()}{self.reason[1:]}"
+        how = capitalised(self.reason)
         return f"{how} while this cell was preempted, and the values that this session had there are lost."
 
 

@@ -416,7 +416,7 @@ class Engine:
                     jobs.MemoryDeferred(
                         at_s=now_s,
                         job=job,
-                        reason=command.reason,
+                        reason=command.sentence,
                         wait_s=command.estimate_s,
                         queued=command.queued,
                         release=command.release,

@@ -53,7 +53,7 @@ def with_verdict(segment: jobs.SegmentSubmitted, verdict: memory.Command) -> job
             return replace(
                 segment,
                 memory="deferred",
-                memory_reason=verdict.reason,
+                memory_reason=verdict.sentence,
                 memory_wait_s=verdict.estimate_s,
                 memory_release=verdict.release,
             )

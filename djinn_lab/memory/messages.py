@@ -18,6 +18,7 @@ from djinn_lab.events import (
     SessionDetached,
     WorkerDied,
 )
+from djinn_lab.units import capitalised
 
 TransferKind = Literal["store", "evict", "restore", "demote", "forget"]
 """``store``: device to host, what has no valid host copy yet. ``evict``: drop the device's copy of a
@@ -228,7 +229,7 @@ class RejectSegment(msgspec.Struct, frozen=True, tag=True):
 
     @property
     def sentence(self) -> str:
-        return f"{self.message[:1].upper()}{self.message[1:]}."
+        return f"{capitalised(self.message)}."
 
 
 class GrantSegment(msgspec.Struct, frozen=True, tag=True):
@@ -241,7 +242,7 @@ class GrantSegment(msgspec.Struct, frozen=True, tag=True):
 
 
 class DeferSegment(msgspec.Struct, frozen=True, tag=True):
-    """The segment waits; ``reason`` is one sentence with numbers, for its user. Sent again when that
+    """The segment waits; ``reason`` has the numbers, for its user. Sent again when that
     changes. ``estimate_s``: of the wait, None when unknown. ``queued``: its state is there, and
     capacity is reserved only near the front of the device's queue."""
 
@@ -251,6 +252,10 @@ class DeferSegment(msgspec.Struct, frozen=True, tag=True):
     estimate_s: float | None = None
     release: MemoryRelease = MemoryRelease.COPIES
     queued: bool = False
+
+    @property
+    def sentence(self) -> str:
+        return f"{capitalised(self.reason)}."
 
 
 class StoreSession(msgspec.Struct, frozen=True, tag=True):

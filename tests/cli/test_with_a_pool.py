@@ -62,6 +62,7 @@ def test_start_look_list_doctor_and_stop(environment: dict[str, str]) -> None:
     missing = command(environment, "cancel", "0123456789abcdef")
     assert (missing.returncode, missing.stdout) == (1, "")
     assert "no job" in missing.stderr.lower()
+    assert "Ids are listed by djinn-lab jobs" in command(environment, "why", "zzz").stderr
     assert "Traceback" not in missing.stderr
 
     checks = {check["name"]: check for check in json.loads(command(environment, "doctor", "--json").stdout)}

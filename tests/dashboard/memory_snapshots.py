@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from djinn_lab.events import MemoryRelease
 from djinn_lab.memory.snapshot import (
     Counters,
     DeferredSegment,
@@ -84,7 +85,7 @@ def memory(now_s: float = NOW_S, **changes: Any) -> MemoryView:
         (device(),),
         four_sessions(),
         "lazy",
-        (DeferredSegment("job", DEE, "cuda:0", NOW_S - 12, "needs 100.0 MiB", 3.0, True),),
+        (DeferredSegment("job", DEE, "cuda:0", NOW_S - 12, "needs 100.0 MiB", 3.0, MemoryRelease.ADMISSION),),
         WakeUps(100, 90, 0.001, 0.4, 0.5, 1.2, 1.8, (0.0001, 0.3, 0.5), (0.0, 1.3, 2.5)),
         Counters(
             stores=7,

@@ -196,7 +196,7 @@ def test_rows_are_filtered_and_bounded() -> None:
 def test_an_expectation_can_be_overdue_or_absent() -> None:
     found = {session.session: session for session in memory().sessions}
     assert expected_wake(found[ADA], NOW_S) == ""
-    assert expected_wake(found[BO], NOW_S + 25).startswith("overdue by 5 s")
+    assert expected_wake(found[BO], NOW_S + 25).startswith("5 s ago")
     assert expected_wake(found[BO], NOW_S - 600).startswith("in 10 min (")
 
 

@@ -173,10 +173,10 @@ def test_job_waiting_for_a_close_names_the_session_without_a_client() -> None:
         pool.submit(f"first{number}", f"s{number}", seconds=0.01, mib=55)
         pool.run(pool.now_s + 1.0)
     job = next(job.job for job, _, _ in pool.queue.waiting())
-    assert pool.queue.explain(job).endswith("it waits for one to close or to free values")
+    assert pool.queue.explain(job).endswith("it waits for one to close or to free values.")
     pool.send(engine.SessionDetached(pool.now_s, "s0"))
     pool.run(pool.now_s + 2.0)
-    assert pool.queue.explain(job).endswith("one has no client, and `djinn-lab close s0` drops its values")
+    assert pool.queue.explain(job).endswith("one has no client, and `djinn-lab close s0` drops its values.")
     pool.close("s0")
     pool.run(pool.now_s + 1.0)
     assert pool.outcomes[job] == "DONE"

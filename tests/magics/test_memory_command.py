@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from djinn_lab.events import MemoryRelease
 from djinn_lab.magics.memory_command import OTHERS_SHOWN, describe_memory
 from djinn_lab.memory.snapshot import DeferredSegment, DeviceAccount, WakeUps
 from djinn_lab.memory.states import Connection, Phase
@@ -66,6 +67,10 @@ def test_memory_command_begins_with_the_state_of_this_notebook() -> None:
     )
     assert second == "  expected to compute again in 30 s (10 s to 2 min)"
     assert third == "  last wake-up: 45.0 ms, 1.50 times what copying takes"
+    late = msgspec.structs.replace(OWN, wake_at_s=NOW_S - 20, wake_from_s=NOW_S - 30, wake_until_s=NOW_S + 5)
+    assert "  was expected to compute again 20 s ago (now: within 5 s)\n" in said(late)
+    due = msgspec.structs.replace(late, wake_at_s=NOW_S - 0.2, wake_until_s=NOW_S + 0.1)
+    assert "  expected to compute again at any moment\n" in said(due)
     on_device = msgspec.structs.replace(OWN, tier="device")
     assert "all of it has a copy outside the device, so it can leave at once" in said(on_device)
     assert "25% of it has a copy" in said(msgspec.structs.replace(on_device, stored_bytes=30 * MIB))
@@ -114,7 +119,9 @@ def test_memory_command_with_many_sessions_is_bounded_and_counts_the_rest() -> N
 
 
 def test_memory_command_shows_waiting_sessions_with_reason() -> None:
-    held = DeferredSegment("job", OWN.session, "cpu:0", NOW_S - 12, "needs 100.0 MiB", 3.0, True)
+    held = DeferredSegment(
+        "job", OWN.session, "cpu:0", NOW_S - 12, "needs 100.0 MiB", 3.0, MemoryRelease.ADMISSION
+    )
     assert said(deferred=(held,)).endswith(
         "waits for memory: ann · a0b0 for 12.0 s, about 3.0 s to go: needs 100.0 MiB"
     )

@@ -76,6 +76,26 @@ def test_line_commands(notebook: NotebookKernel) -> None:
     assert "has no command" in notebook.run("%djinn sing").traceback
 
 
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("signal FOO", "has no phase 'FOO'"),
+        ("signal IO_WAIT --resume-in -5", "is not --resume-in with seconds"),
+        ("signal IO_WAIT soon", "is not --resume-in with seconds"),
+        ("memory all", "%djinn memory does not take 'all'"),
+        ("why 'a", "No closing quotation"),
+        ("why zzz", "Ids are listed by"),
+    ],
+)
+def test_line_command_with_bad_words_is_one_clear_message(
+    notebook: NotebookKernel, line: str, said: str
+) -> None:
+    done = notebook.run(f"%djinn {line}")
+    assert done.error in ("OptionError", "PoolError")
+    assert said in done.traceback
+    assert len(done.traceback.splitlines()) <= 2
+
+
 def test_a_variable_inspector_triggers_no_work(notebook: NotebookKernel, pool: PoolUnderTest) -> None:
     notebook.run("%%djinn\nx = torch.arange(3.0)")
     before = len(pool.rest.jobs(limit=1000))
@@ -191,8 +211,8 @@ def test_a_signal_is_answered_and_its_words_complete(notebook: NotebookKernel) -
     assert notebook.run("%%djinn\nheld = torch.ones(4) * 2").status == "ok"
     assert notebook.run("%djinn signal io_wait --resume-in 20").text.startswith("accepted: ")
     assert "expected to compute again " in notebook.run("%djinn memory").text
-    assert notebook.run("%djinn signal IO_WAIT --resume-in 9999999999").error == "UserError"
-    assert notebook.run("%djinn signal SLEEP").error == "UserError"
+    assert notebook.run("%djinn signal IO_WAIT --resume-in 9999999999").error == "OptionError"
+    assert notebook.run("%djinn signal SLEEP").error == "OptionError"
     assert notebook.run("%djinn signal IO_WAIT --resume-in soon").error == "OptionError"
     assert notebook.run("%djinn signal").error == "OptionError"
     assert notebook.run("%djinn signal COMPUTE").text.startswith("accepted: ")

@@ -138,7 +138,8 @@ async def find_job(context: PoolContext, job: str) -> tuple[JobView, str]:
     if len(live) + len(rows) > 1:
         raise HTTPException(409, f"{job!r} is the start of several jobs' ids; give a longer one.")
     if not rows:
-        raise HTTPException(404, f"There is no job {job[:80]!r}.")
+        listed = "Ids are listed by djinn-lab jobs and, in a notebook, by %djinn jobs."
+        raise HTTPException(404, f"There is no job {job[:80]!r}. {listed}")
     return rows[0]
 
 

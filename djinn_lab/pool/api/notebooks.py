@@ -31,7 +31,7 @@ from djinn_lab.pool.notebooks.views import (
 )
 from djinn_lab.protocol.notebooks import ID_CHARACTERS, ID_PREFIX, NOTEBOOK_BYTES_MAX
 from djinn_lab.protocol.rest.notebooks import NewNotebook, NotebookView
-from djinn_lab.units import format_bytes
+from djinn_lab.units import capitalised, format_bytes
 
 NOTEBOOKS_MAX = 1000
 CANCEL_WAIT_S = 8.0
@@ -59,7 +59,7 @@ def add_notebook_routes(app: FastAPI, context: PoolContext) -> None:
         try:
             document = await asyncio.to_thread(parameterised, document, new.parameters)
         except ValueError as error:
-            raise HTTPException(422, f"{str(error)[:1].upper()}{str(error)[1:]}.") from None
+            raise HTTPException(422, f"{capitalised(str(error))}.") from None
         digest = await asyncio.to_thread(digest_of, new)
         known = service.job_with_key(user.name, new.key)
         if known is None:
@@ -250,7 +250,7 @@ def _check_target(context: PoolContext, asked: Submission) -> None:
 
 
 def _refused(error: IllegalEvent) -> HTTPException:
-    return HTTPException(422, f"{str(error)[:1].upper()}{str(error)[1:]}.")
+    return HTTPException(422, f"{capitalised(str(error))}.")
 
 
 async def _accept(

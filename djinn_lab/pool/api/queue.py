@@ -33,6 +33,7 @@ from djinn_lab.protocol.rest.queue import (
     WhatIfAnswer,
     WhyAnswer,
 )
+from djinn_lab.units import capitalised
 
 Body = TypeVar("Body")
 USAGE_MAX = 2000
@@ -215,7 +216,7 @@ def _apply(context: PoolContext, act: Callable[[], None]) -> None:
     try:
         act()
     except jobs.IllegalEvent as error:
-        raise HTTPException(422, f"{str(error)[:1].upper()}{str(error)[1:]}.") from None
+        raise HTTPException(422, f"{capitalised(str(error))}.") from None
 
 
 async def _body(request: Request, kind: type[Body]) -> Body:

@@ -24,6 +24,7 @@ from djinn_lab.protocol.worker import Reads
 from djinn_lab.srg.liveness import FirstUses, first_uses
 from djinn_lab.srg.plan_key import decode_contents
 from djinn_lab.srg.program import Program, decode_program, encode_program
+from djinn_lab.units import capitalised
 
 RELEASE_JOB = "release"
 """Job name of segments that only drop values; the queue does not know them."""
@@ -103,7 +104,7 @@ class StateTransfers:
         self._stored.pop(command.session, None)
         session = self._registry.get(command.session)
         if session is not None:
-            reason = command.reason[:1].upper() + command.reason[1:]
+            reason = capitalised(command.reason)
             session.lost = f"{reason}, and this session's values are lost."
 
     def transfer(self, command: Transfer) -> None:

@@ -12,6 +12,7 @@ from djinn_lab.pool.blobs.store import BlobStore
 from djinn_lab.pool.bookkeeping.records import RunningSegment
 from djinn_lab.protocol.messages import ErrorInfo, Fetched, SegmentResult, SubmitSegment
 from djinn_lab.protocol.worker import RemoteFailure, SegmentDone
+from djinn_lab.units import capitalised
 
 
 def failed(submit: SubmitSegment, error: ErrorInfo, outcome: str = "failed") -> SegmentResult:
@@ -60,7 +61,7 @@ def cancelled(message: str) -> ErrorInfo:
 
 
 def lost(command: EndSegment) -> ErrorInfo:
-    message = command.message[:1].upper() + command.message[1:]
+    message = capitalised(command.message)
     return ErrorInfo(
         "pool",
         "WorkerLost",
