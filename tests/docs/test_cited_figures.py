@@ -23,6 +23,7 @@ LIBRARIES, TUTORIALS = f"libraries-{MACHINE}-2026-11-22", f"tutorials-{MACHINE}-
 FUZZ, KILLS = f"fuzz-{MACHINE}-2026-11-23", f"kills-{MACHINE}-2026-11-22"
 BUSY, QUIET = f"recorder-{MACHINE}-2026-11-23-907a221", f"recorder-{MACHINE}-2026-11-23"
 WHY, ENGINE = f"why-truth-{MACHINE}-2026-11-23", f"engine-{MACHINE}-2026-11-23"
+EARLY = f"early-start-{MACHINE}-2026-11-23"
 SIMULATED, PYTHON = f"memory-simulated-{MACHINE}-2026-11-21", f"capture-{MACHINE}-2026-11-21"
 
 
@@ -240,7 +241,8 @@ def why_truth() -> Iterator[str]:
         ("waits for a session to close", "waits for a session to close"),
         ("waits where its state lies", "where its state lies"),
         ("others wait before it", "others wait before it"),
-        ("waits for cells with a grant", "waits for grants"),
+        ("waits for named cells", "waits for named cells"),
+        ("waits for any cell or close", "waits for any cell or close"),
         ("it is next", "it is next"),
     ):
         yield f"{words} {values[name]['held']} of {values[name]['looks']}"
@@ -293,6 +295,16 @@ def turns() -> Iterator[str]:
             sides.append(f"{shown(ours(figure) / per_unit)} {unit} | {ratio:.2f}x{verdict}")
         yield f"| {' | '.join(sides)} |"
     yield f"Ten agents that all fit: {ours(found['10 agents that all fit: evictions']):.0f} evictions"
+
+
+def early_starts() -> Iterator[str]:
+    texts = []
+    for figure in figures(EARLY).values():
+        other_ms = figure["series"]["ours_no_early_start"]["median"]
+        (ratio,) = beside([figure], "ours_no_early_start")
+        texts.append(f"after {ours(figure):.0f} ms beside {other_ms:,.0f} ms ({shown(ratio)}x)")
+        count = figure["series"]["djinn"]["count"]
+    yield f"{count} turns each): it runs {texts[0]}, and answers {texts[1]}"
 
 
 def decisions() -> Iterator[str]:
@@ -376,7 +388,7 @@ def two_recorders() -> Iterator[str]:
 
 CLAIMS = {
     "coverage": (operators, fuzz, models, libraries, tutorials),
-    "benchmarks": (recording, whole_cells, why_truth, scale, turns, decisions),
+    "benchmarks": (recording, whole_cells, why_truth, scale, turns, early_starts, decisions),
     "pool": (kills,),
     "decisions/03-two-recorders": (two_recorders,),
 }
