@@ -16,7 +16,7 @@ from djinn_lab.dashboard.widgets.theme import MEMORY_COLOURS
 from djinn_lab.events import MemoryRelease
 from djinn_lab.memory.snapshot import DeferredSegment, MemoryChange
 from djinn_lab.protocol.rest.sessions import MemorySession, MemoryView
-from djinn_lab.units import format_bytes, format_seconds
+from djinn_lab.units import capitalised, format_bytes, format_seconds
 
 SESSION_COLUMNS = [
     {"key": "name", "label": "Session", "kind": "short"},
@@ -145,7 +145,7 @@ def _deferred_row(cell: DeferredSegment, memory: MemoryView) -> dict[str, object
         "estimate": None
         if cell.estimate_s is None
         else {"text": f"about {format_seconds(cell.estimate_s)}", "sort": cell.estimate_s},
-        "reason": memory.readable(cell.reason),
+        "reason": capitalised(memory.readable(cell.reason)),
     }
 
 
