@@ -1,4 +1,4 @@
-// The default CPU generator, which makes the draws that are recorded before anybody looks at its state or sets it.
+// The default CPU generator, which makes the recorded draws before its state is read or set.
 #pragma once
 #include <ATen/CPUGeneratorImpl.h>
 #include "dispatch.h"

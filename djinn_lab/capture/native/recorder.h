@@ -64,7 +64,7 @@ class Scopes {
   Scope last_{0, 0, 0, Phase::other};
   uint32_t last_index_ = 0;
 };
-uint32_t current_line();  // of the cell that runs in this thread, 0 outside of it
+uint32_t current_line();  // of the cell that runs in this thread, 0 outside of cells
 
 class Recorder {
  public:
@@ -132,7 +132,7 @@ class Recorder {
   std::vector<PendingValue> values_;  // by id - first_pending_
   std::unordered_map<uint64_t, Base*> held_;
   std::vector<Base*> deaths_;        // guarded by the deaths' lock
-  std::vector<uint64_t> released_;   // died and told to nobody yet
+  std::vector<uint64_t> released_;   // died; the pool has not been notified yet
   std::unordered_map<std::string, std::unique_ptr<Plan>> view_plans_;
   friend struct Assembly;
 };

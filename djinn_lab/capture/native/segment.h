@@ -1,6 +1,6 @@
 // From what was recorded to the bytes of a program: reachability, interning, encoding. Backwards over the pending nodes: a
 // node is needed when something still holds its result, when a needed node reads it, when it writes memory that is still
-// looked at, or when it draws from the random stream (whose state everybody shares).
+// looked at, or when it draws from the random stream (whose state all cells share).
 #pragma once
 #include "recorder.h"
 

@@ -31,7 +31,7 @@ enum class State : uint8_t {
   held,     // on the pool, or on its way there
 };
 
-// A value of the pool that covers all of a storage. Outlives the storage until the pool has been told.
+// A value of the pool that covers all of a storage. Outlives the storage until the pool has been notified.
 struct Base {
   uint64_t id;
   const Layout* layout;

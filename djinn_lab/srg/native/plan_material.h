@@ -32,7 +32,7 @@ class Numbering {
     uint64_t number = 0;  // from 1; 0 is free
   };
 
-  // Nobody can choose ids that meet in one place.
+  // No client can choose ids that meet in one place.
   static uint64_t process_seed() {
     static const uint64_t seed = [] {
       std::random_device device;

@@ -33,7 +33,7 @@ class Account {
     if (used > own_peak_.load(std::memory_order_relaxed)) own_peak_.store(used, std::memory_order_relaxed);
   }
 
-  // -1 when the bytes were taken, else how many bytes are in use and leave no room for them.
+  // -1 when the bytes were taken, else how many bytes are in use, which leave too few.
   int64_t reserve(int64_t nbytes) {
     own_.store(own_.load(std::memory_order_relaxed) + nbytes);
     const int64_t claimed = claimed_.load();

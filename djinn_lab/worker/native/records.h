@@ -142,7 +142,7 @@ class Reader {
   const uint8_t* end_;
 };
 
-// Of encoded nodes, most of which nobody decodes.
+// Of encoded nodes, most of which are never decoded.
 class EncodedRecords : public Records {
  public:
   explicit EncodedRecords(const py::bytes& encoded) : encoded_(encoded) {

@@ -20,7 +20,7 @@ constexpr double REPORT_INTERVAL_S = 0.05;
 class Run {
  public:
   // `bridge`: djinn_lab.worker.bridge.Bridge. `stop`: a bytearray whose first byte becomes non-zero when the run is
-  // to stop; None: the bridge is asked before every node, and told after it.
+  // to stop; None: the bridge is asked before every node, and notified after it.
   Run(const std::shared_ptr<Plan>& plan, const std::shared_ptr<Account>& account, py::object bridge,
       const std::shared_ptr<Records>& records, const py::object& sources, py::dict tensors, py::dict storage_of,
       int64_t executed, double origin_s, py::object stop)

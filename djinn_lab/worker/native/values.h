@@ -247,7 +247,7 @@ class Values {
     }
     std::sort(claimed.begin(), claimed.end());
     claimed.erase(std::unique(claimed.begin(), claimed.end()), claimed.end());
-    for (const int32_t memory : claimed) count(-memories_[memory].nbytes);  // never counted twice by who looks now
+    for (const int32_t memory : claimed) count(-memories_[memory].nbytes);  // a reader now counts no byte twice
     bridge_.attr("place")(identifiers, tensors);
     for (size_t place = 0; place < slots.size(); ++place) {
       Slot& slot = slots_[slots[place]];
