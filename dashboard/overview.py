@@ -15,6 +15,7 @@ from djinn_lab.dashboard.memory.used_chart import MemoryChart
 from djinn_lab.dashboard.widgets.components import LiveTable
 from djinn_lab.dashboard.widgets.controls import button, choice_bar
 from djinn_lab.dashboard.widgets.panes import NO_JOBS, heading, html_pane, notice, show_html, show_known
+from djinn_lab.dashboard.widgets.table_cells import columns
 from djinn_lab.errors import DjinnError
 from djinn_lab.protocol.rest.jobs import JobView
 from djinn_lab.protocol.rest.sessions import SessionView
@@ -24,16 +25,16 @@ from djinn_lab.units import format_bytes, format_seconds
 JOB_COLUMNS = job_columns(
     "state", "cell", "user", "device", "progress", "position", "why", "priority", "took", "job"
 )
-SESSION_COLUMNS = [
-    {"key": "name", "label": "Notebook", "kind": "text"},
-    {"key": "user", "label": "User", "kind": "short"},
-    {"key": "state", "label": "State", "kind": "pill"},
-    {"key": "phase", "label": "Phase", "kind": "short"},
-    {"key": "device", "label": "Device", "kind": "short"},
-    {"key": "used", "label": "Memory", "kind": "number"},
-    {"key": "jobs", "label": "Cells", "kind": "number"},
-    {"key": "seen", "label": "Last seen", "kind": "number"},
-]
+SESSION_COLUMNS = columns(
+    ("name", "Notebook", "text"),
+    ("user", "User", "short"),
+    ("state", "State", "pill"),
+    ("phase", "Phase", "short"),
+    ("device", "Device", "short"),
+    ("used", "Memory", "number"),
+    ("jobs", "Cells", "number"),
+    ("seen", "Last seen", "number"),
+)
 DEVICE_TONES = {"idle": "#7F8C99", "busy": "#009E73", "starting": "#E69F00", "lost": "#D55E00"}
 _RUNNING_FIRST = ("RUNNING", "RESTORING", "PREEMPTED", "QUEUED", "SUBMITTED", "WAITING")
 

@@ -27,19 +27,20 @@ from djinn_lab.dashboard.widgets.panes import (
     notice,
     show_html,
 )
+from djinn_lab.dashboard.widgets.table_cells import columns
 from djinn_lab.dashboard.widgets.theme import legend_html
 from djinn_lab.errors import DjinnError, PoolError
 from djinn_lab.srg.export import to_json
 from djinn_lab.units import format_bytes
 
-TABLE_COLUMNS = [
-    {"key": "name", "label": "Box", "kind": "mono"},
-    {"key": "path", "label": "Module", "kind": "text"},
-    {"key": "phase", "label": "Phase", "kind": "short"},
-    {"key": "ops", "label": "Ops", "kind": "number"},
-    {"key": "flops", "label": "FLOPs", "kind": "number"},
-    {"key": "written", "label": "Written", "kind": "number"},
-]
+TABLE_COLUMNS = columns(
+    ("name", "Box", "mono"),
+    ("path", "Module", "text"),
+    ("phase", "Phase", "short"),
+    ("ops", "Ops", "number"),
+    ("flops", "FLOPs", "number"),
+    ("written", "Written", "number"),
+)
 _HINT = (
     "<p class='muted'>Click a folded group (▸) to open it, its header (▾) to fold it, "
     "an op to see its fields.</p>"

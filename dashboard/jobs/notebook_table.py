@@ -5,23 +5,24 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
+from djinn_lab.dashboard.widgets.table_cells import columns, number_cell
 from djinn_lab.dashboard.widgets.theme import STATE_COLOURS
 from djinn_lab.protocol.rest.notebooks import NotebookView
 from djinn_lab.units import format_seconds
 
 ROWS_MAX = 12
-COLUMNS = [
-    {"key": "submitted", "label": "Submitted", "kind": "number"},
-    {"key": "state", "label": "State", "kind": "pill"},
-    {"key": "name", "label": "Notebook", "kind": "mono"},
-    {"key": "user", "label": "User", "kind": "short"},
-    {"key": "priority", "label": "Priority", "kind": "short"},
-    {"key": "cells", "label": "Cells", "kind": "progress"},
-    {"key": "attempt", "label": "Attempt", "kind": "short"},
-    {"key": "took", "label": "Run time", "kind": "number"},
-    {"key": "reason", "label": "Reason", "kind": "text"},
-    {"key": "job", "label": "Job", "kind": "mono"},
-]
+COLUMNS = columns(
+    ("submitted", "Submitted", "number"),
+    ("state", "State", "pill"),
+    ("name", "Notebook", "mono"),
+    ("user", "User", "short"),
+    ("priority", "Priority", "short"),
+    ("cells", "Cells", "progress"),
+    ("attempt", "Attempt", "short"),
+    ("took", "Run time", "number"),
+    ("reason", "Reason", "text"),
+    ("job", "Job", "mono"),
+)
 _COLOURS = {**STATE_COLOURS, "BACKING_OFF": STATE_COLOURS["PREEMPTED"]}
 
 
@@ -54,8 +55,6 @@ def notebook_row(one: NotebookView, now: float) -> dict[str, object]:
         if one.cells
         else None,
         "attempt": f"{one.attempts}{most}" if one.attempts else None,
-        "took": None
-        if took_s is None
-        else {"text": format_seconds(took_s) if took_s >= 1 else "< 1 s", "sort": took_s},
+        "took": number_cell(took_s, lambda seconds: format_seconds(seconds) if seconds >= 1 else "< 1 s"),
         "reason": one.reason,
     }

@@ -18,6 +18,7 @@ from djinn_lab.dashboard.jobs.table import job_columns, job_row, so_far
 from djinn_lab.dashboard.widgets.components import LiveTable
 from djinn_lab.dashboard.widgets.controls import choice_bar, text_input
 from djinn_lab.dashboard.widgets.panes import NO_JOBS, heading, html_pane, notice, show_html, show_known
+from djinn_lab.dashboard.widgets.table_cells import columns
 from djinn_lab.errors import DjinnError
 from djinn_lab.protocol.rest.jobs import JobDetail, JobEvent, JobView
 from djinn_lab.protocol.rest.queue import WhyAnswer
@@ -26,12 +27,12 @@ from djinn_lab.units import format_seconds
 COLUMNS = job_columns(
     "submitted", "state", "cell", "user", "priority", "device", "waited", "took", "preempted", "how", "job"
 )
-TRACE_COLUMNS = [
-    {"key": "at", "label": "At", "kind": "number"},
-    {"key": "after", "label": "After", "kind": "number"},
-    {"key": "what", "label": "Event", "kind": "text"},
-    {"key": "detail", "label": "Details", "kind": "text"},
-]
+TRACE_COLUMNS = columns(
+    ("at", "At", "number"),
+    ("after", "After", "number"),
+    ("what", "Event", "text"),
+    ("detail", "Details", "text"),
+)
 WHAT = {
     "SegmentSubmitted": "segment submitted",
     "SegmentRefused": "segment refused",

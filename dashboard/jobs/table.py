@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from djinn_lab.dashboard.widgets.table_cells import columns
 from djinn_lab.dashboard.widgets.theme import STATE_COLOURS
 from djinn_lab.protocol.rest.jobs import JobView
 from djinn_lab.units import format_seconds
@@ -27,7 +28,7 @@ _FIELDS = {
 
 def job_columns(*names: str) -> list[dict[str, str]]:
     """For a :class:`~djinn_lab.dashboard.widgets.components.LiveTable`, in this order."""
-    return [dict(zip(("key", "label", "kind"), _FIELDS[name], strict=True)) for name in names]
+    return columns(*(_FIELDS[name] for name in names))
 
 
 def job_row(job: JobView, now: float) -> dict[str, object]:

@@ -12,43 +12,44 @@ from typing import Any
 import msgspec
 
 from djinn_lab.client.session_memory import STATES, expected_wake
+from djinn_lab.dashboard.widgets.table_cells import columns, number_cell, share_cell, whole_seconds
 from djinn_lab.dashboard.widgets.theme import MEMORY_COLOURS
 from djinn_lab.events import MemoryRelease
 from djinn_lab.memory.snapshot import DeferredSegment, MemoryChange
 from djinn_lab.protocol.rest.sessions import MemorySession, MemoryView
 from djinn_lab.units import capitalised, format_bytes, format_seconds
 
-SESSION_COLUMNS = [
-    {"key": "name", "label": "Session", "kind": "short"},
-    {"key": "user", "label": "User", "kind": "short"},
-    {"key": "state", "label": "Tier", "kind": "pill"},
-    {"key": "phase", "label": "Phase", "kind": "short"},
-    {"key": "moving", "label": "Moving", "kind": "short"},
-    {"key": "device", "label": "Device", "kind": "short"},
-    {"key": "bytes", "label": "Memory", "kind": "number"},
-    {"key": "kv", "label": "KV", "kind": "number"},
-    {"key": "stored", "label": "Stored", "kind": "progress"},
-    {"key": "wake", "label": "Predicted wake-up", "kind": "text"},
-    {"key": "lease", "label": "Lease", "kind": "number"},
-    {"key": "last", "label": "Last wake-up", "kind": "number"},
-    {"key": "ratio", "label": "× floor", "kind": "number"},
-]
-DEFERRED_COLUMNS = [
-    {"key": "name", "label": "Session", "kind": "short"},
-    {"key": "kind", "label": "Waits for", "kind": "pill"},
-    {"key": "device", "label": "Device", "kind": "short"},
-    {"key": "since", "label": "Wait", "kind": "number"},
-    {"key": "estimate", "label": "Estimate", "kind": "number"},
-    {"key": "reason", "label": "Reason", "kind": "text"},
-]
-HAPPENING_COLUMNS = [
-    {"key": "at", "label": "At", "kind": "short"},
-    {"key": "what", "label": "Event", "kind": "short"},
-    {"key": "device", "label": "Device", "kind": "short"},
-    {"key": "bytes", "label": "Bytes", "kind": "number"},
-    {"key": "took", "label": "Duration", "kind": "number"},
-    {"key": "reason", "label": "Reason", "kind": "text"},
-]
+SESSION_COLUMNS = columns(
+    ("name", "Session", "short"),
+    ("user", "User", "short"),
+    ("state", "Tier", "pill"),
+    ("phase", "Phase", "short"),
+    ("moving", "Moving", "short"),
+    ("device", "Device", "short"),
+    ("bytes", "Memory", "number"),
+    ("kv", "KV", "number"),
+    ("stored", "Stored", "progress"),
+    ("wake", "Predicted wake-up", "text"),
+    ("lease", "Lease", "number"),
+    ("last", "Last wake-up", "number"),
+    ("ratio", "× floor", "number"),
+)
+DEFERRED_COLUMNS = columns(
+    ("name", "Session", "short"),
+    ("kind", "Waits for", "pill"),
+    ("device", "Device", "short"),
+    ("since", "Wait", "number"),
+    ("estimate", "Estimate", "number"),
+    ("reason", "Reason", "text"),
+)
+HAPPENING_COLUMNS = columns(
+    ("at", "At", "short"),
+    ("what", "Event", "short"),
+    ("device", "Device", "short"),
+    ("bytes", "Bytes", "number"),
+    ("took", "Duration", "number"),
+    ("reason", "Reason", "text"),
+)
 WHAT = {
     "store": "stored",
     "evict": "evicted",
@@ -80,23 +81,13 @@ def session_row(session: MemorySession, now: float) -> dict[str, object]:
         "phase": session.phase.lower().replace("_", " "),
         "moving": session.moving,
         "device": session.device,
-        "bytes": {"text": format_bytes(session.total_bytes), "sort": session.total_bytes},
-        "kv": {"text": format_bytes(session.kv_bytes), "sort": session.kv_bytes}
-        if session.kv_bytes
-        else None,
-        "stored": None
-        if share is None
-        else {"done": share, "total": 1, "text": f"{share:.0%}", "sort": share},
+        "bytes": number_cell(session.total_bytes, format_bytes),
+        "kv": number_cell(session.kv_bytes or None, format_bytes),
+        "stored": share_cell(share),
         "wake": expected_wake(session, now),
-        "lease": {"text": f"{lease_s:.0f} s", "sort": lease_s}
-        if lease_s is not None and lease_s > 0
-        else None,
-        "last": None
-        if session.last_wake_s is None
-        else {"text": format_seconds(session.last_wake_s), "sort": session.last_wake_s},
-        "ratio": None
-        if session.last_ratio is None
-        else {"text": f"{session.last_ratio:.2f}", "sort": session.last_ratio},
+        "lease": number_cell(lease_s, "{:.0f} s".format) if lease_s and lease_s > 0 else None,
+        "last": number_cell(session.last_wake_s, format_seconds),
+        "ratio": number_cell(session.last_ratio, "{:.2f}".format),
     }
 
 
@@ -135,16 +126,13 @@ def deferred_rows(memory: MemoryView) -> list[dict[str, object]]:
 
 def _deferred_row(cell: DeferredSegment, memory: MemoryView) -> dict[str, object]:
     kind = _RELEASES[cell.release]
-    waits_s = max(0.0, memory.now - cell.since_s)
     return {
         "id": cell.job,
         "name": memory.readable(cell.session),
         "kind": {"text": kind[0], "colour": kind[1]},
         "device": cell.device,
-        "since": {"text": "< 1 s" if waits_s < 1 else format_seconds(float(int(waits_s))), "sort": waits_s},
-        "estimate": None
-        if cell.estimate_s is None
-        else {"text": f"about {format_seconds(cell.estimate_s)}", "sort": cell.estimate_s},
+        "since": number_cell(max(0.0, memory.now - cell.since_s), whole_seconds),
+        "estimate": number_cell(cell.estimate_s, lambda seconds: f"about {format_seconds(seconds)}"),
         "reason": capitalised(memory.readable(cell.reason)),
     }
 
@@ -159,12 +147,8 @@ def happening_rows(
             "at": time.strftime("%H:%M:%S", time.localtime(happening.at_s)),
             "what": WHAT.get(happening.what, happening.what),
             "device": happening.device,
-            "bytes": {"text": format_bytes(happening.nbytes), "sort": happening.nbytes}
-            if happening.nbytes
-            else None,
-            "took": None
-            if happening.seconds is None
-            else {"text": format_seconds(happening.seconds), "sort": happening.seconds},
+            "bytes": number_cell(happening.nbytes or None, format_bytes),
+            "took": number_cell(happening.seconds, format_seconds),
             "reason": memory.readable(happening.reason),
         }
         for number, happening in enumerate(reversed(happenings[-most:]))

@@ -18,6 +18,7 @@ from djinn_lab.dashboard.hub import HISTORY_MAX, MemorySample
 from djinn_lab.dashboard.widgets.components import LiveTable
 from djinn_lab.dashboard.widgets.controls import toggle
 from djinn_lab.dashboard.widgets.panes import heading, html_pane, show_html
+from djinn_lab.dashboard.widgets.table_cells import columns
 from djinn_lab.dashboard.widgets.theme import DEVICE_COLOURS, Look, new_figure
 from djinn_lab.protocol.rest.status import PoolStatus
 from djinn_lab.units import format_bytes
@@ -39,12 +40,12 @@ class MemoryChart:
         self.follow = toggle("Following", value=True)
         self.as_table = toggle("View as table", value=False, margin=0)
         self.table = LiveTable(
-            columns=[
-                {"key": "device", "label": "Device", "kind": "short"},
-                {"key": "now", "label": "Used now", "kind": "number"},
-                {"key": "peak", "label": "Most in view", "kind": "number"},
-                {"key": "limit", "label": "Limit", "kind": "number"},
-            ],
+            columns=columns(
+                ("device", "Device", "short"),
+                ("now", "Used now", "number"),
+                ("peak", "Most in view", "number"),
+                ("limit", "Limit", "number"),
+            ),
             label="Memory of each device",
             visible=False,
             sizing_mode="stretch_width",

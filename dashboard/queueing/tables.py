@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
+from djinn_lab.dashboard.widgets.table_cells import columns, number_cell, share_cell, whole_seconds
 from djinn_lab.dashboard.widgets.theme import STATE_COLOURS
 from djinn_lab.jobs import RANKS
 from djinn_lab.jobs.decision import CalendarReservation
@@ -12,46 +13,46 @@ from djinn_lab.jobs.fairness import AccountView
 from djinn_lab.protocol.rest.queue import QueueView, RunningJob, StallView, WaitingJob, is_leaf
 from djinn_lab.units import format_seconds
 
-ACCOUNT_COLUMNS = [
-    {"key": "account", "label": "Account", "kind": "mono"},
-    {"key": "weight", "label": "Weight", "kind": "number"},
-    {"key": "share", "label": "Share", "kind": "progress"},
-    {"key": "part", "label": "Usage", "kind": "progress"},
-    {"key": "used", "label": "Device time", "kind": "number"},
-    {"key": "turn", "label": "Rank", "kind": "number"},
-    {"key": "waiting", "label": "Pending", "kind": "number"},
-    {"key": "running", "label": "Running", "kind": "number"},
-    {"key": "limits", "label": "Limits", "kind": "text"},
-]
-WAITING_COLUMNS = [
-    {"key": "place", "label": "Queue position", "kind": "number"},
-    {"key": "state", "label": "State", "kind": "pill"},
-    {"key": "cell", "label": "Cell", "kind": "mono"},
-    {"key": "user", "label": "User", "kind": "short"},
-    {"key": "priority", "label": "Priority", "kind": "short"},
-    {"key": "since", "label": "Wait", "kind": "number"},
-    {"key": "expected", "label": "Predicted start", "kind": "number"},
-    {"key": "why", "label": "Reason", "kind": "text"},
-    {"key": "job", "label": "Job", "kind": "mono"},
-]
-RUNNING_COLUMNS = [
-    {"key": "device", "label": "Device", "kind": "short"},
-    {"key": "cell", "label": "Cell", "kind": "mono"},
-    {"key": "user", "label": "User", "kind": "short"},
-    {"key": "priority", "label": "Priority", "kind": "short"},
-    {"key": "since", "label": "Run time", "kind": "number"},
-    {"key": "left", "label": "Predicted end", "kind": "number"},
-    {"key": "preempted", "label": "Preempted", "kind": "number"},
-    {"key": "job", "label": "Job", "kind": "mono"},
-    {"key": "note", "label": "Note", "kind": "text"},
-]
-RESERVATION_COLUMNS = [
-    {"key": "name", "label": "Reservation", "kind": "mono"},
-    {"key": "devices", "label": "Devices", "kind": "short"},
-    {"key": "accounts", "label": "Accounts", "kind": "text"},
-    {"key": "begins", "label": "Begins in", "kind": "number"},
-    {"key": "ends", "label": "Ends in", "kind": "number"},
-]
+ACCOUNT_COLUMNS = columns(
+    ("account", "Account", "mono"),
+    ("weight", "Weight", "number"),
+    ("share", "Share", "progress"),
+    ("part", "Usage", "progress"),
+    ("used", "Device time", "number"),
+    ("turn", "Rank", "number"),
+    ("waiting", "Pending", "number"),
+    ("running", "Running", "number"),
+    ("limits", "Limits", "text"),
+)
+WAITING_COLUMNS = columns(
+    ("place", "Queue position", "number"),
+    ("state", "State", "pill"),
+    ("cell", "Cell", "mono"),
+    ("user", "User", "short"),
+    ("priority", "Priority", "short"),
+    ("since", "Wait", "number"),
+    ("expected", "Predicted start", "number"),
+    ("why", "Reason", "text"),
+    ("job", "Job", "mono"),
+)
+RUNNING_COLUMNS = columns(
+    ("device", "Device", "short"),
+    ("cell", "Cell", "mono"),
+    ("user", "User", "short"),
+    ("priority", "Priority", "short"),
+    ("since", "Run time", "number"),
+    ("left", "Predicted end", "number"),
+    ("preempted", "Preempted", "number"),
+    ("job", "Job", "mono"),
+    ("note", "Note", "text"),
+)
+RESERVATION_COLUMNS = columns(
+    ("name", "Reservation", "mono"),
+    ("devices", "Devices", "short"),
+    ("accounts", "Accounts", "text"),
+    ("begins", "Begins in", "number"),
+    ("ends", "Ends in", "number"),
+)
 
 
 def account_rows(queue: QueueView) -> list[dict[str, object]]:
@@ -99,10 +100,10 @@ def _account_row(
     return {
         "id": account.account,
         "account": account.account if is_leaf(account) else f"{account.account}/…",
-        "weight": {"text": f"{account.weight:g}", "sort": account.weight},
-        "share": {"done": account.share, "total": 1, "text": f"{account.share:.0%}"},
-        "part": {"done": part, "total": 1, "text": f"{part:.0%}"},
-        "used": {"text": format_seconds(had_s), "sort": had_s},
+        "weight": number_cell(account.weight, "{:g}".format),
+        "share": share_cell(account.share),
+        "part": share_cell(part),
+        "used": number_cell(had_s, format_seconds),
         "turn": account.rank,
         "waiting": sum(waiting[leaf.account] for leaf in own),
         "running": sum(running[leaf.account] for leaf in own),
@@ -131,11 +132,7 @@ def waiting_rows(queue: QueueView, names: Mapping[str, str]) -> list[dict[str, o
 
 
 def _waiting_row(cell: WaitingJob, now: float, name: str | None) -> dict[str, object]:
-    expected = None
-    if cell.expected_at is not None:
-        left_s = max(0.0, cell.expected_at - now)
-        expected = {"text": _coarse(left_s), "sort": left_s}
-    waits_s = max(0.0, now - cell.since)
+    left_s = None if cell.expected_at is None else max(0.0, cell.expected_at - now)
     return {
         "id": cell.job,
         "place": cell.position,
@@ -143,8 +140,8 @@ def _waiting_row(cell: WaitingJob, now: float, name: str | None) -> dict[str, ob
         "cell": name,
         "user": cell.user,
         "priority": _priority_text(cell),
-        "since": {"text": _coarse(waits_s), "sort": waits_s},
-        "expected": expected,
+        "since": number_cell(max(0.0, now - cell.since), whole_seconds),
+        "expected": number_cell(left_s, whole_seconds),
         "why": cell.sentence,
         "job": cell.job[:8],
     }
@@ -164,8 +161,8 @@ def _running_row(cell: RunningJob, now: float, name: str | None) -> dict[str, ob
         "cell": name,
         "user": cell.user,
         "priority": _priority_text(cell),
-        "since": {"text": _coarse(ran_s), "sort": ran_s},
-        "left": None if left is None else {"text": _coarse(left), "sort": left},
+        "since": number_cell(ran_s, whole_seconds),
+        "left": number_cell(left, whole_seconds),
         "preempted": cell.preemptions or None,
         "job": cell.job[:8],
         "note": " ".join((*(["Being preempted."] if cell.preempting else ()), cell.unusual)).strip(),
@@ -185,8 +182,8 @@ def _reservation_row(entry: CalendarReservation, now: float) -> dict[str, object
         "name": entry.name,
         "devices": ", ".join(sorted(entry.nodes)),
         "accounts": ", ".join(sorted(entry.accounts)),
-        "begins": {"text": _coarse(waits_s) if waits_s else "has begun", "sort": waits_s},
-        "ends": {"text": _coarse(left_s), "sort": left_s},
+        "begins": number_cell(waits_s, lambda wait_s: whole_seconds(wait_s) if wait_s else "has begun"),
+        "ends": number_cell(left_s, whole_seconds),
     }
 
 
@@ -227,7 +224,3 @@ def fairness_sentence(queue: QueueView) -> str:
         "an account with little demand lowers it. "
         "The account with the least usage per weight is next."
     )
-
-
-def _coarse(seconds: float) -> str:
-    return "< 1 s" if seconds < 1 else format_seconds(float(int(seconds)))

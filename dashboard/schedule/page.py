@@ -29,20 +29,21 @@ from djinn_lab.dashboard.widgets.chooser import JobChooser
 from djinn_lab.dashboard.widgets.components import LiveTable
 from djinn_lab.dashboard.widgets.controls import button, download, toggle
 from djinn_lab.dashboard.widgets.panes import NO_JOBS, empty_state, heading, html_pane, no_pool, show_html
+from djinn_lab.dashboard.widgets.table_cells import columns
 from djinn_lab.dashboard.widgets.theme import DEVICE_COLOURS, TRANSFER_COLOUR, legend_html, new_figure
 from djinn_lab.errors import DjinnError
 from djinn_lab.scheduler.schedule import ExecutionSchedule
 
-TABLE_COLUMNS = [
-    {"key": "node", "label": "Node", "kind": "number"},
-    {"key": "op", "label": "Op", "kind": "mono"},
-    {"key": "module", "label": "Module", "kind": "text"},
-    {"key": "line", "label": "Line", "kind": "number"},
-    {"key": "phase", "label": "Phase", "kind": "short"},
-    {"key": "start", "label": "Starts (ms)", "kind": "number"},
-    {"key": "predicted", "label": "Predicted (ms)", "kind": "number"},
-    {"key": "measured", "label": "Measured (ms)", "kind": "number"},
-]
+TABLE_COLUMNS = columns(
+    ("node", "Node", "number"),
+    ("op", "Op", "mono"),
+    ("module", "Module", "text"),
+    ("line", "Line", "number"),
+    ("phase", "Phase", "short"),
+    ("start", "Starts (ms)", "number"),
+    ("predicted", "Predicted (ms)", "number"),
+    ("measured", "Measured (ms)", "number"),
+)
 _TOOLTIPS = [
     ("", "@name"),
     ("module", "@module"),

@@ -2,30 +2,31 @@
 
 from __future__ import annotations
 
+from djinn_lab.dashboard.widgets.table_cells import columns, number_cell, share_cell
 from djinn_lab.simulator.queue.figures import AccountFigures, QueueFigures
 from djinn_lab.simulator.queue.result_file import QueueResult
 from djinn_lab.units import format_seconds
 
-POLICY_COLUMNS = [
-    {"key": "policy", "label": "Policy", "kind": "mono"},
-    {"key": "jobs", "label": "Jobs", "kind": "number"},
-    {"key": "completion", "label": "Completion, mean", "kind": "number"},
-    {"key": "completion_p99", "label": "99 %", "kind": "number"},
-    {"key": "wait", "label": "Wait, mean", "kind": "number"},
-    {"key": "wait_p99", "label": "99 %", "kind": "number"},
-    {"key": "slowdown", "label": "Slowdown", "kind": "number"},
-    {"key": "used", "label": "Utilisation", "kind": "progress"},
-    {"key": "jain", "label": "Jain", "kind": "number"},
-    {"key": "preemptions", "label": "Preemptions", "kind": "number"},
-]
-ACCOUNT_COLUMNS = [
-    {"key": "account", "label": "Account", "kind": "mono"},
-    {"key": "jobs", "label": "Jobs", "kind": "number"},
-    {"key": "device_s", "label": "Device time", "kind": "number"},
-    {"key": "wait", "label": "Wait, mean", "kind": "number"},
-    {"key": "completion", "label": "Completion, mean", "kind": "number"},
-    {"key": "progress", "label": "Run time / completion", "kind": "progress"},
-]
+POLICY_COLUMNS = columns(
+    ("policy", "Policy", "mono"),
+    ("jobs", "Jobs", "number"),
+    ("completion", "Completion, mean", "number"),
+    ("completion_p99", "99 %", "number"),
+    ("wait", "Wait, mean", "number"),
+    ("wait_p99", "99 %", "number"),
+    ("slowdown", "Slowdown", "number"),
+    ("used", "Utilisation", "progress"),
+    ("jain", "Jain", "number"),
+    ("preemptions", "Preemptions", "number"),
+)
+ACCOUNT_COLUMNS = columns(
+    ("account", "Account", "mono"),
+    ("jobs", "Jobs", "number"),
+    ("device_s", "Device time", "number"),
+    ("wait", "Wait, mean", "number"),
+    ("completion", "Completion, mean", "number"),
+    ("progress", "Run time / completion", "progress"),
+)
 ACCOUNTS_SHOWN_MAX = 200
 
 
@@ -39,13 +40,13 @@ def _policy_row(found: QueueFigures) -> dict[str, object]:
         "id": found.policy,
         "policy": found.policy,
         "jobs": found.jobs,
-        "completion": _seconds(found.jct_mean_s),
-        "completion_p99": _seconds(found.jct_p99_s),
-        "wait": _seconds(found.wait_mean_s),
-        "wait_p99": _seconds(found.wait_p99_s),
-        "slowdown": {"text": f"{found.slowdown_mean:.2f}", "sort": found.slowdown_mean},
-        "used": _part(found.utilisation),
-        "jain": None if found.jain is None else {"text": f"{found.jain:.3f}", "sort": found.jain},
+        "completion": number_cell(found.jct_mean_s, format_seconds),
+        "completion_p99": number_cell(found.jct_p99_s, format_seconds),
+        "wait": number_cell(found.wait_mean_s, format_seconds),
+        "wait_p99": number_cell(found.wait_p99_s, format_seconds),
+        "slowdown": number_cell(found.slowdown_mean, "{:.2f}".format),
+        "used": share_cell(found.utilisation, "{:.1%}".format),
+        "jain": number_cell(found.jain, "{:.3f}".format),
         "preemptions": found.preemptions,
     }
 
@@ -57,10 +58,10 @@ def account_rows(accounts: list[AccountFigures]) -> list[dict[str, object]]:
             "id": one.account,
             "account": one.account,
             "jobs": one.jobs,
-            "device_s": _seconds(one.device_s),
-            "wait": _seconds(one.wait_mean_s),
-            "completion": _seconds(one.jct_mean_s),
-            "progress": _part(one.progress),
+            "device_s": number_cell(one.device_s, format_seconds),
+            "wait": number_cell(one.wait_mean_s, format_seconds),
+            "completion": number_cell(one.jct_mean_s, format_seconds),
+            "progress": share_cell(one.progress, "{:.1%}".format),
         }
         for one in accounts[:ACCOUNTS_SHOWN_MAX]
     ]
@@ -103,11 +104,3 @@ def best_sentence(result: QueueResult) -> str:
         jain, policy = max(judged)
         summary += f", {policy} is most even between accounts (Jain’s index {jain:.3f})"
     return f"{summary}."
-
-
-def _seconds(value: float) -> dict[str, object]:
-    return {"text": format_seconds(value), "sort": value}
-
-
-def _part(value: float) -> dict[str, object]:
-    return {"done": value, "total": 1, "text": f"{value:.1%}", "sort": value}

@@ -91,3 +91,9 @@ def test_reservations_are_listed_before_and_during_but_not_after() -> None:
     )
     assert (second["devices"], second["accounts"]) == ("cpu:0, cpu:1", "speech, vision")
     assert (second["begins"]["text"], second["ends"]["text"]) == ("30.0 s", "2 h 0 min")
+
+
+def test_account_shares_sort_by_number() -> None:
+    accounts = tuple(account(name, rank=1, dominant=part) for name, part in (("ann", 0.1), ("bob", 0.9)))
+    rows = account_rows(QueueView(now=10.0, accounts=accounts))
+    assert {row["id"]: row["part"]["sort"] for row in rows} == {"ann": 0.1, "bob": 0.9}
