@@ -1,5 +1,5 @@
-"""Finds attention in ATen structure: a fused op, or a softmax between two batched matmuls. Tells prefill and
-decode apart by it.
+"""Finds attention in ATen structure: a fused op, or a softmax between two batched matmuls. It also
+distinguishes the phases prefill and decode.
 
 Names of modules play no part. One pass forward, in program order.
 """
