@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack, nullcontext, suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from threading import Event, Thread
 
@@ -83,19 +83,16 @@ def test_training_preempted_often_ends_with_the_same_weights(pool: RuntimeInfo) 
 
 def test_training_goes_from_device_to_device_and_ends_as_if_it_had_not(two: PoolUnderTest) -> None:
     """An urgent cell takes its device for longer than a move takes, and another device is idle."""
-    program, _ = training(3 * STEPS, size=128, ballast_bytes=4 * MIB)
-    other, _ = training(STEPS, seed=1, size=128)
+    program, _ = training(6 * STEPS, size=128, ballast_bytes=4 * MIB)
+    other, _ = training(STEPS, seed=1, ballast_bytes=48 * MIB)  # takes much longer than a move
     expected = undisturbed(two.info, program)
-    places: list[str] = []
-    with Client(two.info) as ann, ExitStack() as stack:
+    with Client(two.info) as ann, Client(two.info) as bob:
         job = ann.submit(program)
-        while len(set(places)) < 2:
-            here = ann.until(job, "RUNNING").device
-            assert here is not None
-            places.append(here)
-            bob = stack.enter_context(Client(two.info))
-            bob.submit(other, priority="CRITICAL", target=here)
-            ann.until(job, "PREEMPTED")
+        first = ann.until(job, "RUNNING").device
+        assert first is not None
+        bob.submit(other, priority="CRITICAL", target=first)
+        ann.until(job, "PREEMPTED")
+        assert ann.until(job, "RUNNING").device != first
         result = ann.result(job)
     assert weights(result) == weights(expected)
     assert result.rng_state == expected.rng_state
@@ -214,7 +211,7 @@ def test_what_is_released_while_its_device_is_busy_does_not_come_along(slow_link
     kept = script.op("aten.ones.default", meta=contiguous(1000), args=[[1000]])
     empty = script.op("aten.zeros.default", meta=contiguous(MIB), args=[[MIB]])
     gone = script.op("aten.rand_like.default", empty)
-    busy, _ = training(4 * STEPS, ballast_bytes=16 * MIB)  # to wait for it takes longer than to move
+    busy, _ = training(16 * STEPS, ballast_bytes=16 * MIB)  # to wait for it takes longer than to move
     pool = slow_links
     with Client(pool.info) as ann, Client(pool.info) as bob:
         assert ann.run(script.program(keep=(kept, gone)), target="cpu:0").outcome == "done"
@@ -234,7 +231,7 @@ def test_what_is_released_while_it_is_brought_over_is_dropped_there(slow_links: 
     kept = script.op("aten.ones.default", meta=contiguous(1000), args=[[1000]])
     empty = script.op("aten.zeros.default", meta=contiguous(MIB), args=[[MIB]])
     gone = script.op("aten.rand_like.default", empty)
-    busy, _ = training(4 * STEPS, ballast_bytes=16 * MIB)  # to wait for it takes much longer than to move
+    busy, _ = training(16 * STEPS, ballast_bytes=16 * MIB)  # to wait for it takes much longer than to move
     pool = slow_links
     with Client(pool.info) as ann, Client(pool.info) as bob:
         assert ann.run(script.program(keep=(kept, gone)), target="cpu:0").outcome == "done"
