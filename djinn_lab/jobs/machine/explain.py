@@ -133,7 +133,7 @@ def preemption_message(
         case "shorter":
             right = "it is expected to need less time than this one has left"
         case "attained":
-            right = "it has had less device time"
+            right = "it has attained less device time"
         case "rank":
             pass
     preemptor = f"for {by.user}'s job {by.job[:8]} ({by.priority})"
