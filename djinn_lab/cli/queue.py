@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from djinn_lab.protocol.rest.queue import RunningJob, WaitingJob, WhatIfAnswer, WhyAnswer
     from djinn_lab.protocol.rest.status import DeviceView
 
+ACCOUNTS_MAX = 100
+"""A longer table takes most of the command's time to draw."""
 DeviceName = Annotated[str, typer.Argument(help="The device, e.g. cuda:0.")]
 
 
@@ -28,17 +30,15 @@ def show_queue(as_json: AsJson = False) -> None:
     """Show pending jobs and why they wait, running jobs, and the usage of every account."""
     from djinn_lab.client.rest import PoolClient
 
-    client = PoolClient.find()
-    found = client.queue()
+    found = PoolClient.find().queue()
     if as_json:
         print_json(found)
         return
     now = found.now
     print_line(f"Policy {found.policy}. {found.waiting_count} waiting, {len(found.running)} running.")
-    for device in client.status().devices:
-        if device.cordoned:
-            again = f"djinn-lab uncordon {device.device}"
-            print_line(f"{device.device} is cordoned: no cell starts there. Let it serve again with: {again}")
+    for device in found.cordoned:
+        again = f"djinn-lab uncordon {device}"
+        print_line(f"{device} is cordoned: no cell starts there. Let it serve again with: {again}")
     if found.waiting:
         columns = ("", "job", "user", "priority", "waits for", "why")
         print_table("Waiting", columns, [_waiting_row(job, now) for job in found.waiting])
@@ -50,7 +50,11 @@ def show_queue(as_json: AsJson = False) -> None:
         print_table("Reservations", RESERVATION_HEADINGS, rows)
     if found.accounts:
         titles = ("account", "share", "used", "rank", "limits")
-        print_table("Accounts", titles, [_account_row(account) for account in found.accounts])
+        shown = _most_used(found.accounts)
+        print_table("Accounts", titles, [_account_row(account) for account in shown])
+        if len(shown) < len(found.accounts):
+            more = len(found.accounts) - len(shown)
+            print_line(f"{more:,} accounts that used less are not shown; djinn-lab queue --json lists all.")
 
 
 def why_job(
@@ -206,6 +210,13 @@ def preempt_job(job: JobId) -> None:
 
     PoolClient.find().preempt(job)
     print_line(f"Job {job} is preempted after its current op.")
+
+
+def _most_used(accounts: Sequence[AccountView]) -> list[AccountView]:
+    """Return the accounts to show, in the order of the tree."""
+    by_use = sorted(accounts, key=lambda one: -one.used.device_s)
+    kept = {one.account for one in by_use[:ACCOUNTS_MAX]}
+    return [one for one in accounts if one.account in kept]
 
 
 def _new_limits(

@@ -15,6 +15,7 @@ from pool_kit import Client, act, http
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
+from djinn_lab.events import MemoryRelease
 from djinn_lab.memory.snapshot import (
     Counters,
     DeferredSegment,
@@ -138,7 +139,7 @@ def test_sessions_by_tier_and_their_bytes() -> None:
 
 def test_cells_that_wait_and_the_longest_wait() -> None:
     held = (
-        DeferredSegment("j", "a", "cuda:0", NOW_S - 40, "full", None, True),
+        DeferredSegment("j", "a", "cuda:0", NOW_S - 40, "full", None, MemoryRelease.CLOSE),
         DeferredSegment("k", "b", "cuda:0", NOW_S - 3, "its copy", 0.1),
     )
     assert moved(deferred=held) == {

@@ -77,6 +77,7 @@ def report(
         ),
         accounts=tuple(views),
         reservations=tuple(lasting(cluster.calendar.values(), snapshot.now_s)),
+        cordoned=tuple(sorted(node.node for node in cluster.nodes.values() if node.cordoned)),
         jain=jain(levels) if any(levels) else None,
         estimate_error=skill.error,
     )

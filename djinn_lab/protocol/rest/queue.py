@@ -118,8 +118,8 @@ class StallView(msgspec.Struct, frozen=True):
 class QueueView(msgspec.Struct, frozen=True):
     """Show the queue. ``waiting``: the first of ``waiting_count``. ``decided_at``: when a job last was
     started or preempted. ``jain``: Jain's index of the dominant shares over weights of all leaf accounts, 1
-    for equal. ``stall``: work that waits though a device idles and nothing is under way, a defect of the
-    pool."""
+    for equal. ``cordoned``: devices. ``stall``: work that waits though a device idles and nothing is under
+    way, a defect of the pool."""
 
     now: float
     policy: str = ""
@@ -132,6 +132,7 @@ class QueueView(msgspec.Struct, frozen=True):
     running: tuple[RunningJob, ...] = ()
     accounts: tuple[AccountView, ...] = ()
     reservations: tuple[CalendarReservation, ...] = ()
+    cordoned: tuple[str, ...] = ()
     jain: float | None = None
     estimate_error: StartForecastError | None = None
     stall: StallView | None = None
