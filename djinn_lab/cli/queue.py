@@ -50,7 +50,7 @@ def show_queue(as_json: AsJson = False) -> None:
         print_table("Reservations", RESERVATION_HEADINGS, rows)
     if found.accounts:
         titles = ("account", "share", "used", "rank", "limits")
-        shown = _most_used(found.accounts)
+        shown = most_used(found.accounts)
         print_table("Accounts", titles, [_account_row(account) for account in shown])
         if len(shown) < len(found.accounts):
             more = len(found.accounts) - len(shown)
@@ -212,7 +212,7 @@ def preempt_job(job: JobId) -> None:
     print_line(f"Job {job} is preempted after its current op.")
 
 
-def _most_used(accounts: Sequence[AccountView]) -> list[AccountView]:
+def most_used(accounts: Sequence[AccountView]) -> list[AccountView]:
     """Return the accounts to show, in the order of the tree."""
     by_use = sorted(accounts, key=lambda one: -one.used.device_s)
     kept = {one.account for one in by_use[:ACCOUNTS_MAX]}

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 
 import pytest
 from real_pool import wait_for
-
-from djinn_lab.client.rest import PoolClient
 
 pytestmark = pytest.mark.processes
 
@@ -188,25 +184,3 @@ def test_operators_reserve_devices_add_people_and_change_the_policy(environment:
 def pool_url(environment: dict[str, str]) -> str:
     found = json.loads((Path(environment["DJINN_RUNTIME_DIR"]) / "pool.json").read_text())
     return str(found["url"])
-
-
-def test_queue_with_many_accounts_lists_some_and_counts_the_others(
-    environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    started = command(environment, "pool", "start")
-    assert started.returncode == 0, started.stderr
-    monkeypatch.setenv("DJINN_RUNTIME_DIR", environment["DJINN_RUNTIME_DIR"])
-    with closing(PoolClient.find()) as client:
-        for number in range(120):
-            client.set_targets(f"course/student{number}", weight=1.0)
-        accounts = client.queue().accounts
-    shown = command(environment, "queue").stdout
-    listed = sum(one.account in shown.split() for one in accounts if "student" in one.account)
-    assert 50 < listed < 120
-    hidden = re.search(
-        r"(\d+) accounts that used less are not shown; djinn-lab queue --json lists all", shown
-    )
-    assert hidden is not None
-    assert int(hidden[1]) >= 120 - listed
-    assert len(json.loads(command(environment, "queue", "--json").stdout)["accounts"]) == len(accounts)
-    command(environment, "pool", "stop")
