@@ -117,7 +117,7 @@ STEPS = st.lists(
 
 TIERS = st.tuples(
     st.sampled_from([130, 160, 260]),
-    st.sampled_from([0, 60, 150, 10_000]),
+    st.sampled_from([0, 30, 60, 150, 10_000]),
     st.sampled_from([0, 100, 10_000]),
     st.sampled_from([None, 100, 1000]),
 )

@@ -26,10 +26,10 @@ KIB, MIB, GIB = 2**10, 2**20, 2**30
 class Teachers:
     """A device of one GiB, and sessions that become larger on it and close."""
 
-    def __init__(self) -> None:
+    def __init__(self, host_bytes: int = 0) -> None:
         self.accounts = MemoryAccounts()
         self.held: dict[str, int] = {}
-        self.feed(DeviceAdded(0.0, "cpu:0", GIB, 0, 0, 1e9))
+        self.feed(DeviceAdded(0.0, "cpu:0", GIB, host_bytes, 0, 1e9))
 
     def feed(self, event: Event) -> list[Command]:
         return self.accounts.handle(event)
@@ -147,3 +147,21 @@ def test_new_session_beside_full_ones_waits_for_a_close() -> None:
     pool.feed(ClockTicked(2.0))
     (behind,) = pool.accounts.snapshot().deferred
     assert behind.reason.endswith("one has no client, and `djinn-lab close other` drops its values")
+
+
+@pytest.mark.parametrize(
+    ("others", "needs"),
+    [
+        ((800,), "300.0 MiB in one piece"),
+        ((640, 170), "250.0 MiB and 170.0 MiB in one piece to exchange sessions"),
+    ],
+)
+def test_new_session_that_fits_only_in_pieces_waits_for_a_close(others: tuple[int, ...], needs: str) -> None:
+    pool = Teachers(host_bytes=200 * MIB)
+    for number, mebibytes in enumerate(others):
+        pool.open(f"other{number}", "bob")
+        pool.cell(f"other{number}", mebibytes * MIB)
+    answer = deferred(pool, "new", int(float(needs.split()[0])) * MIB)
+    assert answer.release is MemoryRelease.CLOSE
+    waits = "it waits for one to close or to free values"
+    assert answer.reason.endswith(f"and this one is expected to need {needs}; {waits}")

@@ -117,13 +117,20 @@ class PolicyMachine(RuleBasedStateMachine):
             assert engine.sessions.pop(session, Held()) == Held(), (device, commands)
             self.feed(engine.report(self.now_s))
 
-    @rule(session=SESSIONS, peak=st.integers(0, 700), rank=st.integers(0, 1))
-    def place(self, session: str, peak: int, rank: int) -> None:
+    @rule(
+        session=SESSIONS,
+        peak=st.integers(0, 700),
+        rank=st.integers(0, 1),
+        kept_share=st.none() | st.integers(0, 100),
+    )
+    def place(self, session: str, peak: int, rank: int, kept_share: int | None) -> None:
+        """Place a segment that will keep a share of its peak, as its graph says or nobody knows."""
         device = self.open.get(session)
         if device is None or session in self.running or session in self.detached:
             return
         self.running[session] = (device, peak)
-        self.feed(SegmentPlaced(self.now_s, session, 0, session, peak, rank))
+        kept = None if kept_share is None else peak * kept_share // 100
+        self.feed(SegmentPlaced(self.now_s, session, 0, session, peak, rank, kept_bytes=kept))
 
     @rule(which=ANY, share=st.integers(0, 100), whole_cell=st.booleans())
     def finish_segment(self, which: int, share: int, whole_cell: bool) -> None:
@@ -192,7 +199,7 @@ class PolicyMachine(RuleBasedStateMachine):
         if stopped:
             peak = self.running.pop(session)[1]
             self.feed(engine.report(self.now_s, job=session))
-            self.place(session, peak, 0)
+            self.place(session, peak, 0, None)
 
     @precondition(lambda self: any(engine.under_way for engine in self.engines.values()))
     @rule(which=ANY)

@@ -46,7 +46,12 @@ def arguments(rule: str, random: Random) -> dict[str, object]:
             line = random.sample(NAMES, len(NAMES))
             return {"second": random.random() < 0.5, "line": line, "count": random.randrange(6)}
         case "place":
-            return {"session": session, "peak": random.choice([0, 10, 100, 300, 500, 700]), "rank": 0}
+            return {
+                "session": session,
+                "peak": random.choice([0, 10, 100, 300, 500, 700]),
+                "rank": 0,
+                "kept_share": random.choice([None, None, 0, 50, 100]),
+            }
         case "finish_segment":
             share = random.choice([0, 5, 50, 100])
             return {"which": random.randrange(99), "share": share, "whole_cell": random.random() < 0.8}
@@ -71,7 +76,7 @@ def arguments(rule: str, random: Random) -> dict[str, object]:
 
 
 def walk(machine: PolicyMachine, random: Random) -> None:
-    machine.start(host=random.choice([0, 600, 600, 2000, 2000]), disk=random.choice([0, 3000]))
+    machine.start(host=random.choice([0, 200, 600, 600, 2000, 2000]), disk=random.choice([0, 3000]))
     rules = [rule for rule, weight in WEIGHTS.items() for _ in range(weight)]
     if isinstance(machine, KeepAllMachine):
         rules = [rule for rule in rules if rule != "move_session"]

@@ -45,11 +45,6 @@ from djinn_lab.units import format_bytes
 ADVICE = "Use smaller batches or tensors, or run on a pool whose devices have more memory."
 
 
-FULL_S = 1.0
-"""A tier that refused a copy for lack of capacity is taken to be full for this long, unless something is
-freed there: what did not fit in one piece may fit later, and less may fit now."""
-
-
 class MemoryAccounts:
     """Account for the state of every session, by tier, and for memory grants. Driven by one thread."""
 
@@ -65,6 +60,7 @@ class MemoryAccounts:
         changed = self._changed(event)
         if changed is not None:
             changed.changes += 1
+        tables.expire_full()
         try:
             self._apply(event)
         except IllegalEvent:
@@ -246,8 +242,6 @@ class MemoryAccounts:
     def _tick(self) -> None:
         tables = self._tables
         for device in list(tables.devices.values()):
-            if tables.now_s - device.full_s >= FULL_S:
-                device.host_full = device.disk_full = device.device_full = False
             phases.end_leases(tables, device)
             self._plan(device)
 

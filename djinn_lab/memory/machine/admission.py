@@ -294,10 +294,9 @@ class AdmissionGate:
             return self._full(limit_bytes, wanted, "", *too_much)
         keeps = wanted if segment.kept_bytes is not None else 0
         if device.host_bytes and self._ends_exchange(keeps, loads.expected):
-            largest = format_bytes(
-                max(nbytes for nbytes in [*loads.expected, keeps] if nbytes <= device.host_bytes)
-            )
-            why = f" and {largest} in one piece to exchange sessions"
+            movable = [nbytes for nbytes in [*loads.expected, keeps] if nbytes <= device.host_bytes]
+            exchange = f" and {format_bytes(max(movable, default=0))} in one piece to exchange sessions"
+            why = exchange if movable else " in one piece"
             return self._full(
                 device.capacity_bytes, wanted, why, self._ends_exchange(keeps, loads.held), True
             )

@@ -317,11 +317,8 @@ def failed(tables: Tables, transfer: TransferRecord, event: TransferFailed) -> N
         tables.statistics.count(mismatches=1)
         lose(tables, session, device.device, session.total_bytes, event.reason)
         return
-    device.host_full |= event.full == "host"
-    device.disk_full |= event.full == "disk"
-    device.device_full |= event.full == "device"
     if event.full is not None:
-        device.full_s = tables.now_s
+        tables.found_full(device, event.full)
     if transfer.kind == "restore":
         _take_back(tables, session)
     session.failures += 1

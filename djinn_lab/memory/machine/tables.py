@@ -11,6 +11,10 @@ from djinn_lab.memory.messages import Command, TransferKind
 from djinn_lab.memory.policy import MemoryPolicy
 from djinn_lab.memory.states import PLACES, TRANSITIONS, Connection, Move, Phase
 
+FULL_S = 1.0
+"""A tier that refused a copy for lack of capacity is taken to be full for this long, unless something is
+freed there: what did not fit in one piece may fit later, and less may fit now."""
+
 
 class Tables:
     """``out``: the commands of the present event."""
@@ -28,6 +32,23 @@ class Tables:
         self.out: list[Command] = []
         self.transfers_begun = 0
         self.segments_placed = 0
+        self._full: set[str] = set()
+
+    def found_full(self, device: Device, tier: str) -> None:
+        """A transfer of the device failed for lack of capacity in the tier."""
+        device.host_full |= tier == "host"
+        device.disk_full |= tier == "disk"
+        device.device_full |= tier == "device"
+        device.full_s = self.now_s
+        self._full.add(device.device)
+
+    def expire_full(self) -> None:
+        """Done at every event, not only when the clock ticks: ticks without commands are not in the journal,
+        and its replay must decide the same."""
+        for device in [self.devices[name] for name in self._full if name in self.devices]:
+            if self.now_s - device.full_s >= FULL_S:
+                device.host_full = device.disk_full = device.device_full = False
+                self._full.discard(device.device)
 
     def device(self, device: str) -> Device:
         if device not in self.devices:
