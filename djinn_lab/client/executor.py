@@ -22,7 +22,7 @@ from djinn_lab.client.connection import PoolConnection, SubmissionEncoder
 from djinn_lab.client.cuts import CutRecord
 from djinn_lab.client.remote_errors import to_exception
 from djinn_lab.client.report import CellReport
-from djinn_lab.errors import CancelFailed, CellCancelled, PoolLost, VersionMismatch, WorkerLost
+from djinn_lab.errors import CancelFailed, CellCancelled, PoolError, PoolLost, VersionMismatch, WorkerLost
 from djinn_lab.jobs import NO_TERMS, Terms
 from djinn_lab.protocol.messages import (
     CancelJob,
@@ -303,6 +303,8 @@ class PoolExecutor:
             error = to_exception(result.error, program.program)
         elif result.outcome == "cancelled":
             error = CellCancelled("the cell was cancelled")
+        elif result.outcome != "done":
+            error = PoolError("the cell failed on the pool, which does not say why.", "Run the cell again.")
         if interrupted:
             ran = f"after {result.executed} of {program.nodes} ops"
             if result.executed == program.nodes:

@@ -17,7 +17,8 @@ from real_pool import PoolUnderTest, kill_worker, wait_for
 from torch import nn
 
 from djinn_lab.client.session import Session
-from djinn_lab.errors import DeviceMemoryError, OptionError, ValueLost
+from djinn_lab.errors import DeviceMemoryError, OptionError, Refused, ValueLost
+from djinn_lab.jobs import Terms
 from djinn_lab.memory.snapshot import Counters
 from djinn_lab.pool.launch import start_pool
 from djinn_lab.protocol.rest.sessions import MemorySession
@@ -337,6 +338,35 @@ def test_a_finished_cell_waits_and_a_running_one_computes(pool: PoolUnderTest) -
     with pool.session() as session:
         hold(session, 1)
         wait_for(lambda: memory_of(pool, session).phase == "IO_WAIT")
+
+
+def test_cell_whose_session_cannot_move_to_its_target_fails_and_loses_nothing(tmp_path: Path) -> None:
+    """The host has the state of another session, so this one stays where it is."""
+    small = {"host_bytes": STATE_BYTES + 4 * MIB, "disk_bytes": 0, "link_bytes_per_s": 0}
+    count = STATE_BYTES // 4
+    here, there = Terms(target="cpu:0"), Terms(target="cpu:1")
+    with PoolUnderTest(tmp_path, "cpu:2", DEVICE_BYTES, **small) as pool, ExitStack() as stack:
+        parked, large, session = sessions(pool, 3, stack)
+        with parked.capture(terms=here):
+            elsewhere = torch.arange(count, dtype=torch.int32)
+        parked.signal_phase("IO_WAIT", 1000.0)
+        with large.capture(terms=here):
+            immovable = torch.arange(count, 3 * count, dtype=torch.int32)
+        with session.capture(terms=here):
+            held = torch.ones(1)
+        with session.capture(terms=here):
+            held = torch.arange(3 * count, 4 * count, dtype=torch.int32)
+        wait_for(lambda: [one for one in pool.rest.memory().sessions if one.tier == "host"])
+        refused = pytest.raises(
+            Refused, match="it has the target cpu:1, and its session cannot be moved there"
+        )
+        with refused, session.capture(terms=there):
+            int(held.mul_(3)[1])
+        with refused, session.capture(terms=there):
+            held.mul_(5)
+        assert int(held[1]) == 3 * count + 1
+        assert int(immovable[1]) == count + 1
+        assert int(elsewhere[1]) == 1
 
 
 def test_what_fits_no_device_is_still_refused_at_its_line(pool: PoolUnderTest) -> None:

@@ -371,7 +371,7 @@ class Driver:
             case "lost":
                 error: ErrorInfo | None = answers.lost(command)
             case "refused":
-                error = self.accounting.records[command.job].error
+                error = self.accounting.records[command.job].error or answers.refused_later(command)
             case _:
                 error = answers.cancelled(command.message)
         outcome = "cancelled" if command.outcome == "cancelled" else "failed"

@@ -60,6 +60,13 @@ def cancelled(message: str) -> ErrorInfo:
     )
 
 
+def refused_later(command: EndSegment) -> ErrorInfo:
+    """Make the error of a segment that was admitted and then cannot run where it has to."""
+    message = f"The pool refuses this cell: {command.message}."
+    advice = "Nothing of it ran. Free values (del x) and run it again, or run it without a target."
+    return ErrorInfo("refused", "Refused", message, advice)
+
+
 def lost(command: EndSegment) -> ErrorInfo:
     message = capitalised(command.message)
     return ErrorInfo(
