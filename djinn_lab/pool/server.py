@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 import os
 import signal
@@ -32,6 +31,7 @@ from djinn_lab.pool.blobs.directory import (
     remove_directory,
 )
 from djinn_lab.pool.blobs.store import BlobStore
+from djinn_lab.pool.context import spare_full_collections
 from djinn_lab.pool.database.engine import lost, unusable
 from djinn_lab.pool.devices.plans import DevicePlan
 from djinn_lab.pool.launchers.local import LocalLauncher
@@ -219,7 +219,7 @@ async def _lead(running: ServingPool, info: RuntimeInfo, directory: Path) -> Non
             context.ready = True
             await context.notebooks.start(info.url, data_directory() / NOTEBOOKS)
             write_runtime(info)
-            gc.freeze()  # what was imported stays; no collection has to look at it again
+            spare_full_collections()
             log.info("pool %s is ready at %s", info.pool, info.url)
             await _first(stopped.wait(), running.serving, heartbeat, ended)
     except sa.exc.SQLAlchemyError:

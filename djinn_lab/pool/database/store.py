@@ -54,8 +54,9 @@ TRY_EVERY_S = 0.25
 """To lead."""
 REFUSE_AFTER_S = 3.0
 """A pool that was just killed may lead for a moment more."""
-DEFERRED_ROWS_MAX = 250
-"""In one transaction, so that clients do not wait long for the next one."""
+DEFERRED_ROWS_MAX = 64
+"""In one transaction: while the event loop is busy, the thread gets the interpreter for a row at a time, and
+clients wait for the transaction's end."""
 
 Result = TypeVar("Result")
 Queued = TypeVar("Queued")
@@ -231,9 +232,9 @@ class Store:
             raise sa.exc.InvalidRequestError("the database was closed before this pool led")
 
     def _write_batch(self, candidate: LeaderCandidate) -> bool:
-        """Write what gathers in GATHER_S, or until a client waits, in one transaction; False when asked to
-        stop. Raises SQLAlchemyError when the database is lost, after the writes that callers wait for have
-        failed."""
+        """Write what gathers in GATHER_S, or until a client waits, and then what no client waits for; False
+        when asked to stop. Raises SQLAlchemyError when the database is lost, after the writes that callers
+        wait for have failed."""
         self._hurry.wait(GATHER_S)
         self._hurry.clear()
         items: list[AwaitedWork | Work | None] = []
@@ -247,19 +248,27 @@ class Store:
         trim = now_s >= self._trim_due_s
         if trim:
             self._trim_due_s = now_s + TRIM_EVERY_S
-        later = self._take_later(now_s, everything)
-        with self._writing:
-            rows = [*_taken(self._prompt), *later]
-            if rows or works:
-                self._written = True
-                self._checked_s = now_s
-                Batch(rows, works, trim).write(candidate.connection)
+        awaited = self._take_later(now_s, everything) if everything else []
+        self._write(candidate, awaited, works, trim)
+        if not everything:
+            self._write(candidate, self._take_later(now_s, everything), [], trim=False)
         if now_s > self._checked_s + CHECK_EVERY_S:
             self._checked_s = now_s
             candidate.check()
         if not self._queue.empty() or (self._later and now_s >= self._later_due_s):
             self._hurry.set()
         return not stopping
+
+    def _write(
+        self, candidate: LeaderCandidate, later: list[Row], works: list[AwaitedWork | Work], trim: bool
+    ) -> None:
+        """Write them and the rows that clients wait for, in one transaction."""
+        with self._writing:
+            rows = [*_taken(self._prompt), *later]
+            if rows or works:
+                self._written = True
+                self._checked_s = time.monotonic()
+                Batch(rows, works, trim).write(candidate.connection)
 
     def _checkpoint(self, engine: sa.Engine) -> None:
         """First beside the writers; then the little that they wrote meanwhile, so that the log can begin

@@ -62,7 +62,7 @@ class ClientLink:
                 self._drop_updates(message.job)
         if isinstance(message, JobUpdate):
             if self._latest_only:
-                self._drop_updates(message.job)
+                self._drop_updates(message.job, after)
             if len(self._outgoing) > UPDATES_QUEUED_MAX:
                 return
         self._outgoing.append(Outgoing(message, after))
@@ -103,10 +103,15 @@ class ClientLink:
                 return first.message
             await asyncio.shield(first.after)
 
-    def _drop_updates(self, job: str) -> None:
+    def _drop_updates(self, job: str, after: Committed | None = None) -> None:
+        """Drop the updates of a job that a newer message replaces. ``after``: what that one waits for. The
+        first in the queue stays when it waits for another commit: else one update after the other would
+        begin to wait anew, and none would leave while the job's state keeps changing."""
         while self._outgoing:
             last = self._outgoing[-1]
             if last is None or not isinstance(last.message, JobUpdate) or last.message.job != job:
+                return
+            if after is not None and len(self._outgoing) == 1 and last.after not in (None, after):
                 return
             self._outgoing.pop()
 
