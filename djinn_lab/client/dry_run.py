@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 from types import TracebackType
+from typing import NamedTuple
 
 import msgspec
 
@@ -15,6 +16,7 @@ from djinn_lab.client.cuts import cure_of, name_of
 from djinn_lab.client.session import Session
 from djinn_lab.errors import DeviceMemoryError
 from djinn_lab.jobs.resources import error_sentence
+from djinn_lab.jobs.targets import allowed
 from djinn_lab.protocol.rest.status import PoolStatus
 from djinn_lab.scheduler import SESSION_BOUND, ExecutionSchedule, Scheduler
 from djinn_lab.srg.graph import SRG
@@ -67,19 +69,32 @@ class DryRun:
 
     def _planned(self, graph: SRG) -> Iterator[str]:
         status = self._session.pool.status()
-        bound = self._session.device
+        bound, terms = self._session.device, self._cell.terms
+        try:
+            suitable = [one.device for one in allowed(terms.target, terms.tolerates, _described(status))]
+        except ValueError as error:
+            yield f"It would be refused: {error}."
+            return
+        moves = bound is not None and bound not in suitable
         if bound is None:
             yield "Device: not chosen yet; the pool takes the one with the fewest sessions and waiting jobs."
+        elif moves:
+            yield f"Device: its target is {terms.target}; the session's values are moved there from {bound}."
+        candidates = suitable if bound is None or moves else [bound]
         profiles = [
             msgspec.structs.replace(profile, used_bytes=_held_by_others(status, profile.device, graph))
-            for profile in self._session.device_profiles(bound)
+            for profile in self._session.device_profiles(None)
+            if profile.device in candidates
         ]
         for device in status.devices:
-            if bound in (None, device.device):
+            if device.device in candidates:
                 line = f"{device.state}, {device.queue_length} jobs wait there"
                 yield f"Queue: {device.device} is {line}."
         try:
-            scheduler = Scheduler(devices=profiles, bound_by="" if bound is None else SESSION_BOUND)
+            bound_by = (
+                "" if bound is None else f"the cell asked for {terms.target}" if moves else SESSION_BOUND
+            )
+            scheduler = Scheduler(devices=profiles, bound_by=bound_by)
             schedule = scheduler.create_schedule(graph)
         except DeviceMemoryError as error:
             yield f"It would be refused: {error}"
@@ -93,6 +108,18 @@ class DryRun:
         )
         yield error_sentence(status.forecast_error)
         yield from _phase_lines(graph, schedule)
+
+
+class _DescribedDevice(NamedTuple):
+    device: str
+    labels: frozenset[str]
+    taints: frozenset[str]
+
+
+def _described(status: PoolStatus) -> list[_DescribedDevice]:
+    return [
+        _DescribedDevice(one.device, frozenset(one.labels), frozenset(one.taints)) for one in status.devices
+    ]
 
 
 def _held_by_others(status: PoolStatus, device: str, graph: SRG) -> int:

@@ -16,7 +16,8 @@ _NAME = re.compile(r"[A-Za-z0-9][\w.:/-]*")
 class Described(Protocol):
     """A device as :class:`djinn_lab.jobs.machine.tables.QueueDevice` has it."""
 
-    device: str
+    @property
+    def device(self) -> str: ...
 
     @property
     def labels(self) -> frozenset[str]: ...

@@ -154,6 +154,17 @@ def test_a_dry_run_plans_and_leaves_everything_as_it_was(
     assert after.values == ["True"], after.traceback
 
 
+def test_dry_run_plans_for_the_devices_that_suit_the_target(notebook: NotebookKernel) -> None:
+    notebook.run("%%djinn\nplanned = torch.ones(3) + 1")
+    here = notebook.run("%%djinn --dry-run --target kind=cpu\nplanned = planned + 1")
+    assert here.status == "ok", here.traceback
+    assert "Queue: cpu:0 is " in here.text
+    nowhere = notebook.run("%%djinn --dry-run --target gpu=h200\nplanned = planned + 1")
+    assert nowhere.status == "ok", nowhere.traceback
+    assert "It would be refused: no device is gpu=h200 (devices: cpu:0 (kind=cpu" in nowhere.text
+    assert "Order: " not in nowhere.text
+
+
 def test_a_dry_run_ends_where_the_cell_needs_a_value(notebook: NotebookKernel) -> None:
     done = notebook.run(
         "%%djinn --dry-run\na = torch.ones(3) * 2\n"
