@@ -82,6 +82,10 @@ class PoolLost(PoolError):
     """The pool went away."""
 
 
+class SessionClosed(PoolLost):
+    """The session was closed on the pool, not by its client."""
+
+
 class WorkerLost(PoolError):
     """A device's process died."""
 

@@ -18,7 +18,14 @@ from websockets.sync.client import connect as open_websocket
 from websockets.typing import DataLike
 
 from djinn_lab.capture.host.interrupts import held
-from djinn_lab.errors import AuthenticationError, PoolLost, PoolNotFound, Refused, VersionMismatch
+from djinn_lab.errors import (
+    AuthenticationError,
+    PoolLost,
+    PoolNotFound,
+    Refused,
+    SessionClosed,
+    VersionMismatch,
+)
 from djinn_lab.jobs import Terms
 from djinn_lab.protocol import messages
 from djinn_lab.protocol.compatibility import unsupported_options
@@ -167,7 +174,14 @@ class PoolConnection:
         self._stack.close()
 
     def _lost(self, error: Exception) -> PoolLost:
-        reason = getattr(getattr(error, "rcvd", None), "reason", "") or "the connection closed"
+        ended = getattr(error, "rcvd", None)
+        if getattr(ended, "code", None) == messages.CLOSE_SESSION:
+            return SessionClosed(
+                "the session was closed on the pool (`djinn-lab close`, or the dashboard).",
+                "Its values there are gone: run the cells that made them again. Plain variables and tensors "
+                "that were fetched are intact.",
+            )
+        reason = getattr(ended, "reason", "") or "the connection closed"
         return PoolLost(
             f"the pool at {self.url} went away ({reason}).",
             "Plain variables and tensors that were fetched or only uploaded are intact; the rest has "

@@ -25,6 +25,8 @@ CLIENT_VERSIONS = (1, 2, 3, 4, 5, 6, 7)
 """What a client tries, newest first. Below 6 it sends every program whole."""
 MESSAGE_BYTES_MAX = 256 * 2**20
 """A WebSocket frame above this closes the connection with a reason; tensors travel as blobs instead."""
+CLOSE_SESSION = 4410
+"""The WebSocket's close code where the session was closed, and not by its client."""
 CODES_MAX = 256
 """Cell sources that a connection remembers."""
 INLINE_BYTES_MAX = 64 * 2**10

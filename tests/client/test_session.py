@@ -32,6 +32,7 @@ from djinn_lab.errors import (
     PoolLost,
     PoolNotFound,
     RemoteError,
+    SessionClosed,
     ValueLost,
     WorkerLost,
 )
@@ -194,6 +195,49 @@ def test_closing_a_session_frees_its_memory(pool: PoolUnderTest) -> None:
         name = session.welcome.session
     assert wait_for(lambda: name not in [row.session for row in pool.rest.sessions()])
     assert kept.shape == (1000,)
+
+
+@pytest.mark.parametrize("use", ["read", "cell", "signal"])
+def test_session_that_an_operator_closed_says_so_and_the_next_cell_runs(
+    pool: PoolUnderTest, use: str
+) -> None:
+    with pool.session() as session:
+        with session.capture():
+            held = torch.ones(1000) * 3
+        pool.rest.close_session(session.welcome.session)
+        with pytest.raises(SessionClosed, match=r"the session was closed on the pool \(`djinn-lab close`"):
+            if use == "read":
+                held.sum().item()
+            elif use == "signal":
+                session.signal_phase("SOON")
+            else:
+                with session.capture():
+                    held.mul_(2)
+        if use == "signal":  # an agent signals again and again
+            with pytest.raises(SessionClosed):
+                session.signal_phase("COMPUTE")
+            return
+        with session.capture():
+            after = torch.ones(3) + 1
+        assert after.tolist() == [2.0, 2.0, 2.0]
+        with pytest.raises(ValueLost):
+            held.tolist()
+
+
+def test_session_that_an_operator_closed_while_its_cell_ran_says_so(pool: PoolUnderTest) -> None:
+    with pool.session() as session:
+        closing = threading.Thread(target=_close_once_running, args=(pool, session.welcome.session))
+        closing.start()
+        with pytest.raises(SessionClosed), session.capture():
+            value = torch.ones(400, 400)
+            for _ in range(3000):
+                value = (value @ value) * 1e-3
+        closing.join()
+
+
+def _close_once_running(pool: PoolUnderTest, session: str) -> None:
+    wait_for(lambda: [one for one in pool.rest.jobs() if one.session == session and one.state == "RUNNING"])
+    pool.rest.close_session(session)
 
 
 def test_fetch_and_pull(session: Session) -> None:

@@ -171,7 +171,7 @@ class Driver:
         self.registry.remove(session.session)
         self.blobs.close_session(session.session)
         if session.link is not None:
-            session.link.close()
+            session.link.close(session_closed=True)
             session.link = None
 
     # -- from workers --------------------------------------------------------------------------------------

@@ -319,7 +319,9 @@ async def _send_all(websocket: WebSocket, link: ClientLink) -> None:
             break
     if websocket.application_state is WebSocketState.CONNECTED:
         with contextlib.suppress(RuntimeError, WebSocketDisconnect):
-            await websocket.close(CLOSE_REFUSED if isinstance(message, protocol.RequestRefused) else 1000)
+            refused = isinstance(message, protocol.RequestRefused)
+            ended = protocol.CLOSE_SESSION if link.session_closed else 1000
+            await websocket.close(CLOSE_REFUSED if refused else ended)
 
 
 async def _refuse(websocket: WebSocket, refusal: RefusedByPool) -> None:

@@ -52,6 +52,7 @@ class ClientLink:
         self._below_limit = asyncio.Event()
         self._below_limit.set()
         self.decoder = SubmissionDecoder()
+        self.session_closed = False
 
     def send(self, message: FromPool, after: Committed | None = None) -> None:
         """``after``: what must be committed before it leaves; those behind it wait, too."""
@@ -78,8 +79,9 @@ class ClientLink:
         """Note that no message leaves any more."""
         self._below_limit.set()
 
-    def close(self) -> None:
-        """End the connection after what is queued."""
+    def close(self, session_closed: bool = False) -> None:
+        """End the connection after what is queued. ``session_closed``: the client is told so."""
+        self.session_closed = self.session_closed or session_closed
         self._outgoing.append(None)
         self._queued.set()
 
