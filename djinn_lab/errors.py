@@ -13,6 +13,7 @@
     ├── PoolError              the pool's fault, or the way to it
     │   ├── PoolNotFound       none runs, or the runtime file is stale
     │   ├── PoolLost           it went away in mid-cell
+    │   │   └── SessionClosed  it runs, and the session was closed there
     │   ├── WorkerLost         the device's process died
     │   ├── AuthenticationError
     │   ├── VersionMismatch

@@ -16,7 +16,7 @@ from djinn_lab.client.connection import PoolConnection
 from djinn_lab.client.executor import CellJob, PoolExecutor
 from djinn_lab.client.rest import PoolClient
 from djinn_lab.config import Profile
-from djinn_lab.errors import UserError
+from djinn_lab.errors import PoolLost, UserError
 from djinn_lab.jobs import NO_TERMS, Terms
 from djinn_lab.protocol.devices import device_profile
 from djinn_lab.protocol.messages import PhaseAnswered, SignalPhase, Welcome
@@ -139,7 +139,8 @@ class Session:
         """A hint that never changes a result: ``IO_WAIT`` (nothing to compute for about ``expected_s``
         seconds), ``SOON`` or ``COMPUTE``. The answer has ``answer`` (``accepted``, ``clipped``,
         ``deferred``, ``superseded`` or ``rejected``) and ``message``. Raises UserError for what is no phase
-        or no duration."""
+        or no duration, SessionClosed or PoolLost once when the session ended: the next signal, or cell, opens
+        a new one."""
         if phase not in PHASES:
             raise UserError(f"{phase!r} is not a phase.", f"Use one of {', '.join(PHASES)}.")
         if expected_s is not None and not 0 <= expected_s <= EXPECTED_S_MAX:
@@ -147,9 +148,15 @@ class Session:
                 f"expected_s={expected_s} is not a duration.", "Give seconds from now, 0 to 30 days."
             )
         with self.recorder.lock:
-            connection = self.executor.connection
-            connection.send(SignalPhase(phase, expected_s))
-            return connection.receive_phase()
+            try:
+                connection = self.executor.connection
+                connection.send(SignalPhase(phase, expected_s))
+                return connection.receive_phase()
+            except PoolLost:
+                if not self.recorder.capturing:  # a cell finds out when it sends what it recorded
+                    self.executor.drop_connection()
+                    self.recorder.segment.lose_pool()
+                raise
 
     def device_profiles(self, device: str | None) -> list[DeviceProfile]:
         """Return the scheduler's profiles of the pool's devices, or of ``device`` alone."""

@@ -112,7 +112,7 @@ class PythonNodes:
         self.scopes.clear()
         if not (nodes or fetch):
             table.settle((), (), dead)
-            return AssembledPart(None, release, None)
+            return AssembledPart(None, release, _Flight(assembled.sent, nodes, dead))
         return AssembledPart(
             EncodedProgram.of(assembled.program), release, _Flight(assembled.sent, nodes, dead)
         )

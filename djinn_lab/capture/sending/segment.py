@@ -31,7 +31,7 @@ PART_S = 0.05
 
 KEPT_RATIO = 3
 """A length stays as it is while it is too long by less."""
-POOL_LOST = "this value was on a device or pool that went away"
+POOL_LOST = "this value was on a device, session or pool that went away"
 RESENDS_MAX = 8
 """So often is a program sent again with values that are gone: each time, another worker has died."""
 
@@ -224,6 +224,12 @@ class Segment:
             flight, self._flight = self._flight, None
             if flight is not None:
                 self._settle(flight, self.backend.result(cancel=True))
+
+    @held()
+    def lose_pool(self) -> None:
+        """Record that every pool copy is gone. Only between cells, when nothing is under way."""
+        with paused():
+            self._nodes.lose_pool(self._take(()).flight, POOL_LOST)
 
     def _take(self, fetch: Sequence[int]) -> AssembledPart:
         assembled = self._nodes.assemble(fetch, self.random.start_state())
