@@ -177,7 +177,7 @@ class PoolConnection:
         ended = getattr(error, "rcvd", None)
         if getattr(ended, "code", None) == messages.CLOSE_SESSION:
             return SessionClosed(
-                "the session was closed on the pool (`djinn-lab close`, or the dashboard).",
+                "the session was closed on the pool (by `djinn-lab close`, or over its API).",
                 "Its values there are gone: run the cells that made them again. Plain variables and tensors "
                 "that were fetched are intact.",
             )

@@ -23,7 +23,7 @@ LIBRARIES, TUTORIALS = f"libraries-{MACHINE}-2026-11-22", f"tutorials-{MACHINE}-
 FUZZ, KILLS = f"fuzz-{MACHINE}-2026-11-23", f"kills-{MACHINE}-2026-11-22"
 BUSY, QUIET = f"recorder-{MACHINE}-2026-11-23-907a221", f"recorder-{MACHINE}-2026-11-23"
 WHY, ENGINE = f"why-truth-{MACHINE}-2026-11-23", f"engine-{MACHINE}-2026-11-23"
-EARLY = f"early-start-{MACHINE}-2026-11-23"
+EARLY, SCALE_LIVE = f"early-start-{MACHINE}-2026-11-23", f"scale-live-{MACHINE}-2026-11-24"
 SIMULATED, PYTHON = f"memory-simulated-{MACHINE}-2026-11-21", f"capture-{MACHINE}-2026-11-21"
 
 
@@ -262,7 +262,7 @@ def late(figure: Any) -> float:
 
 
 def scale() -> Iterator[str]:
-    found = figures(ENGINE)
+    found = figures(SCALE_LIVE)
     for kind, unit, unit_s in (("alive", "ms", 1), ("answer", "ms", 1), ("commands", "s", 1000)):
         chosen = [found[name] for name in SCALE[kind]]
         medians = ", ".join(shown(ours(figure) / unit_s) for figure in chosen)
