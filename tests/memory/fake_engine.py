@@ -74,6 +74,10 @@ class FakeEngine:
     def used_below(self, tier: str) -> int:
         return sum(getattr(held, tier) for held in self.sessions.values())
 
+    def own_below(self, tier: str) -> int:
+        """What this process knows of: no other one may count what a dead one left."""
+        return sum(getattr(held, tier) for name, held in self.sessions.items() if name not in self.orphans)
+
     def obey(self, command: Command) -> None:
         match command:
             case StoreSession() | EvictSession() | RestoreSession() | DemoteSession() | ForgetStored():
@@ -89,6 +93,7 @@ class FakeEngine:
                     self.jobs[command.transfer] = command.job
             case FreeSession():
                 self.sessions.pop(command.session, None)
+                self.orphans.discard(command.session)
                 self.under_way = {n: c for n, c in self.under_way.items() if c.session != command.session}
             case DropParked():
                 held = self.sessions.pop(command.session)
@@ -113,8 +118,8 @@ class FakeEngine:
             self.used_bytes,
             {name: held.device for name, held in here.items()},
             unstored_bytes={name: held.device - held.host for name, held in here.items()},
-            host_bytes=self.used_below("host"),
-            disk_bytes=self.used_below("disk"),
+            host_bytes=self.own_below("host"),
+            disk_bytes=self.own_below("disk"),
             job=job,
         )
 
@@ -155,7 +160,7 @@ class FakeEngine:
         match command:
             case StoreSession():
                 copied = held.device - held.host
-                if self.used_below("host") + copied > self.host_bytes:
+                if self.own_below("host") + copied > self.host_bytes:
                     return self.failed(command, at_s, "the host is full", "host")
                 held.host = held.device
             case EvictSession():
@@ -178,7 +183,7 @@ class FakeEngine:
                 at.orphans.discard(command.session)
             case DemoteSession():
                 copied = held.host
-                if self.used_below("disk") + copied > self.disk_bytes:
+                if self.own_below("disk") + copied > self.disk_bytes:
                     return self.failed(command, at_s, "the disk is full", "disk")
                 held.host, held.disk = 0, copied
             case ForgetStored():

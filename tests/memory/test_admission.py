@@ -13,10 +13,15 @@ from djinn_lab.memory import (
     Event,
     GrantSegment,
     MemoryReported,
+    Phase,
+    PhaseSignalled,
     SegmentPlaced,
     SessionBound,
     SessionClosed,
     SessionOpened,
+    StoreSession,
+    TransferDone,
+    WorkerDied,
 )
 from djinn_lab.memory.machine.accounts import MemoryAccounts
 
@@ -165,3 +170,37 @@ def test_new_session_that_fits_only_in_pieces_waits_for_a_close(others: tuple[in
     assert answer.release is MemoryRelease.CLOSE
     waits = "it waits for one to close or to free values"
     assert answer.reason.endswith(f"and this one is expected to need {needs}; {waits}")
+
+
+def test_what_a_dead_process_left_on_the_host_is_counted_until_its_session_closes() -> None:
+    accounts = MemoryAccounts()
+
+    def feed(*events: Event) -> list[Command]:
+        return [command for event in events for command in accounts.handle(event)]
+
+    def opened(name: str) -> list[Command]:
+        placed = SegmentPlaced(1.0, name, 0, name, 30 * MIB, 0, kept_bytes=30 * MIB)
+        return feed(SessionOpened(0.0, name, "ann"), SessionBound(0.0, name, "cpu:0"), placed)
+
+    feed(DeviceAdded(0.0, "cpu:0", 64 * MIB, 40 * MIB, 0, 1e9))
+    assert isinstance(opened("first")[0], GrantSegment)
+    held = {"first": 30 * MIB}
+    ran = MemoryReported(
+        1.0, "cpu:0", 30 * MIB, 30 * MIB, held, job="first", unstored_bytes=held, ready_bytes=held
+    )
+    idle = feed(ran, CellEnded(1.0, "first"), PhaseSignalled(1.0, "first", Phase.IO_WAIT), ClockTicked(2.0))
+    [store] = [one for one in idle if isinstance(one, StoreSession)]
+    feed(MemoryReported(1.0, "cpu:0", 30 * MIB, 30 * MIB, held, host_bytes=30 * MIB))
+    feed(TransferDone(1.0, store.transfer, "first", "cpu:0", "store", 30 * MIB, 0.1, 0.0))
+    feed(WorkerDied(3.0, "cpu:0"), DeviceAdded(3.0, "cpu:0", 64 * MIB, 40 * MIB, 0, 1e9))
+    device = accounts.device("cpu:0")
+    assert device is not None
+    assert (device.host_used_bytes, device.used_bytes) == (30 * MIB, 0)
+    assert isinstance(opened("second")[0], GrantSegment)
+    [deferred] = [one for one in opened("third") if isinstance(one, DeferSegment)]
+    assert "2 sessions" in deferred.reason
+    feed(SessionClosed(4.0, "first"))
+    device = accounts.device("cpu:0")
+    assert device is not None
+    assert device.host_used_bytes == 0
+    accounts.validate()

@@ -354,6 +354,9 @@ class MemoryAccounts:
             event.link_bytes_per_s,
             slots=max(1, event.slots),
         )
+        for session in self._tables.sessions.values():
+            if session.inherited is not None and session.inherited.device == event.device:
+                self._tables.inherit(session, session.inherited)
         self._tables.count_devices()
 
     def _detach(self, event: SessionDetached) -> None:
@@ -377,6 +380,8 @@ class MemoryAccounts:
         tables = self._tables
         tables.moved(event.session, Move.CLOSE)
         session = tables.sessions.pop(event.session)
+        left_at = session.inherited
+        tables.inherit(session, None)
         holding = {name for name, device in tables.devices.items() if event.session in device.session_bytes}
         devices = holding | {one for one in (session.device, session.keeper) if one is not None}
         for segment in list(session.segments.values()):
@@ -394,6 +399,8 @@ class MemoryAccounts:
             device.remove(session)
             device.host_full = device.disk_full = False
             self._plan(device)
+        if left_at is not None and left_at.device in tables.devices:
+            self._plan(tables.devices[left_at.device])
 
 
 def _never_fits(event: SegmentPlaced | SegmentProposed, limits: dict[str, int], bound: bool) -> RejectSegment:

@@ -187,8 +187,9 @@ def would_fit(
 
 
 class _Loads(NamedTuple):
-    """Bytes of each session on a device: what it holds, what it is expected to hold between two cells, and
-    what it has been granted as well. Sessions that hold and run nothing are left out."""
+    """Bytes of each session on a device, or that a former process of it left: what it holds, what it is
+    expected to hold between two cells, and what it has been granted as well. Sessions that hold and run
+    nothing are left out."""
 
     shared_bytes: int
     held: list[int]
@@ -198,9 +199,10 @@ class _Loads(NamedTuple):
     @classmethod
     def of(cls, device: Device, history: AdmissionHistory) -> _Loads:
         running = {segment.session for segment in device.granted.values()}
+        unbound = [one for one in device.inherited.values() if one.device is None]
         sessions = [
             one
-            for one in device.sessions.values()
+            for one in (*device.sessions.values(), *unbound)
             if one.total_bytes or one.rebuild_bytes or one.session in running
         ]
         expected = [_expected_bytes(session, history) for session in sessions]

@@ -347,6 +347,7 @@ def lose(tables: Tables, session: SessionRecord, device: str, nbytes: int, reaso
     session.prefetched = False
     session.wish_s = session.ready_s = None
     tables.changed(session)
+    tables.inherit(session, None)
     keeper, session.keeper = session.keeper, None
     if keeper is not None and keeper != device:
         tables.out.append(DropParked(session.session, keeper))

@@ -102,7 +102,8 @@ def cancel_move(tables: Tables, session: SessionRecord, reason: str) -> None:
 
 
 def drop_former_copy(tables: Tables, session: SessionRecord) -> None:
-    """Drop the parked copy on a former device, now that the session is on its device."""
+    """Drop the parked copy of a former device or process, now that the session is on its device."""
+    tables.inherit(session, None)
     keeper, session.keeper = session.keeper, None
     if keeper is not None and keeper != session.device:
         session.recoverable = False

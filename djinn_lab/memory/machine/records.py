@@ -73,6 +73,16 @@ class TransferRecord:
     usable: bool = False
 
 
+@dataclass(slots=True, frozen=True)
+class Inheritance:
+    """Parked state that a dead process of a device left in the tiers below it, until the session is restored
+    or closed."""
+
+    device: str
+    host_bytes: int
+    disk_bytes: int
+
+
 @dataclass(slots=True, eq=False)
 class SessionRecord:
     """An open session. ``total_bytes``: its state, on any tier; ``first_bytes``: after its first cell.
@@ -85,7 +95,8 @@ class SessionRecord:
     no transfer before, after one failed. ``gap``, ``due_s``: the predicted gap and its end, as computed
     for ``due_bucket``. ``said_s``: when it last signalled COMPUTE. ``teaches``: the present gap will be
     learned from. ``target``: the device to which it moves, while its state still lies on ``device``.
-    ``keeper``: the living device whose process holds the parked state. ``temporary``: as in
+    ``keeper``: the living device whose process holds the parked state; ``inherited``: where a dead one left
+    it. ``temporary``: as in
     :class:`~djinn_lab.memory.messages.SessionOpened`. ``copied_at``, ``fetched_at``: ``changes`` of its
     device when it was last copied in advance, and prefetched. ``cleared_at``, ``cleared``: ``changes``
     when it was last stored to free capacity, and how often since."""
@@ -97,6 +108,7 @@ class SessionRecord:
     device: str | None = None
     target: str | None = None
     keeper: str | None = None
+    inherited: Inheritance | None = None
     place: Place = "none"
     moving: TransferRecord | None = None
     total_bytes: int = 0
@@ -235,10 +247,12 @@ class Index:
 class Device:
     """One device. ``host_full``, ``disk_full``, ``device_full``: a transfer failed for lack of capacity
     there, the last at ``full_s``, and nothing was freed since. ``alone``: there is no other device.
-    ``usual_peak_bytes``: of the last segments, a moving average. ``positions``: jobs that the queue named
-    last, with their positions. ``changes``: events of users and cells on this device so far. Between two
-    of them no session is written through twice or prefetched twice, and a copy made for an eviction is
-    forgotten at most once, so that the number of transfers is bounded."""
+    ``usual_peak_bytes``: of the last segments, a moving average. ``host_used_bytes``,
+    ``disk_used_bytes``: by its process; ``inherited``: sessions whose state a former process left
+    there. ``positions``: jobs that the queue named last, with their positions. ``changes``: events
+    of users and cells on this device so far. Between two of them no session is written through twice
+    or prefetched twice, and a copy made for an eviction is forgotten at most once, so that the
+    number of transfers is bounded."""
 
     device: str
     memory_bytes: int
@@ -251,6 +265,7 @@ class Device:
     shared_bytes: int = 0
     host_used_bytes: int = 0
     disk_used_bytes: int = 0
+    inherited: dict[str, SessionRecord] = field(default_factory=dict)
     session_bytes: dict[str, int] = field(default_factory=dict)
     kv_bytes: dict[str, int] = field(default_factory=dict)
     unstored_bytes: dict[str, int] = field(default_factory=dict)
@@ -280,6 +295,18 @@ class Device:
     @property
     def capacity_bytes(self) -> int:
         return self.memory_bytes + self.host_bytes + self.disk_bytes
+
+    @property
+    def host_taken_bytes(self) -> int:
+        """Host bytes of copies, and of what a former process of this device left."""
+        left = (one.inherited.host_bytes for one in self.inherited.values() if one.inherited)
+        return self.host_used_bytes + sum(left)
+
+    @property
+    def disk_taken_bytes(self) -> int:
+        """As :attr:`host_taken_bytes`, on the disk."""
+        left = (one.inherited.disk_bytes for one in self.inherited.values() if one.inherited)
+        return self.disk_used_bytes + sum(left)
 
     @property
     def contended(self) -> bool:
@@ -360,13 +387,13 @@ class Device:
         if self.host_full:
             return 0
         coming = sum(transfer.nbytes for transfer in self.moving.values() if transfer.kind == "store")
-        return self.host_bytes - self.host_used_bytes - coming
+        return self.host_bytes - self.host_taken_bytes - coming
 
     def disk_free_bytes(self) -> int:
         if self.disk_full:
             return 0
         coming = sum(transfer.nbytes for transfer in self.moving.values() if transfer.kind == "demote")
-        return self.disk_bytes - self.disk_used_bytes - coming
+        return self.disk_bytes - self.disk_taken_bytes - coming
 
     def turn_of(self, session: SessionRecord, job: str) -> int:
         """The job's position in the device's queue."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from djinn_lab.events import IllegalEvent, WorkerDied
 from djinn_lab.memory.machine import enacting, moving, phases
-from djinn_lab.memory.machine.records import Device, SessionRecord
+from djinn_lab.memory.machine.records import Device, Inheritance, SessionRecord
 from djinn_lab.memory.machine.tables import Tables
 from djinn_lab.memory.messages import FreeSession, MemoryReported
 from djinn_lab.memory.states import AFTER_LOSS
@@ -121,6 +121,7 @@ def lose_device(tables: Tables, event: WorkerDied) -> list[Device]:
     for session in tables.sessions.values():
         if session.keeper == lost.device:
             session.keeper = None
+            tables.inherit(session, _left_by(lost, session))
     reached: list[Device] = []
     for name in sorted(bound):
         session = bound[name]
@@ -152,8 +153,11 @@ def _unbind(tables: Tables, session: SessionRecord, lost: Device, ran: bool) -> 
     session.cell = False
     whole = lost.tiers and session.unstored_bytes == 0 and session.recoverable and not ran
     after = AFTER_LOSS[session.place, moving.kind if moving else None]
-    if session.away or (after != "none" and whole):
+    if session.away:
         session.place = after
+    elif after != "none" and whole:
+        session.place = after
+        tables.inherit(session, _left_by(lost, session))
     elif session.total_bytes > 0:
         nbytes = lost.session_bytes.get(session.session, session.total_bytes)
         enacting.lose(tables, session, lost.device, nbytes, _how(lost, stored=not ran and lost.tiers))
@@ -161,6 +165,11 @@ def _unbind(tables: Tables, session: SessionRecord, lost: Device, ran: bool) -> 
     session.ready_s = None
     session.wish_hit = False
     session.prefetched = False
+
+
+def _left_by(lost: Device, session: SessionRecord) -> Inheritance:
+    disk_bytes = min(session.total_bytes, lost.on_disk_bytes.get(session.session, 0))
+    return Inheritance(lost.device, session.total_bytes - disk_bytes, disk_bytes)
 
 
 def _how(lost: Device, stored: bool) -> str:

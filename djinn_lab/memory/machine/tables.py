@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from djinn_lab.events import IllegalEvent
 from djinn_lab.memory.machine.admission import AdmissionHistory
-from djinn_lab.memory.machine.records import Device, Index, PlacedSegment, SessionRecord, TransferRecord
+from djinn_lab.memory.machine.records import (
+    Device,
+    Index,
+    Inheritance,
+    PlacedSegment,
+    SessionRecord,
+    TransferRecord,
+)
 from djinn_lab.memory.machine.statistics import Statistics
 from djinn_lab.memory.machine.wake_prediction import WakePredictor
 from djinn_lab.memory.messages import Command, TransferKind
@@ -75,6 +82,18 @@ class Tables:
         """Index the session of a device anew."""
         if session.device in self.devices:
             self.devices[session.device].index.put(session)
+
+    def inherit(self, session: SessionRecord, inherited: Inheritance | None) -> None:
+        """Parked state of a dead process takes capacity below its device until it is restored or dropped:
+        None."""
+        for name in {one.device for one in (session.inherited, inherited) if one is not None}:
+            device = self.devices.get(name)
+            if device is not None:
+                device.inherited.pop(session.session, None)
+                device.host_full = device.disk_full = False
+        session.inherited = inherited
+        if inherited is not None and inherited.device in self.devices:
+            self.devices[inherited.device].inherited[session.session] = session
 
     def count_devices(self) -> None:
         """A device was added or lost."""
@@ -200,6 +219,8 @@ class Tables:
                 assert session.device == name
                 looked_at.put(session)
             assert device.index == looked_at
+            left = {one for one in self.sessions.values() if one.inherited and one.inherited.device == name}
+            assert set(device.inherited.values()) == left
         for name, session in self.sessions.items():
             assert name == session.session
             assert session.target is None or session.target in self.devices
@@ -219,6 +240,7 @@ class Tables:
         assert (session.total_bytes > 0) == (session.place != "none") or moving is not None, session
         assert 0 <= session.ready_bytes <= session.unstored_bytes <= session.total_bytes
         assert session.connection is Connection.CONNECTED or session.phase is Phase.IO_WAIT or session.busy
+        assert session.inherited is None or (session.away and session.keeper is None)
         assert not session.busy or session.announced_s is None
         for segment in session.segments.values():
             there = session.resident or session.open_to(segment.job)
