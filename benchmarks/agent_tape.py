@@ -55,6 +55,8 @@ class Tape:
 class _Tape:
     """A backend that runs nothing."""
 
+    follow_max = 0
+
     def __init__(self) -> None:
         self.blobs: dict[str, bytes] = {}
         self.programs: list[Program] = []
@@ -88,11 +90,11 @@ def record_tape(shape: Shape) -> Tape:
         begun = len(backend.programs)
         new = torch.zeros(1, shape.prompt if turn == 0 else shape.tool, dtype=torch.int64)
         with torch.no_grad(), capturing(recorder, f"turn {turn + 1}", __file__):
-            output = model(input_ids=new, past_key_values=cache, use_cache=True)
+            output = model(input_ids=new, cache=cache, use_cache=True)
             for _ in range(shape.decode):
                 token = output.logits[:, -1:].argmax(-1)
-                output = model(input_ids=token, past_key_values=output.past_key_values, use_cache=True)
-            cache, logits = output.past_key_values, output.logits
+                output = model(input_ids=token, cache=output.cache, use_cache=True)
+            cache, logits = output.cache, output.logits
             recorder.finish("cell end")
         *parts, last = backend.programs[begun:]
         turns.append((*parts, replace(last, fetch=[*last.fetch, recorder.pool_id(logits)])))

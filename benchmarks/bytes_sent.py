@@ -62,8 +62,8 @@ class Decoding:
 
     def step(self) -> None:
         with torch.no_grad():
-            output = self._model(self._token, past_key_values=self._cache, use_cache=True)
-        self._token, self._cache = output.logits[:, -1:].argmax(-1), output.past_key_values
+            output = self._model(self._token, cache=self._cache, use_cache=True)
+        self._token, self._cache = output.logits[:, -1:].argmax(-1), output.cache
 
 
 def measure(bench: Bench) -> list[Figure]:

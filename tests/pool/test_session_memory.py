@@ -163,8 +163,8 @@ def continued(model: Any, tokens: torch.Tensor, cache: Any, steps: int) -> tuple
     found = []
     with torch.no_grad():
         for _ in range(steps):
-            output = model(input_ids=tokens, past_key_values=cache, use_cache=True)
-            tokens, cache = output.logits[:, -1:].argmax(-1), output.past_key_values
+            output = model(input_ids=tokens, cache=cache, use_cache=True)
+            tokens, cache = output.logits[:, -1:].argmax(-1), output.cache
             found.append(tokens)
     return found, cache
 
