@@ -25,6 +25,8 @@ from typing import Any
 
 import torch
 
+from djinn_lab.capture.shapes.signature import draws
+
 _PLAIN = r"Tensor|number|int|float|bool|str|complex|Device"
 _TYPE = re.compile(
     rf"(?:{_PLAIN})|Optional\[(?:{_PLAIN}|Generator|List\[(?:{_PLAIN}|Optional\[Tensor\])\])\]"
@@ -116,7 +118,7 @@ def written_arguments() -> dict[str, tuple[str, ...]]:
 
 def random_ops() -> list[str]:
     """Allowed ops that draw from the random stream, sorted."""
-    return [op for op in allowed_ops() if torch.Tag.nondeterministic_seeded in _overload(op).tags]
+    return [op for op in allowed_ops() if draws(_overload(op))]
 
 
 def _overload(op: str) -> Any:

@@ -11,7 +11,8 @@ from torch._ops import OpOverload
 
 from djinn_lab.srg.ops import allowed_ops
 
-RANDOM = torch.Tag.nondeterministic_seeded
+_NEVER_DRAWS = "aten._scaled_dot_product_flash_attention_for_cpu.default"
+"""Tagged as random because of its argument for dropout, for which it takes nothing but 0."""
 SHAPE_FROM_SCALAR = {"aten::arange", "aten::range"}
 
 
@@ -82,6 +83,11 @@ def _as_view(func: OpOverload) -> OpOverload | None:
     return found if aliases else None
 
 
+def draws(func: OpOverload) -> bool:
+    """Return whether an op draws from the random stream."""
+    return torch.Tag.nondeterministic_seeded in func.tags and str(func) != _NEVER_DRAWS
+
+
 class Signature:
     """``ordinary``: recorded as it is whenever its first argument is lazy. ``kinds`` by position and
     ``keyword_kinds`` by name. ``written``: argument names whose memory the op writes.
@@ -144,7 +150,7 @@ class Signature:
             for argument in schema.arguments
         )
         self.may_resize = self.is_out or self.name == BROADCASTS_SELF
-        self.random = RANDOM in func.tags
+        self.random = draws(func)
         self.generator = ArgumentKind.GENERATOR in self.kinds
         self.mutates_layout = torch.Tag.inplace_view in func.tags or schema.name in (
             "aten::resize_",
