@@ -50,6 +50,8 @@ class Eager:
 class NullBackend:
     """A backend that accepts programs and runs nothing, so that the cost of capture remains."""
 
+    follow_max = 0
+
     def stage(self, data: memoryview) -> str:
         return f"{id(data):064x}"
 

@@ -31,6 +31,8 @@ CONNECTING_MAX = 20
 class _Tape:
     """A backend that runs nothing."""
 
+    follow_max = 0
+
     def __init__(self) -> None:
         self.programs: list[bytes] = []
 

@@ -39,6 +39,8 @@ class RehearsalEnded(BaseException):
 class _Collector:
     """A :class:`~djinn_lab.capture.sending.backend.Backend` that believes every program ran."""
 
+    follow_max = 0
+
     def __init__(self) -> None:
         self.programs: list[Program] = []
         self.staged_bytes = 0

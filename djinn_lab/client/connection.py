@@ -85,6 +85,11 @@ class PoolConnection:
         return self.welcome.protocol_version >= 6
 
     @property
+    def holds_followers(self) -> bool:
+        """Return whether the pool takes a segment while the one before it runs."""
+        return self.welcome.protocol_version >= 8
+
+    @property
     def takes_unhashed(self) -> bool:
         """Return whether the pool accepts uploads that have no digest yet."""
         return self.welcome.protocol_version >= 7

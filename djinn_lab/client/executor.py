@@ -7,6 +7,7 @@ named ``fetch``.
 from __future__ import annotations
 
 import uuid
+from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ from djinn_lab.client.report import CellReport
 from djinn_lab.errors import CancelFailed, CellCancelled, PoolError, PoolLost, VersionMismatch, WorkerLost
 from djinn_lab.jobs import NO_TERMS, Terms
 from djinn_lab.protocol.messages import (
+    SKIPPED,
     CancelJob,
     CloseSession,
     FinishJob,
@@ -39,6 +41,9 @@ from djinn_lab.srg.program import EncodedProgram
 
 CANCEL_TIMEOUT_S = 10.0
 TICK_S = 0.25
+FOLLOW_MAX = 2
+"""Segments on their way to the pool, or there, behind the one that runs: while one part of a cell is computed
+the next waits beside it, and the one with the cell's last ops may arrive."""
 WAITING_STAGES = frozenset({"queued"})
 """Of a segment that never started."""
 RESUMED_S = 0.0001
@@ -128,7 +133,7 @@ class PoolExecutor:
         self.on_tick: Callable[[], None] = _ignore_tick
         self.stop_at: float | None = None
         """By ``perf_counter``: then, a wait for the pool ends as if the user had stopped it."""
-        self._flight: Flight | None = None
+        self._flights: deque[Flight] = deque()
 
     # ---------------------------------------------------------------- connection
 
@@ -136,6 +141,10 @@ class PoolExecutor:
     def connected(self) -> bool:
         """Return whether there is a connection; none is opened."""
         return self._connection is not None
+
+    @property
+    def follow_max(self) -> int:
+        return FOLLOW_MAX if self._connection is not None and self._connection.holds_followers else 0
 
     @property
     def connection(self) -> PoolConnection:
@@ -207,8 +216,10 @@ class PoolExecutor:
             program=b"",
             terms=job.terms if job.segments == 0 and job.terms != NO_TERMS else None,
             resends=self.cell is not None,
+            follows=bool(self._flights),
         )
-        self._flight = flight = Flight(job, program, cut, message, entered)
+        flight = Flight(job, program, cut, message, entered)
+        self._flights.append(flight)
         try:
             connection = self.connection  # a new one has been sent nothing
             connection.refuse_unknown(message.terms or NO_TERMS)
@@ -230,8 +241,7 @@ class PoolExecutor:
         job.outside_since = flight.sent
 
     def is_done(self) -> bool:
-        flight = self._flight
-        assert flight is not None
+        flight = self._flights[0]
         if flight.lost is not None or flight.refused is not None or self._connection is None:
             return True
         try:
@@ -242,8 +252,7 @@ class PoolExecutor:
         return any(isinstance(message, SegmentResult | RequestRefused) for message in waiting)
 
     def result(self, cancel: bool = False) -> RunResult:
-        flight, self._flight = self._flight, None
-        assert flight is not None
+        flight = self._flights.popleft()
         job = flight.job
         began = perf_counter()
         if began - job.outside_since > RESUMED_S:
@@ -261,6 +270,8 @@ class PoolExecutor:
         except PoolLost as lost:
             self.drop_connection()
             job.finished = True
+            for follower in self._flights:
+                follower.lost = lost
             return RunResult(0, error=lost, pool_lost=True)
         finally:
             job.outside_since = perf_counter()
@@ -268,6 +279,11 @@ class PoolExecutor:
     def _finish(self, flight: Flight, began: float, cancelling: bool) -> RunResult:
         job, program, blobs, report = flight.job, flight.program, self.blobs, flight.job.report
         result, interrupted = self._wait(self.connection, flight.message, cancelling)
+        if result.outcome == SKIPPED:
+            job.segments -= 1  # the next one has its number
+            return RunResult(
+                0, error=PoolError("the part of the cell before this one failed."), arrived=False
+            )
         received = perf_counter()
         report.add_wait(result.stages, result.pool_s, received - flight.sent, received - began)
         tensors: list[torch.Tensor] = []

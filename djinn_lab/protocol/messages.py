@@ -2,7 +2,7 @@
 
 The client speaks first: :class:`Hello`. The pool answers :class:`Welcome` or :class:`RequestRefused`,
 before any payload is read. From then on every :class:`SubmitSegment` is answered by exactly one
-:class:`SegmentResult`, with :class:`JobUpdate` messages in between.
+:class:`SegmentResult`, in the order of the segments, with :class:`JobUpdate` messages in between.
 """
 
 from __future__ import annotations
@@ -14,19 +14,23 @@ import msgspec
 from djinn_lab.jobs import Terms
 from djinn_lab.srg.program import TensorMeta
 
-PROTOCOL_VERSION = 7
+PROTOCOL_VERSION = 8
 """2 added :attr:`SubmitSegment.delta` and :attr:`SubmitSegment.code_number`, 3 :class:`PhaseAnswered`, 4
 :attr:`SubmitSegment.terms`, 5 more of them (:mod:`djinn_lab.protocol.compatibility` says which), 6 another
-form of :attr:`SubmitSegment.delta`, 7 :attr:`QueryBlobs.sketches` and uploads without a digest."""
-POOL_VERSIONS = (1, 6, 7)
+form of :attr:`SubmitSegment.delta`, 7 :attr:`QueryBlobs.sketches` and uploads without a digest, 8
+:attr:`SubmitSegment.follows`."""
+POOL_VERSIONS = (1, 6, 7, 8)
 """What a pool understands. A client of 2 to 5 sends deltas that no pool reads any more; it falls back to
 1."""
-CLIENT_VERSIONS = (1, 2, 3, 4, 5, 6, 7)
+CLIENT_VERSIONS = (1, 2, 3, 4, 5, 6, 7, 8)
 """What a client tries, newest first. Below 6 it sends every program whole."""
 MESSAGE_BYTES_MAX = 256 * 2**20
 """A WebSocket frame above this closes the connection with a reason; tensors travel as blobs instead."""
 CLOSE_SESSION = 4410
 """The WebSocket's close code where the session was closed, and not by its client."""
+SKIPPED = "skipped"
+FOLLOWERS_MAX = 4
+"""Segments of a session that a pool holds until those before them have run."""
 CODES_MAX = 256
 """Cell sources that a connection remembers."""
 INLINE_BYTES_MAX = 64 * 2**10
@@ -132,6 +136,9 @@ class SubmitSegment(msgspec.Struct, frozen=True, tag="submit", omit_defaults=Tru
     resends: bool = False
     """Where sources are missing, the client sends the segment again with their bytes, or finishes the job:
     ``final`` does not end it then."""
+    follows: bool = False
+    """The segment before it, of the same job, may still be unanswered. This one runs once that one is done;
+    if that one ends otherwise, this one is answered :data:`SKIPPED` and the next one has its number."""
 
 
 class FinishJob(msgspec.Struct, frozen=True, tag="finish"):
@@ -213,7 +220,7 @@ class PhaseAnswered(msgspec.Struct, frozen=True, tag="phase"):
 
 
 class SegmentResult(msgspec.Struct, frozen=True, tag="result"):
-    """``outcome``: ``done``, ``failed`` or ``cancelled``; the first ``executed`` nodes ran.
+    """``outcome``: ``done``, ``failed``, ``cancelled`` or ``skipped``; the first ``executed`` nodes ran.
 
     ``stages``: seconds by stage as the pool measured them, a subset of ``queued``, ``restoring``,
     ``preempted``, ``dispatch``, ``load``, ``run``, ``fetch``; they do not overlap. ``pool_s``: from receipt

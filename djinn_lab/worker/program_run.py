@@ -330,5 +330,6 @@ class ProgramRun:
         for value in self._temporary:
             if value not in keep:
                 self._values.drop(value)
-        self._values.release(self._program.release)
+        if not self._outcome.missing:  # else the client sends it again, or releases them by themselves
+            self._values.release(self._program.release)
         self._values.end_segment(kept)

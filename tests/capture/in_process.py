@@ -5,10 +5,12 @@ from __future__ import annotations
 import shutil
 import tempfile
 import weakref
+from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 import blake3
 import torch
@@ -16,6 +18,7 @@ import torch
 from djinn_lab.capture.recorders import Recorder, capturing
 from djinn_lab.capture.sending.backend import Cut, RunResult
 from djinn_lab.client.remote_errors import to_exception
+from djinn_lab.errors import PoolError
 from djinn_lab.pool.sessions.answers import worker_error
 from djinn_lab.protocol.worker import FetchedTensor
 from djinn_lab.srg.program import EncodedProgram, Program, encode_program
@@ -27,10 +30,24 @@ _WORKER = ThreadPoolExecutor(1, thread_name_prefix="in-process worker")
 nothing of that."""
 
 
+class _Submitted(NamedTuple):
+    program: Program
+    cut: Cut
+    follows: bool
+
+
 class InProcessBackend:
-    """Keeps every program it ran, in ``programs`` with its cut in ``cuts``."""
+    """Keeps every program it ran, in ``programs`` with its cut in ``cuts``. ``busy``: it says that it is not
+    done yet, so that the cell goes on recording and sends more behind it. ``timed``: it says how long
+    programs took, so that the length of parts depends on it."""
+
+    follow_max = 2
 
     def __init__(self, memory_bytes: int = 2**33) -> None:
+        self.busy = self.timed = False
+        self.followed = 0
+        self._submitted: deque[_Submitted] = deque()
+        self._ended_well = True
         self.directory = Path(tempfile.mkdtemp(prefix="djinn-test-"))
         weakref.finalize(self, shutil.rmtree, self.directory, True)
         self.interpreter = Interpreter(torch.device("cpu"), memory_bytes, self.directory)
@@ -50,13 +67,20 @@ class InProcessBackend:
             session.drop(value)
 
     def submit(self, program: EncodedProgram, cut: Cut) -> None:
-        self._submitted = program.program, cut
+        assert len(self._submitted) <= self.follow_max
+        self.followed += bool(self._submitted)
+        self._submitted.append(_Submitted(program.program, cut, bool(self._submitted)))
 
     def is_done(self) -> bool:
-        return True
+        return not self.busy
 
     def result(self, cancel: bool = False) -> RunResult:
-        return self.run(*self._submitted)
+        program, cut, follows = self._submitted.popleft()
+        if follows and not self._ended_well:
+            return RunResult(0, error=PoolError("the part before it failed"), arrived=False)
+        result = self.run(program, cut)
+        self._ended_well = result.error is None
+        return result
 
     def run(self, program: Program, cut: Cut) -> RunResult:
         validate_program(program)
@@ -82,6 +106,7 @@ class InProcessBackend:
             outcome.rng_state,
             error,
             arrived=not outcome.missing,
+            run_s=outcome.run_s if self.timed else 0.0,
             missing=outcome.missing,
         )
 

@@ -7,7 +7,7 @@ import torch
 from in_process import InProcessBackend, cell
 
 from djinn_lab.capture.recorders import Recorder, chosen, make_recorder
-from djinn_lab.capture.sending.segment import STREAM_NODES, STREAM_NODES_MIN, PartLength
+from djinn_lab.capture.sending.pacing import STREAM_NODES, STREAM_NODES_MIN, PartLength
 from djinn_lab.errors import RemoteError, ValueLost
 from djinn_lab.srg.graph import SRG
 from djinn_lab.srg.merging import merge_programs

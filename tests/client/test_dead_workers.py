@@ -193,3 +193,54 @@ def test_weights_survive_a_worker_that_dies_before_it_has_loaded_the_first_train
     with session.capture():
         train(model, WIDE)
     torch.testing.assert_close(model.weight.detach().cpu(), eager.weight.detach())
+
+
+def steps(x: torch.Tensor, count: int = 2500) -> torch.Tensor:
+    """More ops than one part of a cell has."""
+    for _ in range(count):
+        x = x * 0.5 + 1
+    return x
+
+
+@pytest.mark.parametrize("read_first", [True, False])
+def test_weights_come_again_in_a_cell_of_many_parts(
+    pool: PoolUnderTest, session: Session, read_first: bool
+) -> None:
+    """Parts are on their way to the pool when it says that one before them misses values."""
+    made = [(model, torch.ones(1, features)) for features, model in models()]
+
+    def work() -> list[torch.Tensor]:
+        x = steps(torch.zeros(3), 10 if read_first else 2500)
+        return [steps(x + model(one).sum()).detach() for model, one in made]
+
+    expected = work()
+    with session.capture():
+        kept = [model(x) for model, x in made]
+    kill_worker(pool)
+    del kept
+    with session.capture() as cell:
+        found = work()
+    assert sum(cut.cause == "streamed" for cut in cell.report.cuts) >= 3
+    for ours, theirs in zip(found, expected, strict=True):
+        assert torch.equal(ours.cpu(), theirs)
+
+
+def test_a_worker_that_dies_under_a_cell_of_many_parts_is_reported_once(
+    pool: PoolUnderTest, session: Session
+) -> None:
+    def kill_while_running() -> None:
+        wait_for(lambda: any(job.state == "RUNNING" for job in pool.rest.jobs()))
+        kill_worker(pool)
+
+    a = torch.eye(1500)
+    with ThreadPoolExecutor(1) as other:
+        killed = other.submit(kill_while_running)
+        with pytest.raises(WorkerLost), session.capture():
+            x = a
+            for _ in range(400):
+                x = steps(x @ a, 20)
+            x.sum().item()
+        killed.result()
+    with session.capture():
+        y = steps(torch.zeros(3))
+    assert torch.equal(y.cpu(), steps(torch.zeros(3)))

@@ -166,6 +166,7 @@ class Client(Wire):
         cell: str = "cell 1",
         target: str | None = None,
         terms: Terms | None = None,
+        follows: bool = False,
     ) -> str:
         job = job or uuid.uuid4().hex
         encoded = program if isinstance(program, bytes) else encode_program(program)
@@ -173,7 +174,9 @@ class Client(Wire):
             terms = msgspec.structs.replace(terms or Terms(), target=target)
         self.send(
             messages.SubmitSegment(
-                job, segment, cell, priority, final, "cell end", 0, encoded, "y = x + 1", terms=terms
+                *(job, segment, cell, priority, final, "cell end", 0, encoded, "y = x + 1"),
+                terms=terms,
+                follows=follows,
             )
         )
         return job

@@ -482,7 +482,6 @@ inline py::tuple Recorder::assemble(const std::vector<uint64_t>& fetch, std::opt
   dead.erase(std::remove_if(dead.begin(), dead.end(), [&](Base* base) { return base->id >= first; }), dead.end());  // freed below
   for (auto* base : dead)
     if (base->state == State::held && !just_sent.count(base->id)) release.push_back(base->id);
-  flight->dead = release;
   flight->nodes = assembly.kept.size();
   Writer program;
   program.map(10);

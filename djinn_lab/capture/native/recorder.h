@@ -25,7 +25,7 @@ struct Scope {
 // A program under way: what it would leave behind.
 struct Flight {
   std::vector<std::pair<uint32_t, uint64_t>> made;  // node, base id
-  std::vector<uint64_t> sources, dead;
+  std::vector<uint64_t> sources;
   std::unordered_map<uint64_t, at::Storage> spares;  // bytes of sources that the host has no longer
   size_t nodes = 0;
 };

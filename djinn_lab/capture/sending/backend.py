@@ -43,7 +43,13 @@ class RunResult:
 
 
 class Backend(Protocol):
-    """Runs programs in order; at most one is under way."""
+    """Runs programs in order."""
+
+    @property
+    def follow_max(self) -> int:
+        """So many programs may be submitted behind the one that is to be answered next. Such a one runs
+        only if all before it end well; else the answer to it is an error, with nothing executed."""
+        ...
 
     def stage(self, data: memoryview) -> str:
         """Copy bytes out of the client's memory, so that later writes cannot change them; return what
@@ -55,13 +61,14 @@ class Backend(Protocol):
         ...
 
     def submit(self, program: EncodedProgram, cut: Cut) -> None:
-        """Begin to run. The answer to the one before was taken."""
+        """Begin to run, once those before have ended well."""
         ...
 
     def is_done(self) -> bool:
-        """Would :meth:`result` answer at once?"""
+        """Would :meth:`result` answer at once, about the oldest?"""
         ...
 
     def result(self, cancel: bool = False) -> RunResult:
-        """Wait for what was submitted (``cancel``: stop it first). Faults come back in the result."""
+        """Wait for the oldest program that is not answered (``cancel``: stop it first). Faults come back in
+        the result."""
         ...

@@ -6,6 +6,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from time import perf_counter
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -16,45 +17,18 @@ from djinn_lab.capture.host.interrupts import held
 from djinn_lab.capture.host.memory_bytes import bytes_of, bytes_of_storage, travelling
 from djinn_lab.capture.host.random_stream import RandomStream
 from djinn_lab.capture.sending.backend import INLINE_SOURCE_BYTES_MAX, Backend, Cut, RunResult
+from djinn_lab.capture.sending.pacing import CutRhythm, PartLength
 from djinn_lab.capture.values import Layout
 from djinn_lab.srg.program import EncodedProgram, Source, TensorMeta
 
-STREAM_NODES = 2048
-"""The first part, while nothing is known of the pool's speed; and the longest that is waited for."""
-STREAM_NODES_MIN = 128
 STREAM_NODES_MAX = 50_000
 """With so many pending, the cell waits for a busy pool."""
 WHOLE_NODES_MAX = 200_000
 """So much of a cell that is to be sent whole is gathered; a pool looks for branches in a little more."""
-PART_S = 0.05
-"""Seconds that the device should be busy with a part. Many times as long as it then waits for the next."""
 
-KEPT_RATIO = 3
-"""A length stays as it is while it is too long by less."""
 POOL_LOST = "this value was on a device, session or pool that went away"
 RESENDS_MAX = 8
 """So often is a program sent again with values that are gone: each time, another worker has died."""
-
-
-class PartLength:
-    """``nodes``: how many pending nodes are worth a message, from what the device took for those before; in
-    powers of two, and changed rarely, so that equal cells are mostly cut into equal parts, which need not be
-    sent again."""
-
-    def __init__(self, fixed: int | None) -> None:
-        self._fixed = fixed is not None
-        self.nodes = STREAM_NODES if fixed is None else fixed
-
-    def learn(self, executed: int, run_s: float) -> None:
-        """``executed`` nodes took the device ``run_s`` seconds."""
-        if self._fixed or executed < STREAM_NODES_MIN or run_s <= 0:
-            return
-        wanted = PART_S * executed / run_s
-        if self.nodes / KEPT_RATIO < wanted <= self.nodes:
-            return
-        self.nodes = STREAM_NODES_MIN
-        while self.nodes < min(wanted, STREAM_NODES):
-            self.nodes *= 2
 
 
 class AssembledPart(NamedTuple):
@@ -123,11 +97,18 @@ class Nodes(Protocol):
         ...
 
 
-class Waiting(NamedTuple):
-    """A program that was assembled while the one before was under way."""
+class Part(NamedTuple):
+    """A program, and why it was cut."""
 
     assembled: AssembledPart
     cut: Cut
+
+
+class Behind(NamedTuple):
+    """What became of the parts behind one that failed. ``unreleased``: values that they were to release."""
+
+    unreleased: Sequence[int]
+    pool_lost: bool
 
 
 def _allow(cut: Cut) -> None:
@@ -143,11 +124,13 @@ class Segment:
         self.before_cut: Callable[[Cut], None] = _allow
         self._process = os.getpid()
         self._pace = PartLength(stream_nodes)
+        self._rhythm = CutRhythm()
         self._nodes = nodes
+        self._sent: deque[Part] = deque()
+        """Not answered yet, in order."""
+        self._waiting: deque[Part] = deque()
+        """Assembled while earlier ones were under way, and not sent."""
         self.gather(False)
-        self._flight: AssembledPart | None = None
-        self._cut = Cut("", 0)
-        self._waiting: deque[Waiting] = deque()
 
     def draw(self) -> None:
         """A random op is about to be recorded; what was recorded before a new seed goes out first."""
@@ -161,41 +144,37 @@ class Segment:
             self.flush(Cut(cause, self._nodes.line()))
 
     def gather(self, whole: bool) -> None:
-        """``whole``: nothing is sent ahead from now on, so that the pool sees all branches of what is
-        recorded until the next cut, and can run them side by side."""
+        """A cell begins or ends. ``whole``: nothing is sent ahead from now on, so that the pool sees all
+        branches of what is recorded until the next cut, and can run them side by side."""
         self._whole = whole
-        self._nodes.look_at = WHOLE_NODES_MAX if whole else self._pace.nodes
-        self._nodes.patience = self._pace.nodes
+        self._rhythm.begin(perf_counter())
+        self._look_again()
 
     def stream(self) -> None:
         """Send what is pending without waiting for it, so that the pool computes while the cell records.
 
-        While the pool is busy with an earlier part, this one is assembled and waits. So a loop is always cut
-        into equal parts, which the pool knows. Raises what went wrong with an earlier part."""
+        While the pool is busy with earlier parts, this one is assembled, and sent behind them where the
+        pool takes it, or waits. So a loop is always cut into equal parts, which the pool knows. Raises what
+        went wrong with an earlier part."""
         nodes = self._nodes
-        if not nodes.begins_call and nodes.calls > 1 and nodes.pending < nodes.look_at + self._pace.nodes:
+        if not nodes.begins_call and nodes.calls > 1 and nodes.pending < nodes.look_at + nodes.patience:
             return  # equal iterations make equal parts
         with paused():
-            busy = self._flight is not None and not self.backend.is_done()
-            ahead = nodes.goes_ahead and not self.random.drawn and self._recorded_ahead() < STREAM_NODES_MAX
-            if busy and not ahead and not self._whole and nodes.pending < STREAM_NODES_MAX:
-                nodes.look_at = 2 * nodes.look_at
+            while self._sent and self.backend.is_done():
+                self._reap()
+            self._send_waiting()
+            if self._rhythm.early is not None and self.random.drawn:
+                self._rhythm.early = None  # what comes behind it would have to wait for the draws
+                self._look_again()
                 return
-            cut = Cut("streamed", nodes.line())
-            if busy and ahead:
-                self._waiting.append(Waiting(self._take(()), cut))
-                return
-            self._reap()
-            if self._waiting:
-                if not self.random.drawn:
-                    self._waiting.append(Waiting(self._take(()), cut))
-                self._submit(*self._waiting.popleft())
-            else:
-                self._send(cut, ())
-
-    def _recorded_ahead(self) -> int:
-        programs = (part.assembled.program for part in self._waiting)
-        return sum(program.nodes for program in programs if program is not None)
+            if self._sent and not self._goes_ahead():
+                if not self._whole and nodes.pending < STREAM_NODES_MAX:
+                    nodes.look_at = 2 * nodes.look_at
+                    return
+                began = perf_counter()
+                self._finish()
+                self._rhythm.waited(perf_counter() - began)
+            self._add(Cut("streamed", nodes.line()), ())
 
     def flush(self, cut: Cut, fetch: Sequence[int] = ()) -> list[torch.Tensor]:
         """Send what is pending and reachable, wait, and return the fetched tensors. Raises what went
@@ -209,21 +188,24 @@ class Segment:
         check_process(self._process)
         self.before_cut(cut)
         with paused():
-            self._reap()
-            while self._waiting:
-                self._submit(*self._waiting.popleft())
-                self._reap()
-            self._send(cut, fetch)
-            result = self._reap()
+            began = perf_counter()
+            if not self._goes_ahead():
+                self._finish()
+            part = self._add(cut, fetch)
+            result = self._finish()
+            self._rhythm.cut(began, perf_counter())
+            self._look_again()
+        if part.assembled.program is None:
+            return [], ()
         return list(result.fetched), result.dynamic_metas
 
     @held()
     def stop(self) -> None:
         """Cancel what is under way; what is pending stays recorded."""
         with paused():
-            flight, self._flight = self._flight, None
-            if flight is not None:
-                self._settle(flight, self.backend.result(cancel=True))
+            while self._sent:
+                part = self._sent.popleft()
+                self._settle(part.assembled, self.backend.result(cancel=True))
 
     @held()
     def lose_pool(self) -> None:
@@ -231,74 +213,131 @@ class Segment:
         with paused():
             self._nodes.lose_pool(self._take(()).flight, POOL_LOST)
 
-    def _take(self, fetch: Sequence[int]) -> AssembledPart:
-        assembled = self._nodes.assemble(fetch, self.random.start_state())
-        self.gather(self._whole)
-        return assembled
+    def _look_again(self) -> None:
+        """Set how much has to be pending for the recorder to ask whether it is sent ahead."""
+        nodes, early = self._nodes, self._rhythm.early
+        if self._whole or not nodes.goes_ahead or not self.backend.follow_max:
+            early = None
+        nodes.look_at = early or (WHOLE_NODES_MAX if self._whole else self._pace.nodes)
+        nodes.patience = 0 if early else self._pace.nodes
 
-    def _send(self, cut: Cut, fetch: Sequence[int]) -> None:
-        assembled = self._take(fetch)
+    def _goes_ahead(self) -> bool:
+        """May what is pending be assembled before what was assembled last has settled?"""
+        programs = (part.assembled.program for part in self._waiting)
+        waiting = sum(program.nodes for program in programs if program is not None)
+        return self._nodes.goes_ahead and not self.random.drawn and waiting < STREAM_NODES_MAX
+
+    def _take(self, fetch: Sequence[int]) -> AssembledPart:
+        self._rhythm.took(self._nodes.pending)
+        assembled = self._nodes.assemble(fetch, self.random.start_state())
         if assembled.program is not None:
             self.random.sent()
-        self._submit(assembled, cut)
+        self._look_again()
+        return assembled
 
     @held()
-    def _submit(self, assembled: AssembledPart, cut: Cut) -> None:
-        if assembled.program is None:
-            if assembled.release:
+    def _add(self, cut: Cut, fetch: Sequence[int]) -> Part:
+        """Assemble what is pending, and send it as soon as the pool takes it."""
+        part = Part(self._take(fetch), cut)
+        self._waiting.append(part)
+        self._send_waiting()
+        return part
+
+    @held()
+    def _send_waiting(self) -> None:
+        """Send as many parts as the pool takes at a time. Values are released alone only while nothing is
+        under way that may read them."""
+        while self._waiting:
+            assembled, cut = self._waiting[0]
+            if len(self._sent) > (0 if assembled.program is None else self.backend.follow_max):
+                return
+            part = self._waiting.popleft()
+            if assembled.program is not None:
+                self.backend.submit(assembled.program, cut)
+                self._sent.append(part)
+            elif assembled.release:
                 self.backend.release(assembled.release)
-            return
-        self.backend.submit(assembled.program, cut)
-        self._flight, self._cut = assembled, cut
+
+    def _finish(self) -> RunResult:
+        """Wait for everything that was assembled, and return the last program's result. Raises the first
+        failure."""
+        result = RunResult(0)
+        while self._sent or self._waiting:
+            self._send_waiting()
+            if self._sent:
+                result = self._reap()
+        return result
 
     @held()
     def _reap(self) -> RunResult:
-        """Wait for the segment under way, and apply its outcome. Raises its failure; what was
+        """Wait for the oldest part under way, and apply its outcome. Raises its failure; what was
         recorded meanwhile builds on it and is given up then."""
-        flight, self._flight = self._flight, None
-        if flight is None:
-            return RunResult(0)
-        result = self._result(flight)
-        self._settle(flight, result)
+        part = self._sent.popleft()
+        result = self._result(part)
+        self._settle(part.assembled, result)
         if result.error is not None:
             raise result.error
         return result
 
-    def _result(self, flight: AssembledPart) -> RunResult:
+    def _result(self, part: Part) -> RunResult:
         """Return the result of a program. Where values are gone that it reads, as with a worker that died,
         and the host has them all, they are sent to it again."""
         result = self.backend.result()
-        program = flight.program
+        program = part.assembled.program
         for _ in range(RESENDS_MAX):
             if not result.missing or program is None:
                 break
+            self._take_back()
             program = with_bytes(
                 program,
-                {source: self._nodes.bytes_of(flight.flight, source) for source in result.missing},
+                {source: self._nodes.bytes_of(part.assembled.flight, source) for source in result.missing},
                 self.backend.stage,
             )
             if program is not None:
-                self.backend.submit(program, self._cut)
+                self.backend.submit(program, part.cut)
                 result = self.backend.result()
         return result
 
+    def _take_back(self) -> None:
+        """The oldest part did not run, so that those sent behind it did not either: they wait again."""
+        skipped, self._sent = list(self._sent), deque()
+        for _ in skipped:
+            self.backend.result()
+        self._waiting.extendleft(reversed(skipped))
+
     def _settle(self, assembled: AssembledPart, result: RunResult) -> None:
         reason = POOL_LOST if result.pool_lost else _not_computed(result)
-        if result.error is not None:
-            while self._waiting:
-                self._nodes.settle(self._waiting.pop().assembled.flight, 0, False, reason)
-        if result.pool_lost:
+        behind = Behind((), False) if result.error is None else self._give_up(reason)
+        if result.pool_lost or behind.pool_lost:
             self._nodes.lose_pool(assembled.flight, reason)
         else:
             self._nodes.settle(assembled.flight, result.executed, result.arrived, reason)
             self._nodes.lose_held(result.missing, POOL_LOST)
             self._pace.learn(result.executed, result.run_s)
+            self._rhythm.ran(result.run_s)
         if result.error is None:
             self.random.finish(result.rng_state)
             return
+        unreleased = [*behind.unreleased, *(() if result.arrived else assembled.release)]
+        if unreleased and not (result.pool_lost or behind.pool_lost):
+            self.backend.release(unreleased)
         self._nodes.lose_pending(_not_computed(result))
-        self.gather(self._whole)
+        self._look_again()
         self.random.fail(result.rng_state)
+
+    def _give_up(self, reason: str) -> Behind:
+        """Settle all that came behind a part that failed: what was sent is answered too, mostly that it did
+        not run."""
+        behind = [(part.assembled, self.backend.result()) for part in self._sent]
+        behind += [(part.assembled, RunResult(0, arrived=False)) for part in self._waiting]
+        self._sent.clear()
+        self._waiting.clear()
+        for assembled, result in reversed(behind):
+            self._nodes.settle(assembled.flight, result.executed, result.arrived, reason)
+        return Behind(
+            [value for assembled, result in behind if not result.arrived for value in assembled.release],
+            any(result.pool_lost for _, result in behind),
+        )
 
 
 def _not_computed(result: RunResult) -> str:

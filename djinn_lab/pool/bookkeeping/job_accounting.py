@@ -60,6 +60,8 @@ class JobAccounting:
         """Of batch notebooks that run, so far."""
         self._store = store
         self._observe_segment = observe_segment
+        self.on_answer: Callable[[JobRecord, RunningSegment, str], None] = _ignore_answer
+        """Called with each segment that was answered, and its outcome."""
         self._changed: set[str] = set()
         self.durability = Durability(store, self.save_changed)
         self._ended: dict[str, None] = {}
@@ -255,6 +257,23 @@ class JobAccounting:
         flight = record.flight
         assert flight is not None
         record.flight = None
+        outcome = self._answer(record, flight, outcome, executed, seconds, done, error, report, rng_state)
+        self.on_answer(record, flight, outcome)
+
+    def _answer(
+        self,
+        record: JobRecord,
+        flight: RunningSegment,
+        outcome: str,
+        executed: int,
+        seconds: dict[str, float],
+        done: SegmentDone | None,
+        error: ErrorInfo | None,
+        report: WorkerMemory | None,
+        rng_state: bytes | None,
+    ) -> str:
+        """Return the outcome that the client is told."""
+        job = record.job
         self._blobs.unpin(flight.blobs)
         now_s = self.core.clock.now_s()
         stages = answers.stages(flight, seconds, now_s)
@@ -272,7 +291,7 @@ class JobAccounting:
         session = self.registry.get(record.session)
         if session is None or session.link is None:
             answers.discard(done, self._blobs)
-            return
+            return outcome
         try:
             fetched = answers.fetched(done, outcome, session.session, self._blobs)
         except (OSError, Refused) as problem:
@@ -297,6 +316,11 @@ class JobAccounting:
             ),
             self.durability.commit(),
         )
+        return outcome
+
+
+def _ignore_answer(record: JobRecord, flight: RunningSegment, outcome: str) -> None:
+    """Nothing follows."""
 
 
 def _below_magic(code: str) -> str:

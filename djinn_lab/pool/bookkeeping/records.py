@@ -23,7 +23,8 @@ CUTS_STORED_MAX = 32
 
 @dataclass(slots=True)
 class RunningSegment:
-    """Hold the segment in flight. ``blobs``: pinned digests; times in seconds of the pool's clock. ``key``:
+    """Hold the segment in flight. ``blobs``: pinned digests; times in seconds of the pool's clock.
+    ``due_s``: after ``received_s`` where an earlier segment ran then. ``key``:
     what equal programs have in common, and whether one was here before (``plan_cached``). ``restoring_s``:
     waited for session memory before it first started. ``stops``: None until it was preempted. ``gang``: how
     it would run on several devices. ``resends``: as in
@@ -33,6 +34,7 @@ class RunningSegment:
     program: bytes
     blobs: list[str]
     received_s: float
+    due_s: float
     footprint: Footprint
     started_s: float | None = None
     restoring_s: float = 0.0

@@ -160,6 +160,7 @@ class Driver:
         session.link = None
         session.last_seen = now_s
         self.submissions.unpin_query(session)
+        self.submissions.drop_followers(session)
         self.handle(engine.SessionDetached(now_s, session.session))
 
     def close(self, session: ClientSession) -> None:
@@ -167,6 +168,7 @@ class Driver:
         self.signals.close(session)
         now_s = self.core.clock.now_s()
         self.submissions.unpin_query(session)
+        self.submissions.drop_followers(session)
         self.handle(engine.SessionClosed(now_s, session.session))
         self.registry.remove(session.session)
         self.blobs.close_session(session.session)

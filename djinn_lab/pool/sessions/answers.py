@@ -10,7 +10,7 @@ from djinn_lab.jobs import EndSegment, Job, JobState
 from djinn_lab.memory import RejectSegment
 from djinn_lab.pool.blobs.store import BlobStore
 from djinn_lab.pool.bookkeeping.records import RunningSegment
-from djinn_lab.protocol.messages import ErrorInfo, Fetched, SegmentResult, SubmitSegment
+from djinn_lab.protocol.messages import SKIPPED, ErrorInfo, Fetched, SegmentResult, SubmitSegment
 from djinn_lab.protocol.worker import RemoteFailure, SegmentDone
 from djinn_lab.units import capitalised
 
@@ -18,6 +18,11 @@ from djinn_lab.units import capitalised
 def failed(submit: SubmitSegment, error: ErrorInfo, outcome: str = "failed") -> SegmentResult:
     """Answer a segment of which nothing ran."""
     return SegmentResult(submit.job, submit.segment, outcome, 0, None, {}, 0.0, error=error)
+
+
+def skipped(submit: SubmitSegment) -> SegmentResult:
+    """Answer a segment whose predecessor did not end well."""
+    return SegmentResult(submit.job, submit.segment, SKIPPED, 0, None, {}, 0.0)
 
 
 def refused(error: DjinnError) -> ErrorInfo:
@@ -105,11 +110,11 @@ def stages(flight: RunningSegment, seconds: Mapping[str, float], now_s: float) -
     ``dispatch``, or ``run`` when it accounted for nothing. ``preempted``: between the runs of a preempted
     segment."""
     if flight.started_s is None:
-        return {"queued": now_s - flight.received_s}
+        return {"queued": now_s - flight.due_s}
     preempted_s = flight.stops.preempted_until(now_s) if flight.stops is not None else 0.0
     rest_s = max(0.0, now_s - flight.started_s - sum(seconds.values()) - preempted_s)
     rest = "dispatch" if seconds else "run"
-    waited_s = flight.started_s - flight.received_s
+    waited_s = flight.started_s - flight.due_s
     restoring_s = min(waited_s, flight.restoring_s)
     restoring = {"restoring": restoring_s} if restoring_s else {}
     preempted = {"preempted": preempted_s} if flight.stops is not None else {}

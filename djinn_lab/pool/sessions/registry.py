@@ -14,6 +14,8 @@ import msgspec
 from djinn_lab.errors import Refused
 from djinn_lab.pool.authentication import User
 from djinn_lab.pool.database.durability import Committed
+from djinn_lab.pool.gangs.plans import GangDecision
+from djinn_lab.pool.sessions.admission import InspectedProgram
 from djinn_lab.pool.sessions.pacing import SessionPace
 from djinn_lab.protocol.messages import (
     CODES_MAX,
@@ -118,12 +120,25 @@ class ClientLink:
             self._outgoing.pop()
 
 
+class Arrival(NamedTuple):
+    """A submitted segment that was inspected, or why it may not run. ``due_s``: when it came, or when the
+    segment that it follows was done. ``pins``: blobs kept for it until then."""
+
+    submit: SubmitSegment
+    received_s: float
+    due_s: float
+    inspected: InspectedProgram | Refused
+    gang: GangDecision
+    pins: list[str] = []  # noqa: RUF012 - never changed
+
+
 @dataclass(slots=True)
 class ClientSession:
     """``account``: pays for its cells. ``pins``: blobs held for the next submit. ``verifying``: uploads under
     way, by name. ``rejected``: why an upload did not count. ``lost``: how the device with its values died,
     until it runs again. ``notebook``: the batch notebook whose kernel opened it, empty for none. ``pace``:
-    how often it may ask."""
+    how often it may ask. ``followers``: segments that came while the one before them ran. ``done``: the last
+    segment that was answered, where it ended well."""
 
     session: str
     user: str
@@ -140,6 +155,8 @@ class ClientSession:
     lost: str | None = None
     notebook: str = ""
     pace: SessionPace = field(default_factory=SessionPace)
+    followers: deque[Arrival] = field(default_factory=deque)
+    done: tuple[str, int] | None = None
 
     def send(self, message: FromPool, after: Committed | None = None) -> None:
         """Send a message to the client, if one is connected. ``after``: as for :meth:`ClientLink.send`."""

@@ -22,8 +22,8 @@ from djinn_lab.pool.execution.state_transfers import RELEASE_JOB
 from djinn_lab.pool.gangs.plans import BranchCache, GangDecision, decide_gang
 from djinn_lab.pool.sessions import answers
 from djinn_lab.pool.sessions.admission import INLINE_BYTES_MAX, InspectedProgram, PlanCache, inspect_program
-from djinn_lab.pool.sessions.registry import ClientSession
-from djinn_lab.protocol.messages import ErrorInfo, SubmitSegment
+from djinn_lab.pool.sessions.registry import Arrival, ClientSession
+from djinn_lab.protocol.messages import FOLLOWERS_MAX, ErrorInfo, SubmitSegment
 from djinn_lab.protocol.notebooks import ID_PREFIX
 from djinn_lab.srg.program import decode_program
 
@@ -58,10 +58,65 @@ class SubmissionHandler:
         self.plans = PlanCache()
         self.notebooks: BatchNotebooks | None = None
         self._branches = BranchCache()
+        accounting.on_answer = self._answered
 
     async def submit(self, session: ClientSession, submit: SubmitSegment) -> None:
-        """Admit a segment, or answer with the reason why not."""
+        """Admit a segment, or answer with the reason why not. One that follows a segment under way is
+        inspected now, and admitted when that one is done."""
         received_s = self._core.clock.now_s()
+        inspected: InspectedProgram | Refused
+        gang = GangDecision(None)
+        try:
+            inspected = await inspect_program(submit.program, self.plans)
+        except Refused as error:
+            inspected = error
+        else:
+            gang = await self._judge(submit, inspected, self._core.queue.job(submit.job))
+        arrival = Arrival(submit, received_s, received_s, inspected, gang)
+        if submit.follows and (session.followers or self._runs(submit.job)):
+            self._hold(session, arrival)
+        else:
+            self._admit(session, arrival)
+
+    def _runs(self, job: str) -> bool:
+        record = self._accounting.records.get(job)
+        return record is not None and record.flight is not None
+
+    def _hold(self, session: ClientSession, arrival: Arrival) -> None:
+        if len(session.followers) >= FOLLOWERS_MAX:
+            raise Refused(f"More than {FOLLOWERS_MAX} segments were sent ahead of the one that runs.")
+        blobs = [] if isinstance(arrival.inspected, Refused) else arrival.inspected.blobs
+        present = [name for name in blobs if self._blobs.has(session.user, name)]
+        for name in present:
+            self._blobs.pin(name)
+        session.followers.append(arrival._replace(pins=[*session.pins, *present]))
+        session.pins = []
+
+    def _answered(self, record: JobRecord, flight: RunningSegment, outcome: str) -> None:
+        """Admit the segment that follows an answered one; if that did not end well, skip it."""
+        session = self._accounting.registry.get(record.session)
+        if session is None:
+            return
+        session.done = (record.job, flight.segment) if outcome == "done" else None
+        while session.followers and not self._runs(session.followers[0].submit.job):
+            arrival = session.followers.popleft()
+            of_next, session.pins = session.pins, arrival.pins
+            self._admit(session, arrival._replace(due_s=self._core.clock.now_s()))
+            self.unpin_query(session)
+            session.pins = of_next
+
+    def drop_followers(self, session: ClientSession) -> None:
+        """Forget the segments that a session sent ahead; its client is gone."""
+        while session.followers:
+            self._blobs.unpin(session.followers.popleft().pins)
+
+    def _admit(self, session: ClientSession, arrival: Arrival) -> None:
+        """Hand a segment to the engine, or answer with the reason why not."""
+        submit, inspected, gang = arrival.submit, arrival.inspected, arrival.gang
+        if submit.follows and session.done != (submit.job, submit.segment - 1):
+            self.unpin_query(session)
+            session.send(answers.skipped(submit))
+            return
         if not _JOB.fullmatch(submit.job) or submit.job == RELEASE_JOB:
             session.send(answers.failed(submit, answers.refused(Refused(_BAD_NAME.format(submit.job[:80])))))
             return
@@ -72,18 +127,15 @@ class SubmissionHandler:
         if known is None and (self._accounting.is_past(submit.job) or "\0" in submit.job):
             session.send(answers.past(submit))
             return
-        try:
-            inspected = await inspect_program(submit.program, self.plans)
-        except Refused as error:
-            self._refuse(session, submit, 0, answers.refused(error))
+        if isinstance(inspected, Refused):
+            self._refuse(session, submit, 0, answers.refused(inspected))
             return
         missing = [digest for digest in inspected.blobs if not self._blobs.has(session.user, digest)]
         if missing:
             session.send(answers.blobs_missing(submit, missing, session.rejected))
             return
-        judgement = await self._judge(submit, inspected, known)
         try:
-            event = self._event(session, submit, inspected, judgement, known)
+            event = self._event(session, submit, inspected, gang, known)
             commands = self._core.handle(event)
         except jobs.IllegalEvent as error:
             refusal = Refused(f"The pool refuses this cell: {error}.")
@@ -100,11 +152,12 @@ class SubmissionHandler:
             submit.segment,
             submit.program,
             inspected.blobs,
-            received_s,
+            arrival.received_s,
+            arrival.due_s,
             inspected.footprint,
             key=inspected.key,
             plan_cached=inspected.cached,
-            gang=judgement.plan,
+            gang=gang.plan,
             resends=submit.resends,
             reads=inspected.reads,
             need_bytes=need_bytes,
