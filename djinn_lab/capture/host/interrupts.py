@@ -2,12 +2,17 @@
 
 A KeyboardInterrupt that is raised between taking an answer of the pool and noting what it says loses the
 answer, and the pool sends it once.
+
+:mod:`signal` wraps the functions of ``_signal`` and looks each handler up in an enumeration, which would take
+longer than all else here.
 """
 
 from __future__ import annotations
 
 import signal
 import threading
+from _signal import getsignal  # type: ignore[import-not-found]
+from _signal import signal as set_signal
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,6 +22,7 @@ from typing import Any
 _arrived: deque[tuple[int, FrameType | None]] = deque()
 _handler: Callable[[int, FrameType | None], Any] = signal.default_int_handler
 """The process's own, which holding replaces."""
+_NUMBER = int(signal.SIGINT)
 
 
 def _note(number: int, frame: FrameType | None) -> None:
@@ -27,16 +33,16 @@ def _note(number: int, frame: FrameType | None) -> None:
 def held() -> Iterator[None]:
     """Interrupts inside take effect where :func:`deliver` is called, at the latest at the end."""
     global _handler
-    before = signal.getsignal(signal.SIGINT)
+    before = getsignal(_NUMBER)
     if threading.current_thread() is not threading.main_thread() or not callable(before) or before is _note:
         yield
         return
     _handler = before
-    signal.signal(signal.SIGINT, _note)
+    set_signal(_NUMBER, _note)
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        set_signal(_NUMBER, before)
         deliver()
 
 
@@ -44,14 +50,14 @@ def held() -> Iterator[None]:
 def delivered() -> Iterator[None]:
     """Interrupts inside take effect at once, although they are held around it."""
     deliver()
-    if signal.getsignal(signal.SIGINT) is not _note:
+    if getsignal(_NUMBER) is not _note:
         yield
         return
-    signal.signal(signal.SIGINT, _handler)
+    set_signal(_NUMBER, _handler)
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, _note)
+        set_signal(_NUMBER, _note)
 
 
 def deliver() -> None:

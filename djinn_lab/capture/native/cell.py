@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from functools import cache, wraps
+from contextlib import contextmanager
+from functools import cache, partial, wraps
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -20,7 +20,7 @@ from djinn_lab.capture.native.extension import native
 from djinn_lab.capture.torch_functions.cuda_answers import ToPool, cuda_answers, is_pool
 from djinn_lab.capture.torch_functions.hooks import loader_on_host, optimizer_hooks
 from djinn_lab.capture.torch_functions.packed_sequences import pad
-from djinn_lab.capture.torch_functions.replaced import all_replaced, replaced
+from djinn_lab.capture.torch_functions.replaced import Replacements, Wanted
 
 if TYPE_CHECKING:
     from djinn_lab.capture.native.recorder import NativeRecorder
@@ -79,8 +79,9 @@ def _to(recorder: NativeRecorder, original: Callable[..., Any]) -> Callable[...,
     return to
 
 
+@cache
 def _mapped(original: Callable[..., Any]) -> Callable[..., Any]:
-    """A function with a ``device`` argument."""
+    """A function with a ``device`` argument; torch.jit wants it to live for good."""
 
     @wraps(original)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -88,6 +89,9 @@ def _mapped(original: Callable[..., Any]) -> Callable[..., Any]:
             kwargs["device"] = _CPU
         return original(*args, **kwargs)
 
+    known = _builtins._find_builtin(original)
+    if known is not None:  # or torch.jit.script would look for the wrapper's source
+        _builtins._register_builtin(call, known)
     return call
 
 
@@ -121,69 +125,66 @@ def _device_functions() -> list[tuple[Any, str]]:
     )
 
 
-_wrappers: dict[Any, Any] = {}
+class _CompiledCode:
+    """Functions that ``torch.compile`` made run in a cell as they were written, so that their ops are
+    recorded; torch's compiler is only imported (which takes seconds) when the cell compiles something
+    itself."""
 
+    def __init__(self) -> None:
+        self._in_cell = False
+        self._stance: Any = None
 
-def _mapped_functions() -> list[tuple[Any, str, Any]]:
-    """Return those functions as they are inside a cell; each is wrapped once."""
-    found = []
-    for owner, name in _device_functions():
-        original = getattr(owner, name)
-        wrapper = _wrappers.get(original)
-        if wrapper is None:
-            wrapper = _wrappers[original] = _mapped(original)
-            known = _builtins._find_builtin(original)
-            if known is not None:  # or torch.jit.script would look for the wrapper's source
-                _builtins._register_builtin(wrapper, known)
-        found.append((owner, name, wrapper))
-    return found
+    @contextmanager
+    def records(self) -> Iterator[None]:
+        """Switch it on."""
+        self._in_cell = True
+        try:
+            if "torch._dynamo" in sys.modules:
+                self._run_eagerly()
+            yield
+        finally:
+            self._in_cell = False
+            stance, self._stance = self._stance, None
+            if stance is not None:
+                stance.__exit__(None, None, None)
 
+    def _run_eagerly(self) -> None:
+        if self._in_cell and self._stance is None:
+            self._stance = torch.compiler.set_stance("force_eager")
+            self._stance.__enter__()
 
-@contextmanager
-def _compiled_code_records() -> Iterator[None]:
-    """Functions that ``torch.compile`` made run as they were written, so that their ops are recorded; torch's
-    compiler is only imported (which takes seconds) when the cell compiles something itself."""
-    with ExitStack() as stack:
-        eager: list[bool] = []
-
-        def run_eagerly() -> None:
-            if not eager:
-                eager.append(True)
-                stack.enter_context(torch.compiler.set_stance("force_eager"))
-
-        if "torch._dynamo" in sys.modules:
-            run_eagerly()
-        original = torch.compile
+    def compile(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """Return ``torch.compile`` as it is in a cell."""
 
         @wraps(original)
         def compile_(*args: Any, **kwargs: Any) -> Any:
-            run_eagerly()
+            self._run_eagerly()
             return original(*args, **kwargs)
 
-        with replaced(torch, "compile", compile_):
+        return compile_
+
+
+class CellSurroundings:
+    """Everything around a captured cell but recording itself. One per recorder."""
+
+    def __init__(self, recorder: NativeRecorder) -> None:
+        self._recorder = recorder
+        self._compiled = _CompiledCode()
+        wanted: list[Wanted] = [
+            *loader_on_host(recorder),
+            *cuda_answers(recorder.finish),
+            (torch, "compile", self._compiled.compile),
+            (torch.nn.Module, "__call__", native.module_call),
+            *((owner, name, _mapped) for owner, name in _device_functions()),
+            (torch.Tensor, "cuda", partial(_cuda, recorder)),
+            (torch.Tensor, "to", partial(_to, recorder)),
+            (torch._VF, "_pad_packed_sequence", partial(_pad_packed, recorder)),
+        ]
+        self._replacements = Replacements(wanted, native.Places)
+
+    @contextmanager
+    def inside(self) -> Iterator[None]:
+        """Switch it on."""
+        native.module_call(torch.nn.Module.__call__)  # another recorder may have prepared for another one
+        with optimizer_hooks(self._recorder), self._compiled.records(), self._replacements.inside():
             yield
-
-
-@contextmanager
-def _module_calls() -> Iterator[None]:
-    with replaced(torch.nn.Module, "__call__", native.module_call(torch.nn.Module)):
-        yield
-
-
-@contextmanager
-def cell_surroundings(recorder: NativeRecorder) -> Iterator[None]:
-    """Everything but recording itself."""
-    with ExitStack() as stack:
-        stack.enter_context(optimizer_hooks(recorder))
-        stack.enter_context(loader_on_host(recorder))
-        stack.enter_context(cuda_answers(recorder.finish))
-        stack.enter_context(_compiled_code_records())
-        stack.enter_context(_module_calls())
-        stack.enter_context(all_replaced(_mapped_functions()))
-        own = (
-            (torch.Tensor, "cuda", _cuda(recorder, torch.Tensor.cuda)),
-            (torch.Tensor, "to", _to(recorder, torch.Tensor.to)),
-            (torch._VF, "_pad_packed_sequence", _pad_packed(recorder, torch._VF._pad_packed_sequence)),
-        )
-        stack.enter_context(all_replaced(own))
-        yield

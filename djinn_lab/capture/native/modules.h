@@ -61,4 +61,11 @@ inline PyObject* call_module(PyObject* self, PyObject* const* args, Py_ssize_t c
 }
 inline PyMethodDef call_definition = {"__call__", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(call_module)),
                                       METH_FASTCALL | METH_KEYWORDS, "__call__($self, /, *args, **kwargs)\n--\n\nCall a module while a cell is captured."};
+// The one stand-in, which calls `original` from now on.
+inline py::object module_call(py::object original) {
+  static PyObject* call = PyDescr_NewMethod(
+      reinterpret_cast<PyTypeObject*>(py::module_::import("torch.nn").attr("Module").ptr()), &call_definition);
+  if (original.ptr() != call && original.ptr() != original_call) original_call = original.release().ptr();  // kept: it may be running
+  return py::reinterpret_borrow<py::object>(call);
+}
 }  // namespace djinn

@@ -1,5 +1,6 @@
 // The native recorder: laziness belongs to the storage, tensors are ordinary ones. One boxed fallback below autograd records each op of
 // a captured cell as a node. recorder.py drives it and answers what is rare; see docs/architecture.md.
+#include "attributes.h"
 #include "generator.h"
 #include "modules.h"
 
@@ -356,9 +357,10 @@ PYBIND11_MODULE(djinn_recorder, m) {
   }, "The same bytes as a storage that torch may let grow, as memory that its ops allocate.");
   m.def("capturing_owner", [] { return capturing_recorder ? py::reinterpret_borrow<py::object>(capturing_recorder->owner) : py::none(); });
   m.def("storage_users", [](const Tensor& tensor) { return users_of(tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl()); });
-  m.def("module_call", [](py::object module_type) {
-    original_call = py::object(module_type.attr("__call__")).release().ptr();
-    return py::reinterpret_steal<py::object>(PyDescr_NewMethod(reinterpret_cast<PyTypeObject*>(module_type.ptr()), &call_definition));
-  });
+  m.def("module_call", &module_call, "What stands in for torch.nn.Module.__call__ in a cell; it calls what is given from now on.");
+  py::class_<Places>(m, "Places", "Attributes of modules and types, by owner and name.")
+      .def(py::init<const std::vector<std::pair<py::object, py::str>>&, py::object>(), py::arg("places"), py::arg("missing"))
+      .def("read", &Places::read, "What is there, in the owners themselves; `missing` where nothing is.")
+      .def("write", &Places::write, py::arg("values"), "Set them all, and delete those that are `missing`.");
   m.attr("variant") = py::str(KEY == DispatchKey::Fake ? "fake" : "backend");
 }

@@ -11,6 +11,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from threading import RLock
 from typing import Any
 
@@ -25,7 +26,7 @@ from djinn_lab.capture.host.ops import (
 from djinn_lab.capture.host.placement import Placement
 from djinn_lab.capture.host.turns import one_thread
 from djinn_lab.capture.native import on_host
-from djinn_lab.capture.native.cell import cell_surroundings
+from djinn_lab.capture.native.cell import CellSurroundings
 from djinn_lab.capture.native.extension import native
 from djinn_lab.capture.native.layout_changes import LayoutChanges
 from djinn_lab.capture.native.memory import HostMemory, NativeCheckpoint
@@ -72,6 +73,10 @@ class NativeRecorder:
         self._inference = ShapeInference()
         self._paths = ModulePaths()
         self._names: weakref.WeakKeyDictionary[torch.nn.Module, Any] = weakref.WeakKeyDictionary()
+
+    @cached_property
+    def _surroundings(self) -> CellSurroundings:
+        return CellSurroundings(self)
 
     @property
     def ops_recorded(self) -> int:
@@ -373,11 +378,12 @@ class NativeRecorder:
             return
         with self.lock:
             self.core.enter_cell(cell, file)
-            with paused():
-                self.memory.exposures.look_again()
+            if self.memory.exposures.present:
+                with paused():
+                    self.memory.exposures.look_again()
             self.capturing = True
         try:
-            with cell_surroundings(self):
+            with self._surroundings.inside():
                 native.set_capturing(self.core)
                 try:
                     yield

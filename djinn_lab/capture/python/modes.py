@@ -16,10 +16,9 @@ from djinn_lab.capture.python.composites import COMPOSITES, record_composite, re
 from djinn_lab.capture.python.identity import WHOLE_TENSOR_CALLS
 from djinn_lab.capture.python.tensor import LazyTensor, plain
 from djinn_lab.capture.sending.segment import paused
-from djinn_lab.capture.torch_functions.cuda_answers import ToPool, cuda_answers, is_pool
+from djinn_lab.capture.torch_functions.cuda_answers import ToPool, is_pool
 from djinn_lab.capture.torch_functions.hooks import (
     UnwrappedDispatchMode,
-    loader_on_host,
     module_hooks,
     optimizer_hooks,
 )
@@ -169,8 +168,7 @@ def captured_cell(recorder: PythonRecorder, cell: str, file: str) -> Iterator[No
         with ExitStack() as stack:
             stack.enter_context(module_hooks(recorder))
             stack.enter_context(optimizer_hooks(recorder))
-            stack.enter_context(loader_on_host(recorder))
-            stack.enter_context(cuda_answers(recorder.finish))
+            stack.enter_context(recorder.replacements.inside())
             stack.enter_context(settled_generator(recorder))
             stack.enter_context(DeviceMapping(recorder))
             stack.enter_context(RecordingMode(recorder))

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from functools import cached_property
 from threading import RLock, get_ident
 from typing import Any
 from weakref import WeakSet
@@ -39,8 +40,10 @@ from djinn_lab.capture.sending.backend import Backend, Cut
 from djinn_lab.capture.sending.segment import Segment, paused
 from djinn_lab.capture.shapes.inference import OpPlan, Output
 from djinn_lab.capture.shapes.signature import Signature, signature_of
+from djinn_lab.capture.torch_functions.cuda_answers import cuda_answers
+from djinn_lab.capture.torch_functions.hooks import loader_on_host
 from djinn_lab.capture.torch_functions.packed_sequences import PACK, pack
-from djinn_lab.capture.torch_functions.replaced import ask_when_data_is_set, set_data_of_torch
+from djinn_lab.capture.torch_functions.replaced import Replacements, ask_when_data_is_set, set_data_of_torch
 from djinn_lab.capture.values import Layout, LazyStorage, LazyValue
 from djinn_lab.errors import CaptureError
 
@@ -414,6 +417,11 @@ class PythonRecorder:
         if plan.container is None:
             return views[0]
         return tuple(views) if issubclass(plan.container, tuple) else views
+
+    @cached_property
+    def replacements(self) -> Replacements:
+        """Attributes of torch that are others while a cell is captured."""
+        return Replacements([*loader_on_host(self), *cuda_answers(self.finish)])
 
     @one_thread
     def begin_cell(self) -> None:

@@ -7,9 +7,9 @@ stands for. Calls that only a local GPU could answer get the harmless answer.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from functools import wraps
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial, wraps
 from time import perf_counter
 from typing import Any, Protocol
 
@@ -17,7 +17,7 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from djinn_lab.capture.sending.segment import paused
-from djinn_lab.capture.torch_functions.replaced import all_replaced
+from djinn_lab.capture.torch_functions.replaced import Wanted
 from djinn_lab.errors import CaptureError
 
 _AUTOCAST: Any = torch.amp.autocast_mode.autocast
@@ -191,13 +191,17 @@ _STREAMS: tuple[tuple[Any, str, Any], ...] = (
 )
 
 
-@contextmanager
-def cuda_answers(run_pending: Callable[[str], None]) -> Iterator[None]:
-    """Torch's answers about CUDA speak of the pool inside. ``run_pending`` runs what was recorded."""
+def cuda_answers(run_pending: Callable[[str], None]) -> list[Wanted]:
+    """Return what makes torch's answers about CUDA speak of the pool. ``run_pending`` runs what was
+    recorded."""
     event = type("PoolEvent", (PoolEvent,), {"run_pending": staticmethod(run_pending)})
     answers = (*_WITHOUT_CUDA, *_STREAMS, (torch.cuda, "Event", event))
-    with all_replaced((*_ALWAYS, *(() if torch.cuda.is_available() else answers))):
-        yield
+    wanted = (*_ALWAYS, *(() if torch.cuda.is_available() else answers))
+    return [(owner, name, partial(_instead, new)) for owner, name, new in wanted]
+
+
+def _instead(new: Any, original: Any) -> Any:
+    return new
 
 
 class Adopts(Protocol):

@@ -21,6 +21,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from djinn_lab.capture.host.forked import fetch_for_workers
 from djinn_lab.capture.python.tensor import LazyTensor
+from djinn_lab.capture.torch_functions.replaced import Wanted
 
 if TYPE_CHECKING:
     from djinn_lab.capture.python.recorder import PythonRecorder as PythonRecorder
@@ -114,10 +115,8 @@ def optimizer_hooks(recorder: Recorder) -> Iterator[None]:
         scopes.end_optimizer()
 
 
-@contextmanager
-def loader_on_host(recorder: Recorder) -> Iterator[None]:
-    """Fetching and collating batches stays in the notebook process."""
-    next_batch, start = _BaseDataLoaderIter.__next__, DataLoader.__iter__
+def loader_on_host(recorder: Recorder) -> list[Wanted]:
+    """Fetching and collating batches stays in the notebook process while a cell is captured."""
 
     def on_host(function: Any) -> Any:
         def wrapper(*args: Any, **kwargs: Any) -> Any:
@@ -131,17 +130,14 @@ def loader_on_host(recorder: Recorder) -> Iterator[None]:
 
         return wrapper
 
-    def start_workers(loader: DataLoader[Any]) -> Any:
-        fetch_for_workers(recorder, loader)
-        return start(loader)
+    def starting_workers(start: Any) -> Any:
+        def start_workers(loader: DataLoader[Any]) -> Any:
+            fetch_for_workers(recorder, loader)
+            return start(loader)
 
-    _BaseDataLoaderIter.__next__ = on_host(next_batch)  # type: ignore[method-assign]
-    DataLoader.__iter__ = on_host(start_workers)  # type: ignore[method-assign]
-    try:
-        yield
-    finally:
-        _BaseDataLoaderIter.__next__ = next_batch  # type: ignore[method-assign]
-        DataLoader.__iter__ = start  # type: ignore[method-assign]
+        return on_host(start_workers)
+
+    return [(_BaseDataLoaderIter, "__next__", on_host), (DataLoader, "__iter__", starting_workers)]
 
 
 class UnwrappedDispatchMode(TorchDispatchMode):

@@ -9,37 +9,78 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from operator import is_not
+from typing import Any, Protocol
 
 import torch
 
-_MISSING = object()
+MISSING = object()
+Wanted = tuple[Any, str, Callable[[Any], Any]]
+"""Owner and name of an attribute, and what makes its replacement of what it is."""
 _DATA_OF_TORCH: Any = torch._C.TensorBase.data
 set_data_of_torch: Callable[[Any, torch.Tensor], None] = _DATA_OF_TORCH.__set__
 _setters: list[Callable[[Any, torch.Tensor], bool]] = []
 
 
-@contextmanager
-def replaced(owner: Any, name: str, new: Any) -> Iterator[None]:
-    """``owner.name`` is ``new`` inside; afterwards what it was, also where it was inherited."""
-    with all_replaced([(owner, name, new)]):
-        yield
+class Places(Protocol):
+    """Attributes by owner and name, all read and written together."""
+
+    def read(self) -> list[Any]:
+        """Return what is there, in the owners themselves: :data:`MISSING` where nothing is, or inherited."""
+        ...
+
+    def write(self, values: list[Any]) -> None:
+        """Set them all, and delete those that are to be :data:`MISSING`."""
+        ...
 
 
-@contextmanager
-def all_replaced(replacements: Sequence[tuple[Any, str, Any]]) -> Iterator[None]:
-    """The same for many, each (owner, name, new)."""
-    before = [(owner, name, vars(owner).get(name, _MISSING)) for owner, name, _ in replacements]
-    try:
-        for owner, name, new in replacements:
-            setattr(owner, name, new)
-        yield
-    finally:
-        for owner, name, old in reversed(before):
-            if old is not _MISSING:
-                setattr(owner, name, old)
+class PythonPlaces:
+    """:class:`Places` of any owners. The native recorder has its own."""
+
+    def __init__(self, places: Sequence[tuple[Any, str]], missing: object) -> None:
+        self._places = places
+        self._missing = missing
+
+    def read(self) -> list[Any]:
+        return [vars(owner).get(name, self._missing) for owner, name in self._places]
+
+    def write(self, values: list[Any]) -> None:
+        for (owner, name), value in zip(self._places, values, strict=True):
+            if value is not self._missing:
+                setattr(owner, name, value)
             elif name in vars(owner):
                 delattr(owner, name)
+
+
+class Replacements:
+    """Attributes of torch that are others for a while, each made of what it is otherwise.
+
+    They are made once, and again when something else is there by then, as when a user replaced it too."""
+
+    def __init__(
+        self,
+        wanted: Sequence[Wanted],
+        places: Callable[[Sequence[tuple[Any, str]], object], Places] = PythonPlaces,
+    ) -> None:
+        self._wanted = wanted
+        self._places = places([(owner, name) for owner, name, _ in wanted], MISSING)
+        self._made: tuple[list[Any], list[Any]] = ([self] * len(wanted), [])
+
+    @contextmanager
+    def inside(self) -> Iterator[None]:
+        """Replace them; afterwards they are what they were before, also where that was inherited."""
+        before = self._places.read()
+        made = self._made_of(before)
+        try:
+            self._places.write(made)
+            yield
+        finally:
+            self._places.write(before)
+
+    def _made_of(self, before: list[Any]) -> list[Any]:
+        if any(map(is_not, before, self._made[0])):
+            self._made = before, [make(getattr(owner, name)) for owner, name, make in self._wanted]
+        return self._made[1]
 
 
 def _get_data(tensor: torch.Tensor) -> Any:
