@@ -9,6 +9,7 @@ from typing import Generic, TypeVar
 from djinn_lab import jobs, memory
 
 _Command = TypeVar("_Command")
+_ORDERED = (jobs.EndSegment, jobs.DeviceQueueOrdered, jobs.PlaceSegment)
 _OF_SEGMENTS = (memory.GrantSegment, memory.DeferSegment, memory.RejectSegment, memory.RejectMove)
 
 
@@ -46,6 +47,8 @@ def of_queue(
 ) -> list[jobs.Command]:
     """Order the queue's commands for session memory: ended segments first, then queue orders, then
     placements. A victim's placement follows its preemptor's (``rank``: of a placement's priority)."""
+    if not any(isinstance(one, _ORDERED) for one in commands):
+        return list(commands)
     ordered: list[jobs.Command] = [one for one in commands if isinstance(one, jobs.EndSegment)]
     ordered += [one for one in commands if isinstance(one, jobs.DeviceQueueOrdered)]
     places = iter(sorted((one for one in commands if isinstance(one, jobs.PlaceSegment)), key=rank))

@@ -100,6 +100,8 @@ class Engine:
                 self._arrive(event)
             case jobs.SegmentFinished():
                 self._finish(event)
+            case memory.MemoryReported():
+                self._to_memory(event)
             case SegmentStopped():
                 self._stop(event)
             case ClockTicked():
@@ -189,7 +191,7 @@ class Engine:
             event.segment,
             memory="ask",
             move_s=accounts.move_s(event.segment.session),
-            parts_s=accounts.copy_s(2 * event.parts_bytes),
+            parts_s=accounts.copy_s(2 * event.parts_bytes) if event.parts_bytes else 0.0,
         )
         self.queue.check(segment)
         asked = translation.placed(event)
@@ -210,7 +212,7 @@ class Engine:
                 self._placed.add(segment.job)
             if bound and not first:
                 segment = replace(segment, memory="queued")
-            self._to_queue(translation.with_verdict(segment, answer))
+            self._to_queue(translation.with_verdict(segment, answer), checked=True)
         self._of_memory.run()
 
     def _finish(self, event: jobs.SegmentFinished) -> None:
@@ -292,8 +294,8 @@ class Engine:
 
     # -- the queue's commands ------------------------------------------------------------------------------
 
-    def _to_queue(self, event: jobs.Event) -> None:
-        self._of_queue.put(of_queue(self.queue.handle(event), self._rank))
+    def _to_queue(self, event: jobs.Event, checked: bool = False) -> None:
+        self._of_queue.put(of_queue(self.queue.handle(event, checked), self._rank))
         self._of_queue.run()
 
     def _rank(self, command: jobs.PlaceSegment) -> int:

@@ -4,6 +4,8 @@ hidden."""
 
 from __future__ import annotations
 
+from typing import get_args
+
 import msgspec
 
 from djinn_lab import memory
@@ -11,6 +13,7 @@ from djinn_lab.engine.commands import Command, WorkStalled
 from djinn_lab.jobs.machine.queue import JobQueue
 
 STALLED_AFTER_S = 5.0
+_TRANSFERS = get_args(memory.TransferCommand)
 
 
 class Stall(msgspec.Struct, frozen=True):
@@ -36,7 +39,7 @@ class Watch:
         self._since_s, self.stall = now_s, None
         for command in commands:
             match command:
-                case _ if isinstance(command, memory.TransferCommand):
+                case _ if isinstance(command, _TRANSFERS):
                     self._copies[command.transfer] = command.device, command.session
                 case memory.FreeSession():
                     self._forget(session=command.session)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import msgspec
 
@@ -19,19 +20,33 @@ from djinn_lab.srg.relative import NUMBER_MAX
 _encode = msgspec.msgpack.Encoder().encode
 
 
-def plan_key(encoded: bytes) -> bytes | None:
-    """Return the key of an encoded program.
+class KeyedProgram(NamedTuple):
+    """The key of an encoded program. ``blobs``: the blobs that its sources name, where what its key does not
+    cover is certainly right; None: look with :func:`decode_contents` and validate that."""
 
-    None for bytes that are no program as :func:`~djinn_lab.srg.program.encode_program` writes it, and for ids
-    that cannot be right: they are better looked at closely. Bytes with the key of a program that was decoded
-    are a program too, if :func:`decode_contents` reads them: the rest was compared with it or looked at.
+    key: bytes | None
+    blobs: list[str] | None = None
+
+
+def plan_key(encoded: bytes) -> bytes | None:
+    """Return the key of an encoded program; see :func:`keyed`."""
+    return keyed(encoded).key
+
+
+def keyed(encoded: bytes) -> KeyedProgram:
+    """Return the key of an encoded program, and what the way to it shows of the rest.
+
+    No key for bytes that are no program as :func:`~djinn_lab.srg.program.encode_program` writes it, and for
+    ids that cannot be right: they are better looked at closely. Bytes with the key of a program that was
+    decoded are a program too, if :func:`decode_contents` reads them: the rest was compared with it or looked
+    at. Where ``blobs`` is a list it would, and the contents of a program whose like was validated are valid.
     """
     native = load("wire")
     try:
-        material = _material(encoded) if native is None else native.plan_material(encoded)
+        material, blobs = (_material(encoded), None) if native is None else native.plan_material(encoded)
     except ValueError:
-        return None
-    return hashlib.blake2b(material, digest_size=16).digest()
+        return KeyedProgram(None)
+    return KeyedProgram(hashlib.blake2b(material, digest_size=16).digest(), blobs)
 
 
 class Contents(msgspec.Struct, frozen=True):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+from typing import Any
+
 import msgspec
 import pytest
 from drawn_programs import build, steps
@@ -11,28 +14,34 @@ from hypothesis import strategies as st
 from djinn_lab.errors import Refused
 from djinn_lab.memory import predict_peak_bytes
 from djinn_lab.native import load
-from djinn_lab.pool.sessions.admission import PlanCache
+from djinn_lab.pool.sessions.admission import InspectedProgram, PlanCache, inspect_program
 from djinn_lab.srg import plan_key as module
-from djinn_lab.srg.plan_key import decode_contents, plan_key
+from djinn_lab.srg.plan_key import decode_contents, keyed, plan_key
 from djinn_lab.srg.program import (
     ComplexNumber,
     NodeRecord,
     Program,
     ScalarHole,
+    Scope,
     Source,
     Template,
     decode_program,
     encode_program,
 )
-from djinn_lab.srg.validation import validate_program
+from djinn_lab.srg.validation import validate_content, validate_program
 from djinn_lab.worker.preparation import last_uses
 
 programs = st.builds(build, steps, size=st.integers(0, 9), keep_every=st.integers(1, 5))
+DIGEST = "0123456789abcdef" * 4
 needs_native = pytest.mark.skipif(load("wire") is None, reason="the wire extension is not built")
 
 
 def key_of(program: Program) -> bytes | None:
     return plan_key(encode_program(program))
+
+
+def inspect(program: Program, plans: PlanCache) -> InspectedProgram:
+    return asyncio.run(inspect_program(encode_program(program), plans))
 
 
 def with_scalars(program: Program) -> Program:
@@ -43,6 +52,16 @@ def with_scalars(program: Program) -> Program:
     return msgspec.structs.replace(
         program, templates=[*program.templates, template], nodes=[*program.nodes, node]
     )
+
+
+def with_contents(program: Program, scope: Scope | None = None, blob: str = "fresh-" + 32 * "0") -> Program:
+    """Two more sources with blobs, and one more scope."""
+    more = [
+        Source(2**50 + number, 2**50 + number, 0, "weight", name, None)
+        for number, name in enumerate((DIGEST, blob))
+    ]
+    scopes = [*program.scopes, scope or Scope("Model.layer", 1, "cell 1", 3, "decode")]
+    return msgspec.structs.replace(program, sources=[*program.sources, *more], scopes=scopes)
 
 
 @settings(deadline=None)
@@ -104,7 +123,7 @@ def test_the_key_is_the_same_without_the_extension(program: Program, shift: int)
     native = load("wire")
     assert native is not None
     encoded = encode_program(with_scalars(program))
-    assert native.plan_material(encoded) == module._material(encoded)
+    assert native.plan_material(encoded)[0] == module._material(encoded)
 
 
 @settings(deadline=None)
@@ -112,17 +131,22 @@ def test_the_key_is_the_same_without_the_extension(program: Program, shift: int)
 def test_bytes_with_a_known_key_and_readable_contents_are_a_program(
     program: Program, data: st.DataObject
 ) -> None:
-    """Thus the pool need not decode the nodes of what it knows."""
-    encoded = encode_program(with_scalars(program))
+    """Thus the pool need not decode the nodes of what it knows, nor what is plainly right of the rest."""
+    encoded = encode_program(with_contents(with_scalars(program)))
     damaged = bytearray(encoded)
     for _ in range(data.draw(st.integers(1, 3))):
         damaged[data.draw(st.integers(0, len(damaged) - 1))] = data.draw(st.integers(0, 255))
-    if plan_key(bytes(damaged)) != plan_key(encoded):
+    key, blobs = keyed(bytes(damaged))
+    if key != plan_key(encoded):
         return
     try:
         contents = decode_contents(bytes(damaged))
     except msgspec.DecodeError:
+        assert blobs is None
         return
+    if blobs is not None:
+        validate_content(contents)
+        assert blobs == [source.blob for source in contents.sources if source.blob is not None]
     decoded = decode_program(bytes(damaged))
     assert (decoded.sources, decoded.scopes, decoded.rng_state) == (
         contents.sources,
@@ -138,3 +162,51 @@ def test_a_scalar_of_another_kind_has_no_key(scalar: bytes) -> None:
     assert encoded.count(number) == 1
     assert plan_key(encoded) is not None
     assert plan_key(encoded.replace(number, scalar)) is None
+
+
+@needs_native
+def test_blobs_of_plain_contents_are_read_with_the_key() -> None:
+    program = with_contents(build([]), blob=DIGEST)
+    assert keyed(encode_program(program)).blobs == [DIGEST, DIGEST]
+    assert keyed(encode_program(build([]))).blobs == []
+
+
+@pytest.mark.parametrize("native", ["", "off"])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"scope": Scope("Model", -1, "cell 1", 1, "decode")},
+        {"scope": Scope("Model", 1, "cell 1", -1, "decode")},
+        {"scope": Scope("m" * 5000, 1, "cell 1", 1, "decode")},
+        {"scope": Scope("Model", 1, "c" * 5000, 1, "decode")},
+        {"scope": Scope("Model", 1, "cell 1", 1, "sleep")},  # type: ignore[arg-type]
+        {"blob": DIGEST[1:]},
+        {"blob": DIGEST.upper()},
+        {"blob": DIGEST + "\n"},
+        {"blob": "fresh-" + 31 * "0"},
+        {"rng_state": bytes(2**16 + 1)},
+    ],
+)
+def test_wrong_contents_are_refused_though_the_key_is_known(
+    wrong: dict[str, Any], native: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DJINN_LAB_NATIVE", native)
+    plans, right = PlanCache(), msgspec.structs.replace(build([]), rng_state=b"state")
+    first = inspect(with_contents(right), plans)
+    again = inspect(with_contents(right, blob=DIGEST), plans)
+    assert (first.cached, again.cached) == (False, True)
+    assert (first.blobs, again.blobs) == ([DIGEST, "fresh-" + 32 * "0"], [DIGEST])
+    changed = dict(wrong)
+    state = changed.pop("rng_state", b"state")
+    broken = msgspec.structs.replace(with_contents(right, **changed), rng_state=state)
+    with pytest.raises(Refused):
+        inspect(broken, plans)
+
+
+def test_unusual_names_of_scopes_are_taken_too() -> None:
+    plans = PlanCache()
+    for name in ("Model", "Modèle", "m" * 2000):
+        scope = Scope(name, 1, "cell 1", 1, "decode")
+        inspected = inspect(with_contents(build([]), scope), plans)
+        assert inspected.blobs == [DIGEST, "fresh-" + 32 * "0"]
+    assert (plans.hits, plans.misses) == (2, 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import random
 import subprocess
 import sys
@@ -15,7 +16,9 @@ from hypothesis import strategies as st
 from programs import HOLE
 
 from djinn_lab.native import load
+from djinn_lab.srg import plan_key as plan_module
 from djinn_lab.srg import relative
+from djinn_lab.srg.plan_key import plan_key
 from djinn_lab.srg.program import (
     ComplexNumber,
     NodeRecord,
@@ -127,6 +130,18 @@ def test_the_extension_writes_the_same_bytes(program: Program, origin: Origin, r
             encoded = expected.data
 
 
+@needs_native
+def test_the_extension_writes_the_same_bytes_of_a_long_program() -> None:
+    """It lets other threads run meanwhile, and its output outgrows what it began with."""
+    encoded = encode_program(training_step(0, 2**40, steps=500))
+    assert len(encoded) > 2**17
+    there = to_relative(encoded, Origin())
+    assert there == relative._to_relative(encoded, Origin(), None)
+    assert len(encoded) > 2 * len(there.data)
+    assert to_whole(there.data, Origin()).data == encoded
+    assert plan_key(encoded) == hashlib.blake2b(plan_module._material(encoded), digest_size=16).digest()
+
+
 def test_an_iteration_that_repeats_costs_a_few_bytes() -> None:
     wire = Wire()
     for turn in range(6):
@@ -231,8 +246,6 @@ def test_damaged_bytes_never_do_more_than_be_refused(native: str, monkeypatch: p
 
 def damage(count: int) -> None:
     """Flip, cut, repeat and insert bytes at both levels, and feed them to everything that reads."""
-    from djinn_lab.srg.plan_key import plan_key
-
     dice = random.Random(0)
     program = encode_program(msgspec.structs.replace(training_step(1, 1063), rng_state=STATE))
     form = to_relative(program, Origin(500, 400, 1)).data

@@ -409,4 +409,8 @@ def _factor(weight: float, capacity: float) -> float:
 
 
 def _less(amounts: Amounts, other: Amounts) -> Amounts:
-    return Amounts(*(one - two for one, two in zip(amounts, other, strict=True)))
+    return Amounts(
+        amounts.device_s - other.device_s,
+        amounts.memory_byte_s - other.memory_byte_s,
+        amounts.transfer_bytes - other.transfer_bytes,
+    )

@@ -18,6 +18,7 @@ from __future__ import annotations
 import heapq
 import math
 from dataclasses import dataclass, field
+from operator import attrgetter
 
 from msgspec.structs import replace
 
@@ -39,6 +40,9 @@ from djinn_lab.jobs.states import CONTENDING, RANKS, JobState, JobTransition
 from djinn_lab.jobs.targets import suits
 
 ROUNDS_MAX = 1000
+_facts_of = attrgetter(
+    *("slots", "numa_node", "given_labels", "taints", "cordoned"), *("alive", "price", "watts")
+)
 
 
 @dataclass(slots=True)
@@ -119,10 +123,7 @@ class Dispatcher:
         others: dict[str, None] = {}
         price_per_kwh = self.policy.energy_price_per_kwh
         for name, device in self.tables.devices.items():
-            facts = (
-                *(device.slots, device.numa_node, device.given_labels, device.taints, device.cordoned),
-                *(device.alive, device.price, device.watts, price_per_kwh),
-            )
+            facts = price_per_kwh, _facts_of(device)
             if self.followed.get(name) == facts:
                 continue
             self.followed[name] = facts
@@ -297,6 +298,8 @@ class Dispatcher:
         Ties go by price, for a gang by free devices nearby, and by name. Binding is no promise: a decision
         may move the session."""
         tables = self.tables
+        if not tables.unplaced:
+            return
         candidates: list[tuple[int, str]] = []
         self._add_unplaced(candidates, -1)
         while candidates:
@@ -323,7 +326,7 @@ class Dispatcher:
 
     def _bind(self, job: Job, device: str) -> None:
         self.tables.bind(job.session, device)
-        bound = replace(moved(job, JobTransition.BIND), assigned_device=device)
+        bound = replace(job, state=next_state(job, JobTransition.BIND), assigned_device=device)
         if bound.memory in ("ask", "deferred"):
             bound = moved(bound, JobTransition.DEFER)
         if bound.memory == "ask":
@@ -354,7 +357,7 @@ class Dispatcher:
         jobs = self.tables.jobs
         ready = tuple(start for start in plan.starts if self._is_ready(jobs[start.job], start))
         asked = self._victims(plan)
-        enact(self.cluster, self.shares, replace(plan, starts=ready))
+        enact(self.cluster, self.shares, plan if ready == plan.starts else replace(plan, starts=ready))
         for victim, reason in asked:
             lifecycle.begin_preemption(self.tables, victim, reason)
         for start in plan.starts:

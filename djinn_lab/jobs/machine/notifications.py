@@ -156,7 +156,9 @@ class Notifications:
         for name in names:
             if self._tables.find(name) is None:
                 continue
-            story = self._stories.setdefault(name, deque(maxlen=STORY_EVENTS_MAX))
+            story = self._stories.get(name)
+            if story is None:
+                story = self._stories[name] = deque(maxlen=STORY_EVENTS_MAX)
             if isinstance(event, SegmentProgressed) and story and isinstance(story[-1], SegmentProgressed):
                 story.pop()
             story.append(event)

@@ -62,10 +62,13 @@ class JobQueue:
         self._device_queues = DeviceQueues(self._tables, self._dispatcher)
         self._notifications = Notifications(self._tables, self._device_queues)
 
-    def handle(self, event: Event) -> list[Command]:
-        """Apply one event. Raises IllegalEvent, with nothing changed, when it cannot happen now."""
+    def handle(self, event: Event, checked: bool = False) -> list[Command]:
+        """Apply one event. Raises IllegalEvent, with nothing changed, when it cannot happen now.
+        ``checked``: :meth:`check` has accepted this submit since the last event."""
         tables = self._tables
         tables.begin_event(event.at_s)
+        if isinstance(event, SegmentSubmitted) and not checked:
+            self.check(event)
         self._apply(event)
         self._end_dependents(event.at_s)
         self._dispatcher.settle(event.at_s)
@@ -306,7 +309,6 @@ class JobQueue:
             case ReservationEnded():
                 self._end_reservation(event)
             case SegmentSubmitted():
-                self.check(event)
                 admission.submit(tables, event)
             case SegmentRefused():
                 admission.refuse(tables, event)

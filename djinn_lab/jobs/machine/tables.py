@@ -233,7 +233,8 @@ class QueueTables:
             self.put(replace(moved(job, JobTransition.MORE), assigned_device=None, message=message))
 
     def end(self, job: Job, move: JobTransition, at_s: float, message: str) -> None:
-        self.put(replace(moved(job, move), assigned_device=None, ended_at_s=at_s, message=message))
+        state = next_state(job, move)
+        self.put(replace(job, state=state, assigned_device=None, ended_at_s=at_s, message=message))
 
     def answer_cancelled(self, job: Job, message: str) -> None:
         """Answer the segment as cancelled, since no worker will."""

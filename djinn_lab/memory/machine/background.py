@@ -31,7 +31,7 @@ def in_background(device: Device, policy: MemoryPolicy, now_s: float) -> Iterato
         return
     if policy.eager_after_s is not None:
         yield from _leave_eagerly(device, policy, now_s)
-    host_changes = device.copying("store") or device.copying("forget") or device.copying("demote")
+    host_changes = any(one.kind in ("store", "forget", "demote") for one in device.moving.values())
     if policy.write_through and not host_changes:
         yield from _write_through(device, policy, now_s)
     if device.short or _restoring_unasked(device):

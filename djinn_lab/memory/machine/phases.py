@@ -61,8 +61,9 @@ def _objection(event: PhaseSignalled, session: SessionRecord) -> str | None:
 
 
 def placed(tables: Tables, session: SessionRecord) -> None:
-    """A segment of the session wants to run: the predicted gap is compared with the actual one."""
-    wish(tables, session)
+    """A segment of the session wants to run: the predicted gap is compared with the actual one. The caller
+    indexes the session anew, with its segment."""
+    _note_wish(tables, session)
     if session.idle_since_s is not None and session.teaches:
         ended_s = tables.now_s if session.wish_s is None else session.wish_s
         announced = None
@@ -89,11 +90,15 @@ def _learn(
 
 def wish(tables: Tables, session: SessionRecord) -> None:
     """The client signalled COMPUTE. Only a segment proves it: until then nothing is learned from it."""
+    _note_wish(tables, session)
+    tables.changed(session)
+
+
+def _note_wish(tables: Tables, session: SessionRecord) -> None:
     was_idle = session.phase is not Phase.COMPUTE
     session.phase, session.said_s = Phase.COMPUTE, tables.now_s
     session.leased_until_s = None
     if (not was_idle and session.resident) or session.total_bytes == 0 or session.wish_s is not None:
-        tables.changed(session)
         return
     session.wish_s = tables.now_s
     moving = session.moving.kind if session.moving else None
@@ -105,7 +110,6 @@ def wish(tables: Tables, session: SessionRecord) -> None:
         tables.statistics.count(prefetches_late=1)
         session.moving.prefetch = False
     session.prefetched = False
-    tables.changed(session)
 
 
 def rest(tables: Tables, session: SessionRecord, at_s: float, expected_s: float | None) -> None:

@@ -216,18 +216,18 @@ class Index:
 
     def put(self, session: SessionRecord) -> None:
         """Index a session, after it or one of its segments changed."""
-        name = session.session
+        name, away = session.session, session.away
         for part, belongs in (
-            (self.wishing, session.wish_s is not None and session.away and not session.segments),
+            (self.wishing, away and session.wish_s is not None and not session.segments),
             (self.settled, session.settled_until_s > 0.0),
             (self.paused, session.retry_s > 0.0),
             (self.leased, session.leased_until_s is not None),
-            (self.away, session.away),
+            (self.away, away),
             (self.unstored, session.may_be_stored),
         ):
             if belongs:
                 part[name] = session
-            else:
+            elif part:
                 part.pop(name, None)
         for job, segment in session.segments.items():
             if not segment.granted and (segment.queued_since_s is None or session.target is not None):
@@ -362,6 +362,8 @@ class Device:
 
     def loading_bytes(self) -> int:
         """Bytes of restores under way that have not arrived yet."""
+        if not self.moving:
+            return 0
         here = self.session_bytes
         return sum(
             max(0, transfer.nbytes - here.get(transfer.session, 0))

@@ -38,6 +38,8 @@ def serve(
 ) -> Iterator[Suggestion]:
     """Suggestions for every segment that waits on the device; sessions that only signalled COMPUTE come
     last."""
+    if not (device.waiting or device.index.wishing):
+        return
     free_bytes = device.free_bytes()
     claims = Claims(free_bytes, free_bytes + device.leaving_bytes())
     gate = admission.AdmissionGate(device, policy, history, now_s)

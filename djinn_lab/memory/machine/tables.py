@@ -52,6 +52,8 @@ class Tables:
     def expire_full(self) -> None:
         """Done at every event, not only when the clock ticks: ticks without commands are not in the journal,
         and its replay must decide the same."""
+        if not self._full:
+            return
         for device in [self.devices[name] for name in self._full if name in self.devices]:
             if self.now_s - device.full_s >= FULL_S:
                 device.host_full = device.disk_full = device.device_full = False
@@ -219,6 +221,8 @@ class Tables:
                 assert session.device == name
                 looked_at.put(session)
             assert device.index == looked_at
+            segments = [one for session in device.sessions.values() for one in session.segments.values()]
+            assert {one.job for one in device.waiting} == {one.job for one in segments if not one.granted}
             left = {one for one in self.sessions.values() if one.inherited and one.inherited.device == name}
             assert set(device.inherited.values()) == left
         for name, session in self.sessions.items():

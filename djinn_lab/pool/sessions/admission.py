@@ -14,7 +14,7 @@ from djinn_lab.memory import predict_peak_bytes
 from djinn_lab.memory.footprint import Footprint
 from djinn_lab.srg.costs import Work, work_of
 from djinn_lab.srg.liveness import FirstUses, first_uses
-from djinn_lab.srg.plan_key import decode_contents, plan_key
+from djinn_lab.srg.plan_key import Contents, decode_contents, keyed
 from djinn_lab.srg.program import Program, decode_program
 from djinn_lab.srg.validation import validate_content, validate_program
 from djinn_lab.srg.wire import PROGRAM_BYTES_MAX
@@ -98,22 +98,27 @@ async def inspect_program(encoded: bytes, plans: PlanCache) -> InspectedProgram:
 
 
 def _inspect(encoded: bytes, plans: PlanCache) -> InspectedProgram:
-    key = plan_key(encoded)
+    key, blobs = keyed(encoded)
     measured = plans.find(key)
     cached = measured is not None
+    if measured is None or blobs is None:
+        program = _decoded(encoded, cached)
+        if isinstance(program, Program):
+            validate_program(program)
+            measured = _measure(program)
+            plans.keep(key, measured)
+        else:
+            validate_content(program)
+        blobs = [source.blob for source in program.sources if source.blob is not None]
+    assert measured is not None
+    return InspectedProgram(list(dict.fromkeys(blobs)), *measured, key, cached)
+
+
+def _decoded(encoded: bytes, cached: bool) -> Program | Contents:
     try:
-        program = decode_contents(encoded) if cached else decode_program(encoded)
+        return decode_contents(encoded) if cached else decode_program(encoded)
     except (msgspec.DecodeError, RecursionError) as error:
         raise Refused(f"The submitted graph cannot be read: {error}.") from None
-    if isinstance(program, Program):
-        validate_program(program)
-        measured = _measure(program)
-        plans.keep(key, measured)
-    else:
-        validate_content(program)
-    assert measured is not None
-    blobs = list(dict.fromkeys(source.blob for source in program.sources if source.blob is not None))
-    return InspectedProgram(blobs, *measured, key, cached)
 
 
 def _measure(program: Program) -> ProgramMeasures:

@@ -1,6 +1,9 @@
-// What the key of a program is made of: djinn_lab/srg/plan_key.py says what it is.
+// What the key of a program is made of, and whether the rest is plainly right: djinn_lab/srg/plan_key.py says
+// what both are.
 #pragma once
 
+#include <algorithm>
+#include <bit>
 #include <cstdint>
 #include <random>
 #include <string>
@@ -15,9 +18,11 @@ namespace djinn_wire {
 // Numbers ids in the order in which they are met.
 class Numbering {
  public:
-  Numbering() : slots_(1024), seed_(process_seed()) {}
+  // ``bytes``: of the program; an id takes several.
+  explicit Numbering(size_t bytes)
+      : slots_(std::clamp(std::bit_floor(bytes / 8), size_t{64}, size_t{4096})), seed_(process_seed()) {}
 
-  uint64_t of(int64_t id) {
+  DJINN_INLINE uint64_t of(int64_t id) {
     Slot* slot = find(id);
     if (slot->number != 0) return slot->number - 1;
     *slot = {id, ++count_};
@@ -41,7 +46,7 @@ class Numbering {
     return seed;
   }
 
-  Slot* find(int64_t id) {
+  DJINN_INLINE Slot* find(int64_t id) {
     uint64_t hash = static_cast<uint64_t>(id) + seed_;
     hash = (hash ^ hash >> 30) * 0xbf58476d1ce4e5b9;
     hash = (hash ^ hash >> 27) * 0x94d049bb133111eb;
@@ -52,7 +57,7 @@ class Numbering {
     return &slots_[place];
   }
 
-  void grow() {
+  [[gnu::noinline]] void grow() {
     std::vector<Slot> old(slots_.size() * 2);
     old.swap(slots_);
     for (const Slot& slot : old) {
@@ -65,11 +70,58 @@ class Numbering {
   uint64_t count_ = 0;
 };
 
+// What msgspec decodes and djinn_lab/srg/validation.py allows without a doubt: False is no refusal, only a
+// reason to let these look.
+class Plain {
+ public:
+  static constexpr size_t kTextBytesMax = 1024, kStateBytesMax = 8192;
+
+  // Reads a scope.
+  [[gnu::noinline]] static bool scope(Input& input) try {
+    input.array_of(5);
+    const bool module = text(input.text()), call = input.number() >= 0;
+    const bool cell = text(input.text()), line = input.number() >= 0;
+    return module && call && cell && line && is_phase(input.text());
+  } catch (const Malformed&) {
+    return false;
+  }
+
+  // Reads the name of a blob into ``names``.
+  [[gnu::noinline]] static bool blob(Input& input, std::vector<std::string_view>& names) try {
+    names.push_back(input.text());
+    return is_hexadecimal(names.back(), 64) ||
+           (names.back().starts_with("fresh-") && is_hexadecimal(names.back().substr(6), 32));
+  } catch (const Malformed&) {
+    return false;
+  }
+
+ private:
+  static bool text(std::string_view text) {
+    unsigned char all = 0;
+    for (const char one : text) all |= static_cast<unsigned char>(one);
+    return all < 0x80 && text.size() <= kTextBytesMax;
+  }
+
+  static bool is_phase(std::string_view text) {
+    return text == "forward" || text == "decode" || text == "prefill" || text == "backward" ||
+           text == "optimizer" || text == "other";
+  }
+
+  static bool is_hexadecimal(std::string_view text, size_t count) {
+    return text.size() == count && std::all_of(text.begin(), text.end(), [](char one) {
+      return (one >= '0' && one <= '9') || (one >= 'a' && one <= 'f');
+    });
+  }
+};
+
+// The numbering and the names lie elsewhere: thus the compiler keeps the rest in registers.
 class PlanMaterial {
  public:
-  explicit PlanMaterial(std::string_view data) : input_(data), output_(data.size()) {}
+  // ``blobs``: for the names that sources have.
+  PlanMaterial(std::string_view data, Numbering& numbering, std::vector<std::string_view>& blobs)
+      : input_(data), output_(data.size() + 16), numbering_(numbering), blobs_(blobs) {}
 
-  void run() {
+  DJINN_INLINE void run() {
     output_.byte(0x98);
     input_.literal("\x8a\xa5metas");
     same();
@@ -78,9 +130,13 @@ class PlanMaterial {
     input_.literal("\xa6scopes");
     scopes();
     input_.literal("\xa7sources");
-    rows(&PlanMaterial::source);
+    uint64_t count = input_.array();
+    output_.array(count);
+    for (uint64_t left = count; left > 0; --left) source();
     input_.literal("\xa5nodes");
-    rows(&PlanMaterial::node);
+    count = input_.array();
+    output_.array(count);
+    for (uint64_t left = count; left > 0; --left) node();
     input_.literal("\xa4keep");
     ids();
     input_.literal("\xa5" "fetch");
@@ -88,36 +144,53 @@ class PlanMaterial {
     input_.literal("\xa7release");
     for (uint64_t left = input_.array(); left > 0; --left) input_.number();
     input_.literal("\xa9rng_state");
-    if (!input_.nil()) input_.binary();
+    if (!input_.nil()) plain_ &= input_.binary().size() <= Plain::kStateBytesMax;
     input_.literal("\xa8settings");
     same();
     expect(input_.left() == 0, "bytes follow the program");
   }
 
-  const std::string& bytes() const { return output_.bytes(); }
+  std::string_view bytes() const { return output_.bytes(); }
+
+  // Whether what the key leaves out is right without a closer look.
+  bool plain() const { return plain_; }
 
  private:
-  void same() {
+  DJINN_INLINE void same() {
     const uint8_t* from = input_.at();
     input_.skip();
-    output_.raw(from, input_.at());
+    output_.raw(from, input_.at(), input_.end());
   }
 
-  void scopes() {
+  DJINN_INLINE void same_array() {
+    const uint8_t* from = input_.at();
+    input_.skip_array();
+    output_.raw(from, input_.at(), input_.end());
+  }
+
+  DJINN_INLINE void scopes() {
     const uint64_t count = input_.array();
-    for (uint64_t left = count; left > 0; --left) input_.skip();
+    for (uint64_t left = count; left > 0; --left) {
+      read_or_skip([](Input& input) { return Plain::scope(input); });
+    }
     output_.unsigned_number(count);
   }
 
-  void rows(void (PlanMaterial::*row)()) {
-    const uint64_t count = input_.array();
-    output_.array(count);
-    for (uint64_t left = count; left > 0; --left) (this->*row)();
+  // Reads what is plainly right, and skips what is not.
+  template <class Read>
+  DJINN_INLINE void read_or_skip(Read read) {
+    Input ahead = input_;
+    plain_ = plain_ && read(ahead);
+    if (plain_) {
+      input_ = ahead;
+    } else {
+      input_.skip();
+    }
   }
 
-  void id() { output_.unsigned_number(numbering_.of(in_range(input_.number()))); }
+  DJINN_INLINE void id() { output_.unsigned_number(numbering_.of(in_range(input_.number()))); }
 
-  void ids() {
+  DJINN_INLINE void ids() {
     const uint64_t count = input_.array();
     output_.array(count);
     for (uint64_t left = count; left > 0; --left) {
@@ -129,7 +202,7 @@ class PlanMaterial {
     }
   }
 
-  void source() {
+  DJINN_INLINE void source() {
     input_.array_of(6);
     output_.byte(0x96);
     id();
@@ -137,7 +210,7 @@ class PlanMaterial {
     same();  // meta
     same();  // residency
     const bool no_blob = input_.nil();
-    if (!no_blob) input_.skip();
+    if (!no_blob) read_or_skip([this](Input& input) { return Plain::blob(input, blobs_); });
     output_.byte(no_blob ? 0xc3 : 0xc2);
     if (input_.nil()) {
       output_.byte(0xc0);
@@ -146,13 +219,13 @@ class PlanMaterial {
     }
   }
 
-  void node() {
+  DJINN_INLINE void node() {
     input_.array_of(8);
     output_.byte(0x98);
     same();  // template
     ids();
     ids();
-    same();  // metas
+    same_array();  // metas
     ids();
     same();  // scope
     const uint64_t scalars = input_.array();
@@ -163,7 +236,9 @@ class PlanMaterial {
 
   Input input_;
   Output output_;
-  Numbering numbering_;
+  Numbering& numbering_;
+  bool plain_ = true;
+  std::vector<std::string_view>& blobs_;
 };
 
 }  // namespace djinn_wire

@@ -34,32 +34,32 @@ class ToRelative {
  public:
   explicit ToRelative(Origin origin) : at(origin) {}
 
-  int64_t id(int64_t value) const {
+  DJINN_INLINE int64_t id(int64_t value) const {
     in_range(value);
     return value >= at.floor ? negative(at.highest - value) : value;
   }
 
-  int64_t defined(int64_t value) {
+  DJINN_INLINE int64_t defined(int64_t value) {
     const int64_t number = id(value);
     at.highest = std::max(at.highest, value);
     return number;
   }
 
-  int64_t scope_call(int64_t call) {
+  DJINN_INLINE int64_t scope_call(int64_t call) {
     if (in_range(call) == 0) return 0;
     const int64_t before = at.call;
     at.call = call;
     return negative(call - before);
   }
 
-  int64_t node_scope(int64_t scope) {
+  DJINN_INLINE int64_t node_scope(int64_t scope) {
     in_range(scope);
     const int64_t before = scope_;
     scope_ = scope;
     return static_cast<int64_t>(zigzag(scope - before));
   }
 
-  std::string_view random_state(std::string_view found, const std::string_view* last) const {
+  DJINN_INLINE std::string_view random_state(std::string_view found, const std::string_view* last) const {
     expect(!found.empty(), "an empty random state");
     return last != nullptr && found == *last ? std::string_view() : found;
   }
@@ -67,7 +67,9 @@ class ToRelative {
   Origin at;
 
  private:
-  static int64_t negative(int64_t difference) { return -1 - static_cast<int64_t>(zigzag(difference)); }
+  DJINN_INLINE static int64_t negative(int64_t difference) {
+    return -1 - static_cast<int64_t>(zigzag(difference));
+  }
 
   int64_t scope_ = 0;
 };
@@ -76,28 +78,28 @@ class ToWhole {
  public:
   explicit ToWhole(Origin origin) : at(origin) {}
 
-  int64_t id(int64_t number) const {
+  DJINN_INLINE int64_t id(int64_t number) const {
     return in_range(number < 0 ? at.highest - of_negative(number) : number);
   }
 
-  int64_t defined(int64_t number) {
+  DJINN_INLINE int64_t defined(int64_t number) {
     const int64_t value = id(number);
     at.highest = std::max(at.highest, value);
     return value;
   }
 
-  int64_t scope_call(int64_t number) {
+  DJINN_INLINE int64_t scope_call(int64_t number) {
     expect(number <= 0, "a number is out of range");
     if (number == 0) return 0;
     return at.call = in_range(at.call + of_negative(number));
   }
 
-  int64_t node_scope(int64_t number) {
+  DJINN_INLINE int64_t node_scope(int64_t number) {
     expect(number >= 0, "a number is out of range");
     return scope_ = in_range(scope_ + difference_of(static_cast<uint64_t>(number)));
   }
 
-  std::string_view random_state(std::string_view found, const std::string_view* last) const {
+  DJINN_INLINE std::string_view random_state(std::string_view found, const std::string_view* last) const {
     expect(!found.empty() || last != nullptr, "no random state came back yet");
     return found.empty() ? *last : found;
   }
@@ -105,7 +107,9 @@ class ToWhole {
   Origin at;
 
  private:
-  static int64_t of_negative(int64_t number) { return difference_of(static_cast<uint64_t>(-1 - number)); }
+  DJINN_INLINE static int64_t of_negative(int64_t number) {
+    return difference_of(static_cast<uint64_t>(-1 - number));
+  }
 
   int64_t scope_ = 0;
 };
@@ -120,7 +124,7 @@ class Rewriting {
         to_(origin),
         state_(state) {}
 
-  void run() {
+  DJINN_INLINE void run() {
     input_.literal("\x8a\xa5metas");
     input_.skip();
     input_.literal("\xa9templates");
@@ -151,54 +155,56 @@ class Rewriting {
     copy();
   }
 
-  const std::string& bytes() const { return output_.bytes(); }
+  std::string_view bytes() const { return output_.bytes(); }
   Origin next() const { return {to_.at.highest, next_floor_, to_.at.call}; }
 
  private:
   // What was read since the last copy goes over as it is.
-  void copy() { output_.raw(copied_, input_.at()); }
+  DJINN_INLINE void copy() { output_.raw(copied_, input_.at(), input_.end()); }
 
   template <class Change>
-  void change(Change changed) {
+  DJINN_INLINE void change(Change changed) {
     copy();
     output_.number(changed(input_.number()));
     copied_ = input_.at();
   }
 
   template <bool defines>
-  void id() {
-    change([this](int64_t number) { return defines ? to_.defined(number) : to_.id(number); });
+  DJINN_INLINE void id() {
+    change([this](int64_t number) [[gnu::always_inline]] {
+      return defines ? to_.defined(number) : to_.id(number);
+    });
   }
 
   template <bool defines>
-  void ids() {
+  DJINN_INLINE void ids() {
     for (uint64_t left = input_.array(); left > 0; --left) {
       if (!input_.nil()) id<defines>();
     }
   }
 
-  void scope() {
+  DJINN_INLINE void scope() {
     input_.array_of(5);
     input_.skip();
-    change([this](int64_t number) { return to_.scope_call(number); });
+    change([this](int64_t number) [[gnu::always_inline]] { return to_.scope_call(number); });
     for (int field = 2; field < 5; ++field) input_.skip();
   }
 
-  void source() {
+  DJINN_INLINE void source() {
     input_.array_of(6);
     id<true>();
     id<true>();
     for (int field = 2; field < 6; ++field) input_.skip();
   }
 
-  void node() {
+  DJINN_INLINE void node() {
     input_.array_of(8);
     input_.skip();
     ids<false>();
     ids<true>();
-    input_.skip();
+    input_.skip_array();
     ids<true>();
-    change([this](int64_t number) { return to_.node_scope(number); });
+    change([this](int64_t number) [[gnu::always_inline]] { return to_.node_scope(number); });
     input_.skip();
     input_.skip();
   }

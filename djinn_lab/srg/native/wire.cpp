@@ -9,6 +9,7 @@
 #include <new>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "plan_material.h"
 #include "relative.h"
@@ -24,12 +25,15 @@ struct Buffer {
   }
 };
 
-// Runs it without the interpreter's lock; false and a Python exception when the bytes are wrong.
+// Waiting to get the interpreter's lock back takes longer than less work does.
+constexpr size_t kUnlockedBytesMin = 64 * 1024;
+
+// Runs it, long work without the interpreter's lock; false and a Python exception when the bytes are wrong.
 template <class Work>
-bool done(Work& work) {
+DJINN_INLINE bool done(Work& work, size_t bytes) {
   std::string problem;
   bool no_memory = false;
-  Py_BEGIN_ALLOW_THREADS;
+  PyThreadState* unlocked = bytes < kUnlockedBytesMin ? nullptr : PyEval_SaveThread();
   try {
     work.run();
   } catch (const std::bad_alloc&) {
@@ -37,7 +41,7 @@ bool done(Work& work) {
   } catch (const std::exception& error) {
     problem = error.what();
   }
-  Py_END_ALLOW_THREADS;
+  if (unlocked != nullptr) PyEval_RestoreThread(unlocked);
   if (no_memory) PyErr_NoMemory();
   if (!problem.empty()) PyErr_SetString(PyExc_ValueError, problem.c_str());
   return !no_memory && problem.empty();
@@ -60,8 +64,8 @@ PyObject* rewrite(PyObject*, PyObject* arguments) {
   try {
     const std::string_view* known = state.view.buf == nullptr ? nullptr : &last;
     Rewriting<Direction> work(data.bytes(), {highest, floor, call}, known);
-    if (!done(work)) return nullptr;
-    const std::string& bytes = work.bytes();
+    if (!done(work, data.bytes().size())) return nullptr;
+    const std::string_view bytes = work.bytes();
     const Origin next = work.next();
     return Py_BuildValue("y#(LLL)", bytes.data(), static_cast<Py_ssize_t>(bytes.size()),
                          static_cast<long long>(next.highest), static_cast<long long>(next.floor),
@@ -71,14 +75,31 @@ PyObject* rewrite(PyObject*, PyObject* arguments) {
   }
 }
 
+PyObject* list_of(const std::vector<std::string_view>& texts) {
+  PyObject* list = PyList_New(static_cast<Py_ssize_t>(texts.size()));
+  for (size_t place = 0; list != nullptr && place < texts.size(); ++place) {
+    const auto size = static_cast<Py_ssize_t>(texts[place].size());
+    PyObject* text = PyUnicode_FromStringAndSize(texts[place].data(), size);
+    if (text == nullptr) {
+      Py_CLEAR(list);
+    } else {
+      PyList_SET_ITEM(list, static_cast<Py_ssize_t>(place), text);
+    }
+  }
+  return list;
+}
+
 PyObject* plan_material(PyObject*, PyObject* argument) {
   Buffer data;
   if (PyObject_GetBuffer(argument, &data.view, PyBUF_SIMPLE) != 0) return nullptr;
   try {
-    PlanMaterial work(data.bytes());
-    if (!done(work)) return nullptr;
-    const std::string& bytes = work.bytes();
-    return PyBytes_FromStringAndSize(bytes.data(), static_cast<Py_ssize_t>(bytes.size()));
+    Numbering numbering(data.bytes().size());
+    std::vector<std::string_view> names;
+    PlanMaterial work(data.bytes(), numbering, names);
+    if (!done(work, data.bytes().size())) return nullptr;
+    const std::string_view bytes = work.bytes();
+    PyObject* blobs = work.plain() ? list_of(names) : Py_NewRef(Py_None);
+    return Py_BuildValue("y#N", bytes.data(), static_cast<Py_ssize_t>(bytes.size()), blobs);
   } catch (const std::bad_alloc&) {
     return PyErr_NoMemory();
   }
@@ -89,7 +110,7 @@ PyMethodDef methods[] = {
      "to_relative(program, highest, floor, call, state) -> (bytes, (highest, floor, call))"},
     {"to_whole", rewrite<ToWhole>, METH_VARARGS,
      "to_whole(relative, highest, floor, call, state) -> (bytes, (highest, floor, call))"},
-    {"plan_material", plan_material, METH_O, "plan_material(program) -> bytes"},
+    {"plan_material", plan_material, METH_O, "plan_material(program) -> (bytes, list[str] | None)"},
     {nullptr, nullptr, 0, nullptr},
 };
 
