@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import socket
-import threading
 from collections import deque
 from collections.abc import Sequence
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from typing import TypeVar
 from urllib.parse import urlsplit
 
 import msgspec
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus, InvalidURI
-from websockets.sync.client import ClientConnection
-from websockets.sync.client import connect as open_websocket
-from websockets.typing import DataLike
 
 from djinn_lab.capture.host.interrupts import held
+from djinn_lab.client.websocket import WebSocket
 from djinn_lab.errors import (
     AuthenticationError,
     PoolLost,
@@ -35,20 +31,8 @@ from djinn_lab.protocol.version import VERSION
 from djinn_lab.srg.wire import ProgramSender
 
 CONNECT_TIMEOUT_S = 10.0
-CLOSE_TIMEOUT_S = 1.0
-PING_INTERVAL_S = 20.0
-PING_BYTES = 8
 Answer = TypeVar("Answer", messages.BlobsMissing, messages.PhaseAnswered)
 START_AGAIN = "Start one with `djinn-lab pool start`, then run the cell again."
-
-
-class _Connection(ClientConnection):
-    """A connection whose pings are random numbers of the operating system. By themselves they would be drawn
-    from :mod:`random`, whose state is the user's: a seeded notebook has to draw the same numbers in every
-    run."""
-
-    def ping(self, data: DataLike | None = None, **options: bool) -> threading.Event:
-        return super().ping(os.urandom(PING_BYTES) if data is None else data, **options)
 
 
 class PoolConnection:
@@ -58,13 +42,12 @@ class PoolConnection:
         self, url: str, token: str, name: str, torch_version: str, session: str | None = None
     ) -> None:
         self.url = url
-        self._stack = ExitStack()
         self._backlog: deque[messages.FromPool] = deque()
         self.bytes_sent = 0
         self.bytes_received = 0
         refusals = []
         for version in reversed(messages.CLIENT_VERSIONS):
-            self._websocket = self._stack.enter_context(_open(url, token))
+            self._websocket = _open(url, token)
             self.send(
                 messages.Hello(version, VERSION, torch_version, host_id(), name, session, latest_only=True)
             )
@@ -122,7 +105,7 @@ class PoolConnection:
     def ping(self) -> None:
         """Wait for the pool's WebSocket to answer: no message takes less."""
         try:
-            self._websocket.ping().wait()
+            self._websocket.ping()
         except (ConnectionClosed, OSError) as error:
             raise self._lost(error) from None
 
@@ -176,7 +159,7 @@ class PoolConnection:
         return message
 
     def close(self) -> None:
-        self._stack.close()
+        self._websocket.close()
 
     def _lost(self, error: Exception) -> PoolLost:
         ended = getattr(error, "rcvd", None)
@@ -194,20 +177,10 @@ class PoolConnection:
         )
 
 
-def _open(url: str, token: str) -> ClientConnection:
+def _open(url: str, token: str) -> WebSocket:
     address = url.replace("http", "ws", 1).rstrip("/") + "/v1/session"
     try:
-        return open_websocket(
-            address,
-            additional_headers={"Authorization": f"Bearer {token}"},
-            max_size=None,
-            compression=None,
-            open_timeout=CONNECT_TIMEOUT_S,
-            close_timeout=CLOSE_TIMEOUT_S,
-            ping_interval=PING_INTERVAL_S,
-            create_connection=_Connection,
-            proxy=None,
-        )
+        return WebSocket(address, {"Authorization": f"Bearer {token}"}, CONNECT_TIMEOUT_S)
     except InvalidStatus as error:
         if error.response.status_code == 403:
             raise AuthenticationError(

@@ -40,7 +40,8 @@ from djinn_lab.srg.merging import STREAMED
 from djinn_lab.srg.program import EncodedProgram
 
 CANCEL_TIMEOUT_S = 10.0
-TICK_S = 0.25
+TICK_S = 0.05
+"""So long an interrupt may go unnoticed while the cell waits for the pool."""
 FOLLOW_MAX = 2
 """Segments on their way to the pool, or there, behind the one that runs: while one part of a cell is computed
 the next waits beside it, and the one with the cell's last ops may arrive."""

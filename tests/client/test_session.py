@@ -22,7 +22,7 @@ from torch import nn
 
 import djinn_lab
 from djinn_lab.capture.lazy import is_lazy, recorder_of
-from djinn_lab.client import connection
+from djinn_lab.client import websocket
 from djinn_lab.client.connect import connect
 from djinn_lab.client.session import Session
 from djinn_lab.errors import (
@@ -60,7 +60,8 @@ def test_the_random_numbers_of_the_notebook_are_its_own(
 ) -> None:
     """Also while the connection's keep-alive runs."""
     caplog.set_level(logging.DEBUG, "websockets.client")
-    monkeypatch.setattr(connection, "PING_INTERVAL_S", 0.02)
+    monkeypatch.setattr(websocket, "LOOK_EVERY_S", 0.02)
+    monkeypatch.setattr(websocket, "PING_AFTER_S", 0.1)
     random.seed(7)
     np.random.seed(7)
     before, numpy_before = random.getstate(), np.random.get_state(legacy=False)
@@ -68,7 +69,7 @@ def test_the_random_numbers_of_the_notebook_are_its_own(
         with session.capture():
             y = torch.ones(3).cuda() + 1
         assert y.tolist() == [2.0, 2.0, 2.0]
-        wait_for(lambda: "received keepalive pong" in caplog.text)
+        wait_for(lambda: "< PONG" in caplog.text)
     assert random.getstate() == before
     numpy_after = np.random.get_state(legacy=False)
     assert (numpy_after["state"]["key"] == numpy_before["state"]["key"]).all()

@@ -67,6 +67,7 @@ def test_verify_compares_with_eager_torch_and_changes_nothing(notebook: Notebook
     notebook.run(
         "import copy; saved = copy.deepcopy((network, optimizer.state_dict())); torch.manual_seed(1)"
     )
+    notebook.run("torch.set_num_threads(1)")  # as the pool's devices: sums are split by threads
     plain = notebook.run(f"{STEPS}\n[float(loss) for loss in losses], float(torch.rand(()))")
     notebook.run("network, state = copy.deepcopy(saved)")
     notebook.run("optimizer = torch.optim.AdamW(network.parameters(), lr=0.01); torch.manual_seed(1)")
@@ -158,7 +159,7 @@ def test_dry_run_plans_for_the_devices_that_suit_the_target(notebook: NotebookKe
     notebook.run("%%djinn\nplanned = torch.ones(3) + 1")
     here = notebook.run("%%djinn --dry-run --target kind=cpu\nplanned = planned + 1")
     assert here.status == "ok", here.traceback
-    assert "Queue: cpu:0 is " in here.text
+    assert "Queue: cpu:" in here.text
     nowhere = notebook.run("%%djinn --dry-run --target gpu=h200\nplanned = planned + 1")
     assert nowhere.status == "ok", nowhere.traceback
     assert "It would be refused: no device is gpu=h200 (devices: cpu:0 (kind=cpu" in nowhere.text
