@@ -14,8 +14,8 @@ KEPT_RATIO = 3
 
 EARLY_NODES_MIN = 64
 """Nodes between two cuts that are worth two messages."""
-EARLY_GAIN_S = 0.001
-"""An early part must save more; it costs some tenths of a millisecond here and on the pool."""
+EARLY_GAIN_S = 0.002
+"""An early part must save more; it costs half a millisecond here and more on the pool."""
 EARLY_SHARE_MIN = 1 / 16
 ALIKE = 0.1
 """Iterations whose nodes differ by a larger part are not those of one loop."""
