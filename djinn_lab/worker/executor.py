@@ -43,8 +43,7 @@ class NativeRun(Protocol):
     live_bytes: int
     executed: int
     in_op: bool
-    starts: list[float]
-    ends: list[float]
+    times: bytes
     mismatch: tuple[int, Any]
 
     def advance(self) -> Any: ...

@@ -65,8 +65,7 @@ PYBIND11_MODULE(djinn_executor, module) {
       .def_property_readonly("live_bytes", &Run::live_bytes)
       .def_property_readonly("executed", &Run::executed)
       .def_property_readonly("in_op", &Run::in_op)
-      .def_property_readonly("starts", &Run::starts)
-      .def_property_readonly("ends", &Run::ends)
+      .def_property_readonly("times", &Run::times)
       .def_property_readonly("mismatch", &Run::mismatch);
 
   py::class_<Plan, std::shared_ptr<Plan>>(module, "Plan")
