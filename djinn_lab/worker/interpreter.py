@@ -117,9 +117,10 @@ class Interpreter:
 
     def _read(self, encoded: bytes, key: bytes | None, resume: Resume | None) -> Program:
         """Read a program. Its nodes stay encoded where the extension has a plan for them."""
-        if self._executor is None or resume is not None or self._prepared.find(key) is None:
+        found = self._prepared.find(key)
+        if self._executor is None or resume is not None or found is None or not found.node_count:
             return decode_program(encoded)
-        return read_program(encoded, self._executor)
+        return read_program(encoded, found, self._executor)
 
     def values_of(self, session: str) -> SessionValues:
         with self.tiers.fences.lock:

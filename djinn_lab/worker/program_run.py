@@ -18,6 +18,7 @@ from djinn_lab.worker.executor import ExecutionPlan, NativeRun
 from djinn_lab.worker.memory_account import MemoryAccount
 from djinn_lab.worker.outcome import Outcome, Stop
 from djinn_lab.worker.preparation import Made, Preparation, products_of_node
+from djinn_lab.worker.reading import missing_values
 from djinn_lab.worker.restoring import await_end, await_values, await_whole
 from djinn_lab.worker.templates import Call
 from djinn_lab.worker.values import RestoreFailed, SessionValues
@@ -64,8 +65,7 @@ class ProgramRun:
 
     def _expect_held(self) -> None:
         """Raise for all sources that should be here and are not, before anything is loaded."""
-        held = (source.value for source in self._program.sources if source.held)
-        missing = [value for value in held if self._values.tensors.get(value) is None]
+        missing = missing_values(self._program, self._values.tensors)
         if missing:
             if self._begins_at == 0:
                 self._outcome.missing = missing

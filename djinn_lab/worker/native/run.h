@@ -22,12 +22,12 @@ class Run {
   // `bridge`: djinn_lab.worker.bridge.Bridge. `stop`: a bytearray whose first byte becomes non-zero when the run is
   // to stop; None: the bridge is asked before every node, and notified after it.
   Run(const std::shared_ptr<Plan>& plan, const std::shared_ptr<Account>& account, py::object bridge,
-      const std::shared_ptr<Records>& records, const py::object& sources, py::dict tensors, py::dict storage_of,
-      int64_t executed, double origin_s, py::object stop)
+      const std::shared_ptr<Records>& records, py::dict tensors, py::dict storage_of, int64_t executed,
+      double origin_s, py::object stop)
       : plan_(plan),
         account_(account),
         bridge_(bridge),
-        values_(plan, account, records, std::move(bridge), sources, std::move(tensors), std::move(storage_of)),
+        values_(plan, account, records, std::move(bridge), std::move(tensors), std::move(storage_of)),
         executed_(executed),
         origin_s_(origin_s),
         stop_(std::move(stop)),

@@ -37,17 +37,14 @@ struct Memory {
 class Values {
  public:
   Values(std::shared_ptr<Plan> plan, std::shared_ptr<Account> account, std::shared_ptr<Records> records,
-         py::object bridge, const py::object& sources, py::dict tensors, py::dict storage_of)
+         py::object bridge, py::dict tensors, py::dict storage_of)
       : plan_(std::move(plan)),
         account_(std::move(account)),
         records_(std::move(records)),
         bridge_(std::move(bridge)),
-        sources_(py::reinterpret_steal<py::object>(PySequence_Fast(sources.ptr(), "expected a sequence"))),
         tensors_(std::move(tensors)),
         storage_of_(std::move(storage_of)),
-        slots_(plan_->origins.size()) {
-    if (!sources_) throw py::error_already_set();
-  }
+        slots_(plan_->origins.size()) {}
 
   const Slot& operator[](int32_t slot) const { return slots_[slot]; }
   const Memory& memory(int32_t slot) const { return memories_[slots_[slot].memory]; }
@@ -58,13 +55,8 @@ class Values {
 
   // The value's number in the session. With the GIL.
   py::object identifier(int32_t slot) const {
-    static PyObject* const name = PyUnicode_InternFromString("value");
     const Origin& origin = plan_->origins[slot];
-    if (origin.node >= 0) return records_->output(origin.node, origin.place);
-    if (origin.place >= PySequence_Fast_GET_SIZE(sources_.ptr())) throw py::index_error("no such source");
-    PyObject* found = PyObject_GetAttr(PySequence_Fast_GET_ITEM(sources_.ptr(), origin.place), name);
-    if (found == nullptr) throw py::error_already_set();
-    return py::reinterpret_steal<py::object>(found);
+    return origin.node < 0 ? records_->source(origin.place) : records_->output(origin.node, origin.place);
   }
 
   // Looks a value of the session up, where it is there, and no restore is still filling it. With the GIL.
@@ -271,7 +263,7 @@ class Values {
   const std::shared_ptr<Plan> plan_;
   const std::shared_ptr<Account> account_;
   const std::shared_ptr<Records> records_;
-  const py::object bridge_, sources_;
+  const py::object bridge_;
   const py::dict tensors_, storage_of_;
   std::vector<Slot> slots_;
   std::vector<Memory> memories_;
