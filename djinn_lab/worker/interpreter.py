@@ -168,13 +168,14 @@ class Interpreter:
             values.drop(source.value)
         what = f"a tensor of {'x'.join(map(str, meta.shape))} {meta.dtype}"
         if source.blob is None or not meta.numel or meta.span_bytes > meta.nbytes:
-            self.memory.reserve(meta.span_bytes, what)
+            needed = meta.span_bytes
+            self.memory.reserve(needed, what)
             try:
                 added = values.place(source.value, load_source(source, meta, blobs, self._device))
             except BaseException:
-                self.memory.release(meta.span_bytes)
+                self.memory.release(needed)
                 raise
-            self.memory.settle(meta.span_bytes, added)
+            self.memory.settle(needed, added)
             return
         layout = ParkedLayout("tensor", meta.dtype, meta.shape, meta.stride)
         blob = Path(blobs[source.blob]).name  # sessions may call equal bytes differently
