@@ -271,12 +271,11 @@ class SessionValues:
         if tensor is None or before is None or tensor.dim() != 4 or not tensor.numel():
             return
         storage = self.storage_of[grown]  # type: ignore[index]
-        if storage.nbytes != tensor.nbytes or not tensor.is_contiguous() or storage.cut is not None:
+        if storage.cut is not None or not storage.is_filled_by(tensor):
             return
-        shape = tuple(tensor.shape)
-        if before.numel() and not same_but_tokens(before, tensor):
+        if before.numel() and not same_but_tokens(before.shape, tensor.shape):
             return
-        cut = KvCut.of(shape, tensor.element_size())
+        cut = KvCut.of(tensor.shape, tensor.element_size())
         source = self.storage_of.get(past)  # type: ignore[arg-type]
         with self.tiers.fences.lock:
             storage.tracked = True
