@@ -188,8 +188,22 @@ def test_program_with_a_known_plan_reports_the_values_that_its_session_lacks(
 
 
 @compares
-def test_program_with_a_known_plan_takes_complex_numbers(both: tuple[Device, Device]) -> None:
-    for number in (1.5, ComplexNumber(1.0, -2.0)):
+def test_program_with_a_known_plan_takes_numbers_of_its_own(both: tuple[Device, Device]) -> None:
+    for number in (
+        1.5,
+        ComplexNumber(1.0, -2.0),
+        2.5,
+        1.5,
+        2,
+        True,
+        1,
+        1.0,
+        -0.0,
+        0.0,
+        float("inf"),
+        *range(70),
+        1.5,
+    ):
         script = Script()
         value = script.load(MATRIX.to(torch.complex64))
         scaled = script.op("aten.mul.Tensor", value, args=[HOLE, NUMBER], scalars=(number,))

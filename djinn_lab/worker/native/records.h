@@ -24,7 +24,7 @@ class Records {
   // The value that is the `place`-th output of a node.
   virtual py::object output(size_t node, size_t place) const = 0;
   // Fills the number holes of a node's op; false when only a call from Python can say what is wrong with them.
-  virtual bool numbers(size_t node, const Op& op, IValue* into) const = 0;
+  virtual bool numbers(size_t node, Op& op, IValue* into) const = 0;
 
  protected:
   static bool convert(const Op& op, PyObject* const* given, size_t count, IValue* into) {
@@ -59,7 +59,7 @@ class DecodedRecords : public Records {
     return py::reinterpret_borrow<py::tuple>(get(nodes_, node, name))[place];
   }
 
-  bool numbers(size_t node, const Op& op, IValue* into) const override {
+  bool numbers(size_t node, Op& op, IValue* into) const override {
     static PyObject* const name = PyUnicode_InternFromString("scalars");
     const py::object scalars = get(nodes_, node, name);
     return convert(op, PySequence_Fast_ITEMS(scalars.ptr()), PySequence_Fast_GET_SIZE(scalars.ptr()), into);
@@ -136,8 +136,14 @@ class EncodedProgram : public Records {
     return read_leaf(input);
   }
 
-  bool numbers(size_t node, const Op& op, IValue* into) const override {
-    djinn_wire::Input input = from(nodes_.at(node).scalars);
+  bool numbers(size_t node, Op& op, IValue* into) const override {
+    const Node& one = nodes_.at(node);
+    std::string scalars(begin_ + one.scalars, begin_ + one.scalars_end);
+    if (const auto* known = op.known_numbers(scalars)) {
+      std::copy(known->begin(), known->end(), into);
+      return true;
+    }
+    djinn_wire::Input input(scalars);
     const size_t count = input.array();
     c10::SmallVector<py::object, 4> held;
     c10::SmallVector<PyObject*, 4> given;
@@ -146,7 +152,9 @@ class EncodedProgram : public Records {
       if (!held.back()) return false;
       given.push_back(held.back().ptr());
     }
-    return convert(op, given.data(), count, into);
+    if (!convert(op, given.data(), count, into)) return false;
+    op.remember_numbers(std::move(scalars), into);
+    return true;
   }
 
   // The bytes of one node.
@@ -174,7 +182,7 @@ class EncodedProgram : public Records {
 
  private:
   struct Node {
-    size_t begin, outputs, scalars, end;
+    size_t begin, outputs, scalars, scalars_end, end;
   };
 
   static const char* bytes_of(const py::bytes& bytes) { return std::string_view(bytes).data(); }
@@ -216,6 +224,7 @@ class EncodedProgram : public Records {
       for (int field = 0; field < 4; ++field) input.skip();  // outputs, output_metas, storages, scope
       node.scalars = offset(input);
       input.skip();
+      node.scalars_end = offset(input);
       input.skip();  // dynamic
       node.end = offset(input);
     }

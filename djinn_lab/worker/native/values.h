@@ -33,6 +33,11 @@ struct Memory {
   std::vector<int32_t> waiting;  // the session's slots that go when the last slot that is here has gone
 };
 
+// The marks that a MarkedStorage is; a cast by pybind11 looks its types up each time.
+inline Marks* marks_in(PyObject* storage) {
+  return reinterpret_cast<py::detail::instance*>(storage)->get_value_and_holder().value_ptr<Marks>();
+}
+
 // What takes no lock is for one thread; `live_bytes` is for any.
 class Values {
  public:
@@ -65,7 +70,7 @@ class Values {
     PyObject* found = PyDict_GetItem(tensors_.ptr(), key.ptr());
     if (found == nullptr) return;
     PyObject* storage = PyDict_GetItem(storage_of_.ptr(), key.ptr());
-    auto* marks = storage == nullptr ? nullptr : py::cast<Marks*>(py::handle(storage));
+    auto* marks = storage == nullptr ? nullptr : marks_in(storage);
     if (marks != nullptr && marks->arriving.load()) return;
     Slot& one = slots_[slot];
     one.owner = Owner::session;
@@ -83,7 +88,7 @@ class Values {
     if (memory < 0) return;
     PyObject* storage = PyDict_GetItem(storage_of_.ptr(), identifier(slot).ptr());
     if (storage != nullptr && storage != memories_[memory].storage.ptr())
-      claim(memory, py::cast<Marks*>(py::handle(storage)), storage);
+      claim(memory, marks_in(storage), storage);
   }
 
   // Keeps what a node made; returns the bytes that it takes, besides memory that is counted already.
@@ -249,7 +254,7 @@ class Values {
       if (memory.marks == nullptr) {
         PyObject* storage = PyDict_GetItem(storage_of_.ptr(), py::object(identifiers[place]).ptr());
         if (storage == nullptr) throw std::logic_error("a value without a storage");
-        claim(slot.memory, py::cast<Marks*>(py::handle(storage)), storage);
+        claim(slot.memory, marks_in(storage), storage);
       }
       --memory.here;
       ++memory.session;
