@@ -7,7 +7,7 @@ sharing between sessions: equal pieces are stored once.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import torch
 
@@ -32,6 +32,10 @@ class FlatCut:
     def complete(self) -> int:
         """Pieces that stay as they are when the storage grows: it does not."""
         return self.count
+
+    @property
+    def complete_bytes(self) -> int:
+        return self.nbytes
 
     def size(self, index: int) -> int:
         return min(self.piece_bytes, self.nbytes - index * self.piece_bytes)
@@ -73,6 +77,10 @@ class KvCut:
     @property
     def complete(self) -> int:
         return self.tokens // self.tokens_per_piece
+
+    @cached_property
+    def complete_bytes(self) -> int:
+        return self.rows * self.complete * self.tokens_per_piece * self.token_bytes
 
     def size(self, index: int) -> int:
         tokens = min(self.tokens_per_piece, self.tokens - index * self.tokens_per_piece)

@@ -409,7 +409,8 @@ class SessionValues:
         if storage.tail is not None:
             self.tiers.store.drop(storage.tail)
             storage.tail = None
-        self.add_stored(storage, -storage.stored_bytes)
+        if storage.stored_bytes:
+            self.add_stored(storage, -storage.stored_bytes)
 
     def add_stored(self, storage: Storage, nbytes: int) -> None:
         storage.stored_bytes += nbytes
@@ -419,8 +420,7 @@ class SessionValues:
         """Recount how much of a storage is worth storing while the session runs."""
         worth = 0
         if storage.kv_bytes:
-            cut = storage.pieces()
-            worth = cut.complete * cut.size(0)
+            worth = storage.pieces().complete_bytes
         elif storage.settled:
             worth = storage.nbytes
         in_tail = storage.tail.nbytes if storage.tail is not None else 0
