@@ -7,6 +7,8 @@ Frames are a 4-byte big-endian length and a MessagePack body. The worker answers
 
 from __future__ import annotations
 
+from array import array
+from collections.abc import Iterable
 from typing import Literal
 
 import msgspec
@@ -227,9 +229,28 @@ class WorkerMemory(msgspec.Struct, frozen=True):
     on_disk_bytes: dict[str, int] = {}
 
 
-class SegmentDone(msgspec.Struct, frozen=True, tag="done"):
-    """``node_start_s``/``node_end_s``: per node that this run executed, seconds since it began on the
-    worker; of a resumed segment, those since then. The results of ``exported`` belong to the
+def pack_times(starts_s: Iterable[float], ends_s: Iterable[float]) -> bytes:
+    """Pack nodes' times: of each node in turn its start and its end, as float64."""
+    return array("d", (time_s for pair in zip(starts_s, ends_s, strict=True) for time_s in pair)).tobytes()
+
+
+class NodeTimes(msgspec.Struct, frozen=True, kw_only=True):
+    """``node_times``: when every node that a run executed began and ended, packed as by :func:`pack_times`;
+    seconds since the run began on the worker."""
+
+    node_times: bytes
+
+    @property
+    def node_start_s(self) -> memoryview[float]:
+        return memoryview(self.node_times).cast("d")[::2]
+
+    @property
+    def node_end_s(self) -> memoryview[float]:
+        return memoryview(self.node_times).cast("d")[1::2]
+
+
+class SegmentDone(NodeTimes, frozen=True, tag="done"):
+    """The times of a resumed segment's nodes are those since then. The results of ``exported`` belong to the
     receiver."""
 
     job: str
@@ -237,8 +258,6 @@ class SegmentDone(msgspec.Struct, frozen=True, tag="done"):
     fetched: list[FetchedTensor]
     dynamic_metas: list[TensorMeta | None]
     rng_state: bytes | None
-    node_start_s: list[float]
-    node_end_s: list[float]
     load_s: float
     run_s: float
     fetch_s: float
@@ -279,7 +298,7 @@ class SegmentCancelled(msgspec.Struct, frozen=True, tag="cancelled"):
     memory: WorkerMemory
 
 
-class RunPreempted(msgspec.Struct, frozen=True, tag="preempted"):
+class RunPreempted(NodeTimes, frozen=True, tag="preempted"):
     """The segment stopped before op number ``executed``; what it made by then stays among its session's
     values, and can be parked with them. ``rng_state``: for :class:`Resume`. ``if_given_up``: values that are
     of no use if it never resumes. The times are of the ops of this run, as in :class:`SegmentDone`. (Only a
@@ -292,8 +311,6 @@ class RunPreempted(msgspec.Struct, frozen=True, tag="preempted"):
     ops_total: int
     rng_state: bytes | None
     if_given_up: list[int]
-    node_start_s: list[float]
-    node_end_s: list[float]
     load_s: float
     run_s: float
     memory: WorkerMemory

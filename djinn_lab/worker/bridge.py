@@ -51,7 +51,7 @@ class Bridge:
         return plan.begin(
             counts,
             self,
-            nodes.records if isinstance(nodes, LazyNodes) else nodes,
+            nodes.encoded if isinstance(nodes, LazyNodes) else nodes,
             program.sources,
             values.tensors,
             values.storage_of,

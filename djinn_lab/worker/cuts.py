@@ -7,6 +7,7 @@ sharing between sessions: equal pieces are stored once.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
 
 import torch
 
@@ -32,6 +33,10 @@ class FlatCut:
         """Pieces that stay as they are when the storage grows: it does not."""
         return self.count
 
+    @property
+    def complete_bytes(self) -> int:
+        return self.nbytes
+
     def size(self, index: int) -> int:
         return min(self.piece_bytes, self.nbytes - index * self.piece_bytes)
 
@@ -52,7 +57,9 @@ class KvCut:
     tokens_per_piece: int
 
     @classmethod
+    @lru_cache(maxsize=1024)
     def of(cls, shape: tuple[int, ...], itemsize: int) -> KvCut:
+        """Cut a cache of this shape; the caches of all layers of a model are cut alike."""
         batch, heads, tokens, width = shape
         per_piece = TOKENS_PER_PIECE
         while per_piece > 16 and per_piece * batch * heads * width * itemsize > KV_PIECE_BYTES_MAX:
@@ -70,6 +77,10 @@ class KvCut:
     @property
     def complete(self) -> int:
         return self.tokens // self.tokens_per_piece
+
+    @cached_property
+    def complete_bytes(self) -> int:
+        return self.rows * self.complete * self.tokens_per_piece * self.token_bytes
 
     def size(self, index: int) -> int:
         tokens = min(self.tokens_per_piece, self.tokens - index * self.tokens_per_piece)
@@ -93,8 +104,6 @@ class KvCut:
 Cut = FlatCut | KvCut
 
 
-def same_but_tokens(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Return whether two key-value caches differ in the number of their tokens only."""
-    if one.dim() != other.dim():
-        return False
-    return all(one.shape[place] == other.shape[place] for place in (0, 1, 3))
+def same_but_tokens(one: torch.Size, other: torch.Size) -> bool:
+    """Return whether two shapes of key-value caches differ in the number of tokens only."""
+    return len(one) == len(other) and one[:2] == other[:2] and one[3:] == other[3:]

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any, Protocol, cast
 
+import torch
+
 from djinn_lab.native import load
 
 
@@ -43,8 +45,7 @@ class NativeRun(Protocol):
     live_bytes: int
     executed: int
     in_op: bool
-    starts: list[float]
-    ends: list[float]
+    times: bytes
     mismatch: tuple[int, Any]
 
     def advance(self) -> Any: ...
@@ -52,18 +53,24 @@ class NativeRun(Protocol):
     def flush(self) -> None: ...
 
 
-class EncodedRecords(Protocol):
-    """The nodes of an encoded program; the ``i``-th is decoded from ``encoded(i)``."""
+class EncodedProgram(Protocol):
+    """An encoded program. ``node``, ``sent``: the bytes of one node, and of the sources that the session does
+    not hold. ``missing``: held values that these tensors lack. ``rest``: a map of the fields behind the
+    nodes."""
 
-    def __len__(self) -> int: ...
-    def encoded(self, index: int, /) -> bytes: ...
+    node_count: int
+
+    def node(self, index: int, /) -> bytes: ...
+    def sent(self) -> list[bytes]: ...
+    def missing(self, tensors: dict[int, torch.Tensor | None], /) -> list[int]: ...
+    def rest(self) -> bytes: ...
 
 
 class Executor(Protocol):
     """The extension module."""
 
     Account: Callable[[int], Counts]
-    EncodedRecords: Callable[[bytes], EncodedRecords]
+    EncodedProgram: Callable[[bytes], EncodedProgram]
     Marks: type[Any]
     Op: Callable[..., Op]
     Plan: Callable[..., ExecutionPlan]

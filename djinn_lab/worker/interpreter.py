@@ -117,9 +117,10 @@ class Interpreter:
 
     def _read(self, encoded: bytes, key: bytes | None, resume: Resume | None) -> Program:
         """Read a program. Its nodes stay encoded where the extension has a plan for them."""
-        if self._executor is None or resume is not None or self._prepared.find(key) is None:
+        found = self._prepared.find(key)
+        if self._executor is None or resume is not None or found is None or not found.node_count:
             return decode_program(encoded)
-        return read_program(encoded, self._executor)
+        return read_program(encoded, found, self._executor)
 
     def values_of(self, session: str) -> SessionValues:
         with self.tiers.fences.lock:
@@ -167,13 +168,14 @@ class Interpreter:
             values.drop(source.value)
         what = f"a tensor of {'x'.join(map(str, meta.shape))} {meta.dtype}"
         if source.blob is None or not meta.numel or meta.span_bytes > meta.nbytes:
-            self.memory.reserve(meta.span_bytes, what)
+            needed = meta.span_bytes
+            self.memory.reserve(needed, what)
             try:
                 added = values.place(source.value, load_source(source, meta, blobs, self._device))
             except BaseException:
-                self.memory.release(meta.span_bytes)
+                self.memory.release(needed)
                 raise
-            self.memory.settle(meta.span_bytes, added)
+            self.memory.settle(needed, added)
             return
         layout = ParkedLayout("tensor", meta.dtype, meta.shape, meta.stride)
         blob = Path(blobs[source.blob]).name  # sessions may call equal bytes differently

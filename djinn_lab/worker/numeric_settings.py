@@ -36,8 +36,8 @@ def _present() -> NumericSettings:
     return NumericSettings(
         str(torch.get_default_dtype()).removeprefix("torch."),
         _C._get_mkldnn_enabled(),
-        torch.are_deterministic_algorithms_enabled(),
-        torch.is_deterministic_algorithms_warn_only_enabled(),
+        _C._get_deterministic_algorithms(),
+        _C._get_deterministic_algorithms_warn_only(),
         _deterministic.fill_uninitialized_memory,
         _SMALLEST * 1.0 == 0.0,  # torch does not say; the processor flushes Python's numbers as well
         _matmul_precision(),

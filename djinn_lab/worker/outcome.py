@@ -19,7 +19,8 @@ Stop = Literal["cancelled", "preempted"]
 @dataclass
 class Outcome:
     """``failure`` and ``stopped`` None: every node ran. ``executed``: of all nodes, also those of earlier
-    runs of a resumed program; the times are of this run's. ``missing``: sources that the session should hold
+    runs of a resumed program; ``node_times`` (:class:`~djinn_lab.protocol.worker.NodeTimes`) are this
+    run's. ``missing``: sources that the session should hold
     here, and does not. ``undone``: stopped, with nothing of this run left."""
 
     executed: int = 0
@@ -33,8 +34,7 @@ class Outcome:
     dynamic_metas: list[TensorMeta | None] = field(default_factory=list)
     rng_state: bytes | None = None
     if_given_up: list[int] = field(default_factory=list)
-    node_start_s: list[float] = field(default_factory=list)
-    node_end_s: list[float] = field(default_factory=list)
+    node_times: bytes = b""
     load_s: float = 0.0
     run_s: float = 0.0
     fetch_s: float = 0.0

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import torch
 
-from djinn_lab.srg.program import NodeRecord, Program, TensorMeta
+from djinn_lab.srg.program import NodeRecord, Program, Template, TensorMeta
 from djinn_lab.worker.executor import ExecutionPlan, Executor
 from djinn_lab.worker.templates import Call
 from djinn_lab.worker.transfer import zeros_strided
@@ -61,6 +61,8 @@ class Preparation:
 
     calls: Sequence[Call]
     expected: Sequence[Expected]
+    metas: Sequence[TensorMeta]
+    templates: Sequence[Template]
     node_count: int
     products: Sequence[Products] = ()
     frees: Sequence[Sequence[int]] = ()
@@ -69,10 +71,10 @@ class Preparation:
     @classmethod
     def of(cls, program: Program, calls: Sequence[Call], executor: Executor | None) -> Preparation:
         expected = [Expected(meta) for meta in program.metas]
-        count = len(program.nodes)
+        metas, templates, count = program.metas, program.templates, len(program.nodes)
         if executor is None:
             products = [products_of_node(node, calls[node.template], expected) for node in program.nodes]
-            return cls(calls, expected, count, products, last_uses(program))
+            return cls(calls, expected, metas, templates, count, products, last_uses(program))
         plan = executor.Plan(
             program.nodes,
             program.sources,
@@ -81,7 +83,7 @@ class Preparation:
             expected,
             [call.native for call in calls],
         )
-        return cls(calls, expected, count, plan=plan)
+        return cls(calls, expected, metas, templates, count, plan=plan)
 
 
 def products_of_node(node: NodeRecord, call: Call, expected: Sequence[Expected]) -> Products:

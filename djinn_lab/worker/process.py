@@ -59,7 +59,7 @@ class WorkerProcess:
         arena = HostArena(limits.host_bytes, limits.host_directory, device, pin=cuda)
         tiers = Tiers(PieceStore(arena, limits.disk_bytes, limits.disk_directory))
         self._interpreter = Interpreter(self._device, memory_bytes, results, tiers)
-        self._store = store
+        self._store = str(store)
         link = CudaLink(self._device) if cuda else CpuLink(limits.link_bytes_per_second)
         self._link_bytes_per_s = link.bytes_per_second
         self._sending = threading.Lock()
@@ -139,7 +139,7 @@ class WorkerProcess:
         outcome = self._interpreter.run(
             message.session,
             message.program,
-            {name: str(self._store / blob) for name, blob in message.blobs.items()},
+            {name: f"{self._store}/{blob}" for name, blob in message.blobs.items()},
             given.stop,
             report,
             message.key,
@@ -165,8 +165,7 @@ class WorkerProcess:
                 ops_total=outcome.ops_total,
                 rng_state=outcome.rng_state,
                 if_given_up=outcome.if_given_up,
-                node_start_s=outcome.node_start_s,
-                node_end_s=outcome.node_end_s,
+                node_times=outcome.node_times,
                 load_s=outcome.load_s,
                 run_s=outcome.run_s,
                 memory=memory,
@@ -180,8 +179,7 @@ class WorkerProcess:
             fetched=outcome.fetched,
             dynamic_metas=outcome.dynamic_metas,
             rng_state=outcome.rng_state,
-            node_start_s=outcome.node_start_s,
-            node_end_s=outcome.node_end_s,
+            node_times=outcome.node_times,
             load_s=outcome.load_s,
             run_s=outcome.run_s,
             fetch_s=outcome.fetch_s,
@@ -233,8 +231,18 @@ def memory_report(interpreter: Interpreter) -> messages.WorkerMemory:
     """Called from several threads; sessions that are not on the device have none of the last three."""
     account, tiers = interpreter.memory, interpreter.tiers
     with tiers.fences.lock:
-        sessions = list(interpreter.sessions.items())
-        by_session = {name: values.nbytes for name, values in sessions}
+        by_session: dict[str, int] = {}
+        kv, unstored, ready, weights = dict[str, int](), dict[str, int](), dict[str, int](), dict[str, int]()
+        for name, values in list(interpreter.sessions.items()):
+            by_session[name] = values.nbytes
+            if values.kv_bytes:
+                kv[name] = values.kv_bytes
+            if left := values.unstored_bytes:
+                unstored[name] = left
+            if values.ready_bytes:
+                ready[name] = values.ready_bytes
+            if part := values.weight_bytes:
+                weights[name] = part
         held = sum(by_session.values()) + tiers.weights.shared_bytes  # a program may run on meanwhile
         used = max(account.used_bytes, held)
         return messages.WorkerMemory(
@@ -242,10 +250,10 @@ def memory_report(interpreter: Interpreter) -> messages.WorkerMemory:
             peak_bytes=max(account.peak_bytes, used),
             session_bytes=by_session,
             shared_bytes=tiers.weights.shared_bytes,
-            kv_bytes={name: values.kv_bytes for name, values in sessions if values.kv_bytes},
-            unstored_bytes={name: left for name, values in sessions if (left := values.unstored_bytes)},
-            ready_bytes={name: values.ready_bytes for name, values in sessions if values.ready_bytes},
-            weight_bytes={name: part for name, values in sessions if (part := values.weight_bytes)},
+            kv_bytes=kv,
+            unstored_bytes=unstored,
+            ready_bytes=ready,
+            weight_bytes=weights,
             host_bytes=tiers.store.host_used_bytes,
             disk_bytes=tiers.store.disk_used_bytes,
             on_disk_bytes=dict(tiers.store.on_disk_bytes),

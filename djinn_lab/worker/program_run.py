@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 from time import perf_counter
@@ -17,6 +18,7 @@ from djinn_lab.worker.executor import ExecutionPlan, NativeRun
 from djinn_lab.worker.memory_account import MemoryAccount
 from djinn_lab.worker.outcome import Outcome, Stop
 from djinn_lab.worker.preparation import Made, Preparation, products_of_node
+from djinn_lab.worker.reading import missing_values
 from djinn_lab.worker.restoring import await_end, await_values, await_whole
 from djinn_lab.worker.templates import Call
 from djinn_lab.worker.values import RestoreFailed, SessionValues
@@ -63,8 +65,7 @@ class ProgramRun:
 
     def _expect_held(self) -> None:
         """Raise for all sources that should be here and are not, before anything is loaded."""
-        held = (source.value for source in self._program.sources if source.held)
-        missing = [value for value in held if self._values.tensors.get(value) is None]
+        missing = missing_values(self._program, self._values.tensors)
         if missing:
             if self._begins_at == 0:
                 self._outcome.missing = missing
@@ -132,17 +133,22 @@ class ProgramRun:
     def execute(self, report: Callable[[int, int], None]) -> None:
         preparation = self._owner.prepare(self._program, self._key)
         if preparation.plan is None:
-            self._execute_in_python(preparation, report)
+            times = array("d")
+            try:
+                self._execute_in_python(preparation, report, times)
+            finally:
+                self._outcome.node_times = times.tobytes()
         else:
             self._execute_natively(preparation, preparation.plan, report)
 
-    def _execute_in_python(self, preparation: Preparation, report: Callable[[int, int], None]) -> None:
+    def _execute_in_python(
+        self, preparation: Preparation, report: Callable[[int, int], None], times: array[float]
+    ) -> None:
         program, outcome = self._program, self._outcome
         total = len(program.nodes)
         report(0, total)
         origin = perf_counter()
         calls, products, frees = preparation.calls, preparation.products, preparation.frees
-        starts, ends = outcome.node_start_s, outcome.node_end_s
         values, should_stop = self._values, self._should_stop
         for index, node in islice(enumerate(program.nodes), outcome.executed, None):
             if values.arriving:
@@ -151,7 +157,7 @@ class ProgramRun:
             if stop is not None:
                 outcome.stopped = stop
                 return
-            starts.append(perf_counter() - origin)
+            started = perf_counter() - origin
             self.running = True
             self._step(node, calls[node.template], *products[index])
             if frees[index]:
@@ -161,7 +167,7 @@ class ProgramRun:
                     assert dead is not None
                     values.drop(dead)
             self.running = False
-            ends.append(perf_counter() - origin)
+            times.extend((started, perf_counter() - origin))
             outcome.executed = index + 1
             report(index + 1, total)
 
@@ -211,7 +217,7 @@ class ProgramRun:
             self.running = self.running or native.in_op
             native.flush()
             values.transient = None
-            outcome.node_start_s, outcome.node_end_s = native.starts, native.ends
+            outcome.node_times = native.times
 
     def _after(
         self,
@@ -303,7 +309,7 @@ class ProgramRun:
         outcome.undone, outcome.failure, outcome.missing = True, None, []
         outcome.stopped = "cancelled" if outcome.stopped == "cancelled" else "preempted"
         outcome.executed, outcome.rng_state = self._begins_at, self._first_rng_state
-        outcome.node_start_s, outcome.node_end_s, outcome.dynamic_metas = [], [], []
+        outcome.node_times, outcome.dynamic_metas = b"", []
         made = self._made_before().difference(program.keep)
         outcome.if_given_up = [*made, *program.release]
 

@@ -1,65 +1,41 @@
-"""Reads a program whose plan is known: its nodes stay encoded, as Python looks at few of them."""
+"""Reads a program whose plan is known: its sources and nodes stay encoded, as Python looks at few of them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
 from typing import overload
 
 import msgspec
+import torch
 
-from djinn_lab.srg.program import (
-    NodeRecord,
-    NumericSettings,
-    Program,
-    Scope,
-    Source,
-    Template,
-    TensorMeta,
-    decode_program,
-)
-from djinn_lab.worker.executor import EncodedRecords, Executor
+from djinn_lab.srg.program import NodeRecord, NumericSettings, Program, Source, decode_program
+from djinn_lab.worker.executor import EncodedProgram, Executor
+from djinn_lab.worker.preparation import Preparation
 
 
-class _Encoded(msgspec.Struct, frozen=True):
-    """A :class:`~djinn_lab.srg.program.Program` with encoded nodes."""
+class _Rest(msgspec.Struct, frozen=True):
+    """The fields of a :class:`~djinn_lab.srg.program.Program` behind its nodes."""
 
-    metas: msgspec.Raw
-    templates: msgspec.Raw
-    scopes: Sequence[Scope]
-    sources: Sequence[Source]
-    nodes: msgspec.Raw
-    keep: Sequence[int] = ()
-    fetch: Sequence[int] = ()
-    release: Sequence[int] = ()
-    rng_state: bytes | None = None
-    settings: NumericSettings | None = None
+    keep: Sequence[int]
+    fetch: Sequence[int]
+    release: Sequence[int]
+    rng_state: bytes | None
+    settings: NumericSettings | None
 
 
-TABLES_KEPT_MAX = 512
-_decoder = msgspec.msgpack.Decoder(_Encoded)
+_decode_rest = msgspec.msgpack.Decoder(_Rest).decode
 _decode_node = msgspec.msgpack.Decoder(NodeRecord).decode
-
-
-@lru_cache(TABLES_KEPT_MAX)
-def _metas(encoded: bytes) -> tuple[TensorMeta, ...]:
-    return msgspec.msgpack.decode(encoded, type=tuple[TensorMeta, ...])
-
-
-@lru_cache(TABLES_KEPT_MAX)
-def _templates(encoded: bytes) -> tuple[Template, ...]:
-    """Programs of one plan have the same ones, and decoding them takes longer than all the rest."""
-    return msgspec.msgpack.decode(encoded, type=tuple[Template, ...])
+_decode_source = msgspec.msgpack.Decoder(Source).decode
 
 
 class LazyNodes(Sequence[NodeRecord]):
-    """Nodes that are decoded when they are asked for. ``records``: the extension reads from them."""
+    """Nodes that are decoded when they are asked for. ``encoded``: the extension reads from it."""
 
-    def __init__(self, records: EncodedRecords) -> None:
-        self.records = records
+    def __init__(self, encoded: EncodedProgram) -> None:
+        self.encoded = encoded
 
     def __len__(self) -> int:
-        return len(self.records)
+        return self.encoded.node_count
 
     @overload
     def __getitem__(self, index: int) -> NodeRecord: ...
@@ -74,26 +50,35 @@ class LazyNodes(Sequence[NodeRecord]):
         return map(self._node, range(len(self)))
 
     def _node(self, index: int) -> NodeRecord:
-        return _decode_node(self.records.encoded(index))
+        return _decode_node(self.encoded.node(index))
 
 
-def read_program(encoded: bytes, executor: Executor) -> Program:
-    """Decode as :func:`~djinn_lab.srg.program.decode_program` does, with :class:`LazyNodes`."""
+def read_program(encoded: bytes, preparation: Preparation, executor: Executor) -> Program:
+    """Decode a program that ``preparation`` is for, with :class:`LazyNodes`, without scopes, and without the
+    sources that the session holds (:func:`missing_values` knows them)."""
     try:
-        found = _decoder.decode(encoded)
-        metas, templates = _metas(bytes(found.metas)), _templates(bytes(found.templates))
-        nodes = LazyNodes(executor.EncodedRecords(bytes(found.nodes)))
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError):
+        found = executor.EncodedProgram(encoded)
+        rest = _decode_rest(found.rest())
+        sources = [_decode_source(source) for source in found.sent()]
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError, RuntimeError):
         return decode_program(encoded)  # says what is wrong with it
     return Program(
-        metas,
-        templates,
-        found.scopes,
-        found.sources,
-        nodes,
-        found.keep,
-        found.fetch,
-        found.release,
-        found.rng_state,
-        found.settings,
+        preparation.metas,
+        preparation.templates,
+        (),
+        sources,
+        LazyNodes(found),
+        rest.keep,
+        rest.fetch,
+        rest.release,
+        rest.rng_state,
+        rest.settings,
     )
+
+
+def missing_values(program: Program, tensors: dict[int, torch.Tensor | None]) -> list[int]:
+    """Return the values that the session should hold for a program, and that ``tensors`` has nothing for."""
+    if isinstance(program.nodes, LazyNodes):
+        return program.nodes.encoded.missing(tensors)
+    held = (source.value for source in program.sources if source.held)
+    return [value for value in held if tensors.get(value) is None]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import uuid
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 
 import torch
@@ -23,9 +25,12 @@ def load_source(
     dtype: torch.dtype = getattr(torch, meta.dtype)
     if meta.numel == 0:
         return torch.empty_strided(meta.shape, meta.stride, dtype=dtype, device=device)
-    raw = _raw_bytes(source, meta.blob_bytes, blobs)
+    needed, span_bytes = meta.blob_bytes, meta.span_bytes
+    if source.inline is not None and needed == span_bytes and device.type == "cpu":
+        return _filled(source, needed, torch.empty_strided(meta.shape, meta.stride, dtype=dtype))
+    raw = _raw_bytes(source, needed, blobs)
     elements = raw.view(dtype)
-    if meta.span_bytes <= meta.nbytes:
+    if needed == span_bytes:
         tensor = elements.as_strided(meta.shape, meta.stride, 0)
         return tensor if device.type == "cpu" else _to_device(elements, meta, device)
     strided = zeros_strided(meta.shape, meta.stride, dtype, device)
@@ -56,26 +61,25 @@ def zeros_strided(
 
 def _raw_bytes(source: Source, expected: int, blobs: Mapping[str, str]) -> torch.Tensor:
     if source.inline is not None:
-        found = len(source.inline)
-        raw = _aligned(source.inline) if found == expected else None
-    else:
-        assert source.blob is not None
-        path = blobs[source.blob]
-        found = Path(path).stat().st_size
-        raw = (
-            torch.from_file(path, shared=False, size=expected, dtype=torch.uint8)
-            if found == expected
-            else None
-        )
-    if raw is None:
+        return _filled(source, expected, torch.empty(expected, dtype=torch.uint8))
+    assert source.blob is not None
+    path = blobs[source.blob]
+    _expect(source, Path(path).stat().st_size, expected)
+    return torch.from_file(path, shared=False, size=expected, dtype=torch.uint8)
+
+
+def _filled(source: Source, expected: int, memory: torch.Tensor) -> torch.Tensor:
+    """Copy a source's bytes to ``memory`` as torch allots it: what some kernels compute depends on where
+    their inputs begin, and a restored tensor begins there, too."""
+    assert source.inline is not None
+    _expect(source, len(source.inline), expected)
+    ctypes.memmove(memory.data_ptr(), source.inline, expected)
+    return memory
+
+
+def _expect(source: Source, found: int, expected: int) -> None:
+    if found != expected:
         raise Refused(f"value {source.value} came with {found} bytes where its layout needs {expected}.")
-    return raw
-
-
-def _aligned(content: bytes) -> torch.Tensor:
-    """In memory as torch allots it: what some kernels compute depends on where their inputs begin, and a
-    restored tensor begins there, too."""
-    return torch.frombuffer(bytearray(content), dtype=torch.uint8).clone()
 
 
 def _to_device(elements: torch.Tensor, meta: TensorMeta, device: torch.device) -> torch.Tensor:
@@ -86,11 +90,13 @@ def store_result(value: int, tensor: torch.Tensor, results: Path) -> FetchedTens
     """Row-major bytes of a value: inline when few, else in a new file of ``results``."""
     if tensor._is_zerotensor():
         tensor = tensor.clone()
-    host = tensor.detach().resolve_conj().resolve_neg().cpu()
-    meta = TensorMeta(str(host.dtype).removeprefix("torch."), tuple(host.shape), row_major(tuple(host.shape)))
+    host = tensor.resolve_conj().resolve_neg().cpu()
+    meta, nbytes = _layout(host.dtype, host.shape)
+    if nbytes <= INLINE_BYTES_MAX and host.is_contiguous():
+        return FetchedTensor(value, meta, ctypes.string_at(host.data_ptr(), nbytes), None)
+    host = host.detach()
     if host.dtype is torch.bool:
         host = host.view(torch.uint8)  # a copy of bools would make each byte 0 or 1; a view can read others
-    nbytes = meta.nbytes
     if nbytes <= INLINE_BYTES_MAX:
         flat = torch.empty(host.shape, dtype=host.dtype).copy_(host)  # one element may claim any stride
         data = flat.view(-1).view(torch.uint8).numpy().tobytes() if nbytes else b""
@@ -103,6 +109,13 @@ def store_result(value: int, tensor: torch.Tensor, results: Path) -> FetchedTens
         mapped = torch.from_file(str(path), shared=True, size=nbytes, dtype=torch.uint8)
         mapped.view(host.dtype).view(meta.shape).copy_(host)
     return FetchedTensor(value, meta, None, name)
+
+
+@lru_cache
+def _layout(dtype: torch.dtype, shape: tuple[int, ...]) -> tuple[TensorMeta, int]:
+    """Return the layout of a result, and its bytes."""
+    meta = TensorMeta(str(dtype).removeprefix("torch."), tuple(shape), row_major(shape))
+    return meta, meta.nbytes
 
 
 def _write(path: Path, host: torch.Tensor) -> None:

@@ -271,12 +271,11 @@ class SessionValues:
         if tensor is None or before is None or tensor.dim() != 4 or not tensor.numel():
             return
         storage = self.storage_of[grown]  # type: ignore[index]
-        if storage.nbytes != tensor.nbytes or not tensor.is_contiguous() or storage.cut is not None:
+        if storage.cut is not None or not storage.is_filled_by(tensor):
             return
-        shape = tuple(tensor.shape)
-        if before.numel() and not same_but_tokens(before, tensor):
+        if before.numel() and not same_but_tokens(before.shape, tensor.shape):
             return
-        cut = KvCut.of(shape, tensor.element_size())
+        cut = KvCut.of(tensor.shape, tensor.element_size())
         source = self.storage_of.get(past)  # type: ignore[arg-type]
         with self.tiers.fences.lock:
             storage.tracked = True
@@ -410,7 +409,8 @@ class SessionValues:
         if storage.tail is not None:
             self.tiers.store.drop(storage.tail)
             storage.tail = None
-        self.add_stored(storage, -storage.stored_bytes)
+        if storage.stored_bytes:
+            self.add_stored(storage, -storage.stored_bytes)
 
     def add_stored(self, storage: Storage, nbytes: int) -> None:
         storage.stored_bytes += nbytes
@@ -420,8 +420,7 @@ class SessionValues:
         """Recount how much of a storage is worth storing while the session runs."""
         worth = 0
         if storage.kv_bytes:
-            cut = storage.pieces()
-            worth = cut.complete * cut.size(0)
+            worth = storage.pieces().complete_bytes
         elif storage.settled:
             worth = storage.nbytes
         in_tail = storage.tail.nbytes if storage.tail is not None else 0

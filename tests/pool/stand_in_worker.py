@@ -113,7 +113,16 @@ class StandIn:
             fetched.append(wire.FetchedTensor(value, metas[value], None if name else data, name))
         run_s = time.perf_counter() - began
         return wire.SegmentDone(
-            run.job, run.segment, fetched, [], None, starts, ends, 0.0, run_s, 0.0, self.memory()
+            run.job,
+            run.segment,
+            fetched,
+            [],
+            None,
+            0.0,
+            run_s,
+            0.0,
+            self.memory(),
+            node_times=wire.pack_times(starts, ends),
         )
 
     def blob(self, name: str) -> bytes:

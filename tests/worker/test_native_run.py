@@ -20,7 +20,7 @@ from worker_kit import MIB, Device
 
 from djinn_lab.protocol.worker import Resume
 from djinn_lab.srg.plan_key import plan_key
-from djinn_lab.srg.program import Program, ScalarHole, TensorMeta, encode_program
+from djinn_lab.srg.program import ComplexNumber, Program, ScalarHole, TensorMeta, encode_program
 from djinn_lab.worker.outcome import Outcome, StopSignal
 
 MakeDevice = Callable[..., Device]
@@ -166,6 +166,51 @@ def test_random_programs_leave_and_count_the_same(both: tuple[Device, Device], s
             assert both[0].memory() == both[1].memory()
             audit(both[0])
         assert len(keys) == 1  # the second session's programs ran by the plan of the first's
+
+
+@compares
+def test_program_with_a_known_plan_reports_the_values_that_its_session_lacks(
+    both: tuple[Device, Device],
+) -> None:
+    script = Script()
+    value = script.load(MATRIX)
+    kept = script.op("aten.neg.default", value)
+    first = script.program(keep=(value, kept))
+    total = script.op("aten.add.Tensor", value, kept)
+    second = script.program(fetch=(total,))
+    for device in both:
+        device.run("ann", first)
+        assert device.try_run("ann", second, StopSignal(), key=b"key").failure is None
+    here, there = (device.try_run("bob", second, StopSignal(), key=b"key") for device in both)
+    assert summary(here) == summary(there)
+    assert here.failure is not None
+    assert here.failure.missing == [value, kept]
+
+
+@compares
+def test_program_with_a_known_plan_takes_numbers_of_its_own(both: tuple[Device, Device]) -> None:
+    for number in (
+        1.5,
+        ComplexNumber(1.0, -2.0),
+        2.5,
+        1.5,
+        2,
+        True,
+        1,
+        1.0,
+        -0.0,
+        0.0,
+        float("inf"),
+        *range(70),
+        1.5,
+    ):
+        script = Script()
+        value = script.load(MATRIX.to(torch.complex64))
+        scaled = script.op("aten.mul.Tensor", value, args=[HOLE, NUMBER], scalars=(number,))
+        program = script.program(fetch=(scaled,))
+        here, there = (device.try_run("ann", program, StopSignal(), key=b"key") for device in both)
+        assert here.failure is None
+        assert summary(here) == summary(there)
 
 
 @pytest.mark.parametrize("seed", range(10))

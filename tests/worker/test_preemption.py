@@ -81,7 +81,7 @@ class Journey:
         while True:
             calls = self.random.randrange(2 * (len(program.nodes) + len(program.sources)))
             outcome = self.here.try_run("ann", program, stop_at(calls), resume)
-            times += outcome.node_end_s
+            times += messages.NodeTimes(node_times=outcome.node_times).node_end_s
             if outcome.stopped is None:
                 assert len(times) == outcome.executed
                 return outcome

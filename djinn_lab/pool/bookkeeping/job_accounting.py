@@ -108,8 +108,7 @@ class JobAccounting:
         self.overruns.ended(record.predicted_s, done.run_s)
         while len(self._history) > HISTORY_MAX:
             self._history.popitem(last=False)
-        timings = msgspec.msgpack.encode((done.node_start_s, done.node_end_s))
-        self._store.put(timings_row(done.job, done.segment, timings))
+        self._store.put(timings_row(done.job, done.segment, msgspec.msgpack.encode(done.node_times)))
 
     def forecast(self, record: JobRecord, flight: RunningSegment) -> None:
         """Predict what a new cell takes. One without code that begins with a read is like every other

@@ -13,7 +13,14 @@ from djinn_lab.memory.footprint import Footprint
 from djinn_lab.pool.gangs.plans import GangPlan
 from djinn_lab.protocol.messages import ErrorInfo, SubmitSegment
 from djinn_lab.protocol.rest.jobs import JobCut, JobView
-from djinn_lab.protocol.worker import Resume, RunPreempted, SegmentDone, WorkerMemory
+from djinn_lab.protocol.worker import (
+    NodeTimes,
+    Resume,
+    RunPreempted,
+    SegmentDone,
+    WorkerMemory,
+    pack_times,
+)
 from djinn_lab.srg.liveness import FirstUses
 from djinn_lab.srg.merging import STREAMED
 
@@ -184,8 +191,7 @@ class SegmentPreemptions:
     executed: int = 0
     rng_state: bytes | None = None
     if_given_up: list[int] = field(default_factory=list)
-    node_start_s: list[float] = field(default_factory=list)
-    node_end_s: list[float] = field(default_factory=list)
+    node_times: bytes = b""
     load_s: float = 0.0
     run_s: float = 0.0
     peak_bytes: int = 0
@@ -197,8 +203,7 @@ class SegmentPreemptions:
         self.executed = message.executed
         self.rng_state = message.rng_state
         self.if_given_up = message.if_given_up
-        self.node_start_s += [self.run_s + seconds for seconds in message.node_start_s]
-        self.node_end_s += [self.run_s + seconds for seconds in message.node_end_s]
+        self.node_times += self._moved(message)
         self.load_s += message.load_s
         self.run_s += message.run_s
         self.peak_bytes = max(self.peak_bytes, message.memory.peak_bytes)
@@ -218,11 +223,17 @@ class SegmentPreemptions:
         """Turn the answer of the last run into that of the whole segment."""
         return replace(
             done,
-            node_start_s=[*self.node_start_s, *(self.run_s + seconds for seconds in done.node_start_s)],
-            node_end_s=[*self.node_end_s, *(self.run_s + seconds for seconds in done.node_end_s)],
+            node_times=self.node_times + self._moved(done),
             load_s=self.load_s + done.load_s,
             run_s=self.run_s + done.run_s,
             memory=self.fullest(done.memory),
+        )
+
+    def _moved(self, times: NodeTimes) -> bytes:
+        """Count a run's times from the first run's beginning."""
+        return pack_times(
+            (self.run_s + seconds for seconds in times.node_start_s),
+            (self.run_s + seconds for seconds in times.node_end_s),
         )
 
     def fullest(self, memory: WorkerMemory) -> WorkerMemory:

@@ -12,8 +12,9 @@ from djinn_lab.journal import Record
 from djinn_lab.pool.database import tables
 from djinn_lab.protocol.rest.jobs import JobView
 from djinn_lab.protocol.rest.status import JournalLine
-from djinn_lab.protocol.worker import DeviceMeasured
+from djinn_lab.protocol.worker import DeviceMeasured, NodeTimes
 
+_decode_timings = msgspec.msgpack.Decoder(bytes | tuple[list[float], list[float]]).decode
 _decode_view = msgspec.json.Decoder(JobView).decode
 
 
@@ -21,7 +22,7 @@ class StoredPart(msgspec.Struct, frozen=True):
     """Hold a stored segment. ``timings``: per node start and end in seconds, when it ran."""
 
     program: bytes
-    timings: tuple[list[float], list[float]] | None
+    timings: tuple[Sequence[float], Sequence[float]] | None
 
 
 class StoredProgram(msgspec.Struct, frozen=True):
@@ -86,8 +87,15 @@ def read_program(
     return StoredProgram(chosen[-1], [StoredPart(row.program, _timings(row.timings)) for row in found])
 
 
-def _timings(stored: bytes | None) -> tuple[list[float], list[float]] | None:
-    return None if stored is None else msgspec.msgpack.decode(stored, type=tuple[list[float], list[float]])
+def _timings(stored: bytes | None) -> tuple[Sequence[float], Sequence[float]] | None:
+    """Earlier pools stored two lists."""
+    if stored is None:
+        return None
+    found = _decode_timings(stored)
+    if isinstance(found, tuple):
+        return found
+    times = NodeTimes(node_times=found)
+    return times.node_start_s, times.node_end_s
 
 
 def read_events(connection: sa.Connection, pool: str, after: int | None, limit: int) -> list[JournalLine]:

@@ -326,7 +326,8 @@ def program_row(job: str, segment: int, program: bytes) -> Row:
 
 
 def timings_row(job: str, segment: int, timings: bytes) -> Row:
-    """``timings``: MessagePack of two lists, node starts and ends in seconds."""
+    """``timings``: MessagePack of a node's start and end in turn, packed
+    (:func:`~djinn_lab.protocol.worker.pack_times`)."""
     return Row(WriteKind.TIMINGS, {"of_job": job, "of_segment": segment, "timings": timings})
 
 

@@ -11,7 +11,7 @@ from djinn_lab.pool.bookkeeping.records import JobRecord, SegmentPreemptions
 from djinn_lab.pool.gangs.plans import GangPlan, PlannedPart
 from djinn_lab.pool.gangs.state_machine import GangStateMachine, PartName
 from djinn_lab.protocol import worker
-from djinn_lab.protocol.worker import SegmentDone
+from djinn_lab.protocol.worker import SegmentDone, pack_times
 
 SEPARATOR = "/"
 """Between a job and the name of a part, in messages to workers and session memory."""
@@ -125,8 +125,7 @@ def whole_answer(
         job=job,
         segment=segment,
         rng_state=first.rng_state if first is not None else None,
-        node_start_s=starts,
-        node_end_s=ends,
+        node_times=pack_times(starts, ends),
         load_s=load_s,
         run_s=run_s,
         memory=replace(last.memory, peak_bytes=peak_bytes),

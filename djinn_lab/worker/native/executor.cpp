@@ -15,7 +15,7 @@ void mark(py::class_<djinn::Marks>& cls, const char* name, std::atomic<Type> dji
 }  // namespace
 
 PYBIND11_MODULE(djinn_executor, module) {
-  using djinn::Account, djinn::DecodedRecords, djinn::EncodedRecords, djinn::Marks, djinn::Records, djinn::Op, djinn::Plan, djinn::Run, djinn::Status;
+  using djinn::Account, djinn::DecodedRecords, djinn::EncodedProgram, djinn::Marks, djinn::Records, djinn::Op, djinn::Plan, djinn::Run, djinn::Status;
 
   py::class_<Account, std::shared_ptr<Account>>(module, "Account")
       .def(py::init<int64_t>())
@@ -53,10 +53,13 @@ PYBIND11_MODULE(djinn_executor, module) {
       .value("MEMORY", Status::memory)
       .value("MISMATCH", Status::mismatch);
 
-  py::class_<EncodedRecords, std::shared_ptr<EncodedRecords>>(module, "EncodedRecords")
+  py::class_<EncodedProgram, std::shared_ptr<EncodedProgram>>(module, "EncodedProgram")
       .def(py::init<const py::bytes&>())
-      .def("__len__", &EncodedRecords::size)
-      .def("encoded", &EncodedRecords::encoded);
+      .def_property_readonly("node_count", &EncodedProgram::size)
+      .def("node", &EncodedProgram::node)
+      .def("sent", &EncodedProgram::sent)
+      .def("missing", &EncodedProgram::missing)
+      .def("rest", &EncodedProgram::rest);
 
   py::class_<Run>(module, "Run")
       .def("advance", &Run::advance)
@@ -65,8 +68,7 @@ PYBIND11_MODULE(djinn_executor, module) {
       .def_property_readonly("live_bytes", &Run::live_bytes)
       .def_property_readonly("executed", &Run::executed)
       .def_property_readonly("in_op", &Run::in_op)
-      .def_property_readonly("starts", &Run::starts)
-      .def_property_readonly("ends", &Run::ends)
+      .def_property_readonly("times", &Run::times)
       .def_property_readonly("mismatch", &Run::mismatch);
 
   py::class_<Plan, std::shared_ptr<Plan>>(module, "Plan")
@@ -75,10 +77,10 @@ PYBIND11_MODULE(djinn_executor, module) {
       .def("begin", [](std::shared_ptr<Plan> plan, std::shared_ptr<Account> account, py::object bridge,
                        const py::object& nodes, const py::object& sources, py::dict tensors, py::dict storage_of,
                        int64_t executed, double origin_s, py::object stop) {
-        auto records = py::isinstance<EncodedRecords>(nodes)
-                           ? std::shared_ptr<Records>(py::cast<std::shared_ptr<EncodedRecords>>(nodes))
-                           : std::make_shared<DecodedRecords>(nodes);
-        return std::make_unique<Run>(plan, account, std::move(bridge), records, sources,
-                                     std::move(tensors), std::move(storage_of), executed, origin_s, std::move(stop));
+        auto records = py::isinstance<EncodedProgram>(nodes)
+                           ? std::shared_ptr<Records>(py::cast<std::shared_ptr<EncodedProgram>>(nodes))
+                           : std::make_shared<DecodedRecords>(nodes, sources);
+        return std::make_unique<Run>(plan, account, std::move(bridge), records, std::move(tensors),
+                                     std::move(storage_of), executed, origin_s, std::move(stop));
       });
 }

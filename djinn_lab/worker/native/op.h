@@ -5,8 +5,11 @@
 #include <torch/csrc/jit/python/pybind_utils.h>
 #include <torch/csrc/utils/python_arg_parser.h>
 
+#include <algorithm>
 #include <optional>
 #include <string>
+#include <unordered_map>
+#include <utility>
 #include <vector>
 
 namespace djinn {
@@ -165,6 +168,21 @@ class Op {
     stack.clear();
   }
 
+  // The converted numbers of an earlier node with these encoded scalars; null where there are none, or where a result
+  // might be one of them, or look at it.
+  const std::vector<IValue>* known_numbers(const std::string& scalars) const {
+    const auto found = known_numbers_.find(scalars);
+    return found == known_numbers_.end() ? nullptr : &found->second;
+  }
+
+  void remember_numbers(std::string scalars, const IValue* given) {
+    std::vector<IValue> converted(given, given + numbers.size());
+    const auto is_tensor = [](const IValue& one) { return one.isTensor(); };
+    if (!may_share_constants() && std::any_of(converted.begin(), converted.end(), is_tensor)) return;
+    if (known_numbers_.size() >= KNOWN_NUMBERS_MAX) known_numbers_.clear();
+    known_numbers_.emplace(std::move(scalars), std::move(converted));
+  }
+
   std::vector<NumberHole> numbers;
   int32_t tensor_count = 0;
   int32_t number_count = 0;  // that a node gives, for all of `numbers`
@@ -173,6 +191,8 @@ class Op {
   const bool resizes, appends, zeroed, in_grad_mode;
 
  private:
+  static constexpr size_t KNOWN_NUMBERS_MAX = 64;
+
   enum class Fill : uint8_t { constant, number, tensor, optional_tensor, tensors, optional_tensors };
 
   struct Part {
@@ -264,6 +284,7 @@ class Op {
   bool has_constant_tensor_ = false;
   bool returns_list_ = false;
   std::vector<Part> parts_;
+  std::unordered_map<std::string, std::vector<IValue>> known_numbers_;
 };
 
 }  // namespace djinn

@@ -30,7 +30,7 @@ struct Made {
 };
 
 struct PlannedNode {
-  const Op* op = nullptr;  // null: Python runs it
+  Op* op = nullptr;  // null: Python runs it
   Span inputs, touched, writes, made, frees, outputs;
   bool reads_what_it_writes = false;  // by another argument
   int32_t first_number = 0;
@@ -89,7 +89,7 @@ class Plan {
     const auto inputs = py::cast<std::vector<std::optional<int64_t>>>(record.attr("inputs"));
     const auto outputs = py::cast<std::vector<std::optional<int64_t>>>(record.attr("outputs"));
     const auto metas_of = py::cast<std::vector<std::optional<int32_t>>>(record.attr("output_metas"));
-    const Op* op = ops_.at(py::cast<size_t>(record.attr("template"))).get();
+    Op* op = ops_.at(py::cast<size_t>(record.attr("template"))).get();
     const bool dynamic = py::cast<bool>(record.attr("dynamic"));
     bool all_known = true;
     std::vector<int32_t> slots;

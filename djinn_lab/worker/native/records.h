@@ -3,11 +3,14 @@
 
 #include <bit>
 #include <stdexcept>
+#include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include <c10/util/SmallVector.h>
 
+#include "../../srg/native/messagepack.h"
 #include "plan.h"
 
 namespace djinn {
@@ -16,10 +19,12 @@ class Records {
  public:
   virtual ~Records() = default;
   virtual size_t size() const = 0;
+  // The value of a source.
+  virtual py::object source(size_t place) const = 0;
   // The value that is the `place`-th output of a node.
   virtual py::object output(size_t node, size_t place) const = 0;
   // Fills the number holes of a node's op; false when only a call from Python can say what is wrong with them.
-  virtual bool numbers(size_t node, const Op& op, IValue* into) const = 0;
+  virtual bool numbers(size_t node, Op& op, IValue* into) const = 0;
 
  protected:
   static bool convert(const Op& op, PyObject* const* given, size_t count, IValue* into) {
@@ -36,180 +41,201 @@ class Records {
   }
 };
 
-// Of a sequence of djinn_lab.srg.program.NodeRecord.
+// Of sequences of djinn_lab.srg.program.NodeRecord and Source.
 class DecodedRecords : public Records {
  public:
-  explicit DecodedRecords(const py::object& nodes)
-      : nodes_(py::reinterpret_steal<py::object>(PySequence_Fast(nodes.ptr(), "expected a sequence of nodes"))) {
-    if (!nodes_) throw py::error_already_set();
-  }
+  DecodedRecords(const py::object& nodes, const py::object& sources)
+      : nodes_(as_fast(nodes)), sources_(as_fast(sources)) {}
 
   size_t size() const override { return PySequence_Fast_GET_SIZE(nodes_.ptr()); }
 
-  py::object output(size_t node, size_t place) const override {
-    static PyObject* const name = PyUnicode_InternFromString("outputs");
-    return py::reinterpret_borrow<py::tuple>(get(node, name))[place];
+  py::object source(size_t place) const override {
+    static PyObject* const name = PyUnicode_InternFromString("value");
+    return get(sources_, place, name);
   }
 
-  bool numbers(size_t node, const Op& op, IValue* into) const override {
+  py::object output(size_t node, size_t place) const override {
+    static PyObject* const name = PyUnicode_InternFromString("outputs");
+    return py::reinterpret_borrow<py::tuple>(get(nodes_, node, name))[place];
+  }
+
+  bool numbers(size_t node, Op& op, IValue* into) const override {
     static PyObject* const name = PyUnicode_InternFromString("scalars");
-    const py::object scalars = get(node, name);
+    const py::object scalars = get(nodes_, node, name);
     return convert(op, PySequence_Fast_ITEMS(scalars.ptr()), PySequence_Fast_GET_SIZE(scalars.ptr()), into);
   }
 
  private:
-  py::object get(size_t node, PyObject* name) const {
-    PyObject* found = PyObject_GetAttr(PySequence_Fast_GET_ITEM(nodes_.ptr(), node), name);
+  static py::object as_fast(const py::object& rows) {
+    PyObject* found = PySequence_Fast(rows.ptr(), "expected a sequence");
     if (found == nullptr) throw py::error_already_set();
     return py::reinterpret_steal<py::object>(found);
   }
 
-  py::object nodes_;
+  static py::object get(const py::object& rows, size_t place, PyObject* name) {
+    if (place >= static_cast<size_t>(PySequence_Fast_GET_SIZE(rows.ptr()))) throw py::index_error("no such row");
+    PyObject* found = PyObject_GetAttr(PySequence_Fast_GET_ITEM(rows.ptr(), place), name);
+    if (found == nullptr) throw py::error_already_set();
+    return py::reinterpret_steal<py::object>(found);
+  }
+
+  const py::object nodes_, sources_;
 };
 
-// Reads MessagePack, as far as a node uses it. Throws std::invalid_argument for anything else.
-class Reader {
+// Reads a number, a bool or nothing as a Python object; null for a value of another kind.
+inline py::object read_leaf(djinn_wire::Input& input) {
+  const uint8_t* const at = input.at();
+  input.skip();
+  const auto bits = [&](size_t count) { return djinn_wire::big_endian(at + 1, count); };
+  if (*at <= 0x7f) return py::int_(*at);
+  if (*at >= 0xe0) return py::int_(static_cast<int8_t>(*at));
+  switch (*at) {
+    case 0xc0: return py::none();
+    case 0xc2: return py::bool_(false);
+    case 0xc3: return py::bool_(true);
+    case 0xca: return py::float_(std::bit_cast<float>(static_cast<uint32_t>(bits(4))));
+    case 0xcb: return py::float_(std::bit_cast<double>(bits(8)));
+    case 0xcc: return py::int_(bits(1));
+    case 0xcd: return py::int_(bits(2));
+    case 0xce: return py::int_(bits(4));
+    case 0xcf: return py::int_(bits(8));
+    case 0xd0: return py::int_(static_cast<int8_t>(bits(1)));
+    case 0xd1: return py::int_(static_cast<int16_t>(bits(2)));
+    case 0xd2: return py::int_(static_cast<int32_t>(bits(4)));
+    case 0xd3: return py::int_(static_cast<int64_t>(bits(8)));
+    default: return {};
+  }
+}
+
+// Of an encoded program with a known plan: most of it is never decoded. Throws for bytes that are not laid out as
+// djinn_lab.srg.plan_key reads them.
+class EncodedProgram : public Records {
  public:
-  Reader(const uint8_t* begin, const uint8_t* end) : at_(begin), end_(end) {}
-
-  const uint8_t* at() const { return at_; }
-
-  size_t array() {
-    const uint8_t tag = byte();
-    if ((tag & 0xf0) == 0x90) return tag & 0x0f;
-    if (tag == 0xdc) return big_endian<uint16_t>();
-    if (tag == 0xdd) return big_endian<uint32_t>();
-    throw std::invalid_argument("an array was expected");
-  }
-
-  void skip_flat_array() {
-    for (size_t left = array(); left != 0; --left) skip_leaf();
-  }
-
-  // Of a number, a bool or nothing.
-  void skip_leaf() {
-    const uint8_t tag = byte();
-    if (tag <= 0x7f || tag >= 0xe0 || tag == 0xc0 || tag == 0xc2 || tag == 0xc3) return;
-    if (tag == 0xca || tag == 0xce || tag == 0xd2) take(4);
-    else if (tag == 0xcb || tag == 0xcf || tag == 0xd3) take(8);
-    else if (tag == 0xcc || tag == 0xd0) take(1);
-    else if (tag == 0xcd || tag == 0xd1) take(2);
-    else throw std::invalid_argument("a number was expected");
-  }
-
-  // A number, a bool or nothing as a Python object.
-  py::object leaf() {
-    const uint8_t tag = byte();
-    if (tag <= 0x7f) return py::int_(tag);
-    if (tag >= 0xe0) return py::int_(static_cast<int8_t>(tag));
-    switch (tag) {
-      case 0xc0: return py::none();
-      case 0xc2: return py::bool_(false);
-      case 0xc3: return py::bool_(true);
-      case 0xca: return py::float_(std::bit_cast<float>(big_endian<uint32_t>()));
-      case 0xcb: return py::float_(std::bit_cast<double>(big_endian<uint64_t>()));
-      case 0xcc: return py::int_(byte());
-      case 0xcd: return py::int_(big_endian<uint16_t>());
-      case 0xce: return py::int_(big_endian<uint32_t>());
-      case 0xcf: return py::int_(big_endian<uint64_t>());
-      case 0xd0: return py::int_(static_cast<int8_t>(byte()));
-      case 0xd1: return py::int_(static_cast<int16_t>(big_endian<uint16_t>()));
-      case 0xd2: return py::int_(static_cast<int32_t>(big_endian<uint32_t>()));
-      case 0xd3: return py::int_(static_cast<int64_t>(big_endian<uint64_t>()));
-      default: throw std::invalid_argument("a number was expected");
+  explicit EncodedProgram(const py::bytes& encoded) : encoded_(encoded), begin_(bytes_of(encoded_)) {
+    djinn_wire::Input input{std::string_view(encoded_)};
+    for (const char* table : {"\x8a\xa5metas", "\xa9templates", "\xa6scopes"}) {
+      input.literal(table);
+      input.skip();
     }
+    input.literal("\xa7sources");
+    read_sources(input);
+    input.literal("\xa5nodes");
+    read_nodes(input);
+    rest_ = offset(input);
+    end_ = rest_ + input.left();
   }
 
- private:
-  const uint8_t* take(size_t count) {
-    if (static_cast<size_t>(end_ - at_) < count) throw std::invalid_argument("the bytes end too early");
-    const uint8_t* found = at_;
-    at_ += count;
-    return found;
-  }
+  size_t size() const override { return nodes_.size(); }
 
-  uint8_t byte() { return *take(1); }
-
-  template <typename Type>
-  Type big_endian() {
-    const uint8_t* bytes = take(sizeof(Type));
-    Type found = 0;
-    for (size_t i = 0; i < sizeof(Type); ++i) found = static_cast<Type>(found << 8 | bytes[i]);
-    return found;
-  }
-
-  const uint8_t* at_;
-  const uint8_t* end_;
-};
-
-// Of encoded nodes, most of which are never decoded.
-class EncodedRecords : public Records {
- public:
-  explicit EncodedRecords(const py::bytes& encoded) : encoded_(encoded) {
-    const std::string_view bytes(encoded_);
-    begin_ = reinterpret_cast<const uint8_t*>(bytes.data());
-    end_ = begin_ + bytes.size();
-    Reader reader(begin_, end_);
-    const size_t count = reader.array();
-    if (count > bytes.size()) throw std::invalid_argument("more nodes than bytes");
-    rows_.reserve(count);
-    for (size_t node = 0; node < count; ++node) {
-      Row& row = rows_.emplace_back();
-      row.begin = offset(reader);
-      if (reader.array() != FIELDS) throw std::invalid_argument("another kind of node");
-      reader.skip_leaf();  // template
-      reader.skip_flat_array();  // inputs
-      row.outputs = offset(reader);
-      for (int field = 0; field < 3; ++field) reader.skip_flat_array();  // outputs, output_metas, storages
-      reader.skip_leaf();  // scope
-      row.scalars = offset(reader);
-      reader.skip_flat_array();
-      reader.skip_leaf();  // dynamic
-      row.end = offset(reader);
-    }
-    if (reader.at() != end_) throw std::invalid_argument("bytes behind the nodes");
-  }
-
-  size_t size() const override { return rows_.size(); }
+  py::object source(size_t place) const override { return sources_.at(place); }
 
   py::object output(size_t node, size_t place) const override {
-    Reader reader(begin_ + rows_.at(node).outputs, end_);
-    if (place >= reader.array()) throw std::invalid_argument("a node has fewer outputs than planned");
-    for (; place != 0; --place) reader.skip_leaf();
-    return reader.leaf();
+    djinn_wire::Input input = from(nodes_.at(node).outputs);
+    if (place >= input.array()) throw std::invalid_argument("a node has fewer outputs than planned");
+    for (; place != 0; --place) input.skip();
+    return read_leaf(input);
   }
 
-  bool numbers(size_t node, const Op& op, IValue* into) const override {
-    Reader reader(begin_ + rows_.at(node).scalars, end_);
-    const size_t count = reader.array();
+  bool numbers(size_t node, Op& op, IValue* into) const override {
+    const Node& one = nodes_.at(node);
+    std::string scalars(begin_ + one.scalars, begin_ + one.scalars_end);
+    if (const auto* known = op.known_numbers(scalars)) {
+      std::copy(known->begin(), known->end(), into);
+      return true;
+    }
+    djinn_wire::Input input(scalars);
+    const size_t count = input.array();
     c10::SmallVector<py::object, 4> held;
     c10::SmallVector<PyObject*, 4> given;
     for (size_t place = 0; place < count; ++place) {
-      held.push_back(reader.leaf());
+      held.push_back(read_leaf(input));
+      if (!held.back()) return false;
       given.push_back(held.back().ptr());
     }
-    return convert(op, given.data(), count, into);
+    if (!convert(op, given.data(), count, into)) return false;
+    op.remember_numbers(std::move(scalars), into);
+    return true;
   }
 
   // The bytes of one node.
-  py::bytes encoded(size_t node) const {
-    const Row& row = rows_.at(node);
-    return py::bytes(reinterpret_cast<const char*>(begin_) + row.begin, row.end - row.begin);
+  py::bytes node(size_t place) const { return cut(nodes_.at(place).begin, nodes_.at(place).end); }
+
+  // The bytes of the sources that the session does not hold.
+  py::list sent() const {
+    py::list found;
+    for (const auto& [begin, end] : sent_) found.append(cut(begin, end));
+    return found;
   }
 
- private:
-  static constexpr size_t FIELDS = 8;
+  // The values of held sources that `tensors` has nothing for.
+  py::list missing(const py::dict& tensors) const {
+    py::list found;
+    for (const py::object& value : held_) {
+      PyObject* tensor = PyDict_GetItem(tensors.ptr(), value.ptr());
+      if (tensor == nullptr || tensor == Py_None) found.append(value);
+    }
+    return found;
+  }
 
-  struct Row {
-    uint32_t begin, outputs, scalars, end;
+  // A map of the fields behind the nodes.
+  py::bytes rest() const { return py::bytes("\x85" + std::string(begin_ + rest_, begin_ + end_)); }
+
+ private:
+  struct Node {
+    size_t begin, outputs, scalars, scalars_end, end;
   };
 
-  uint32_t offset(const Reader& reader) const { return static_cast<uint32_t>(reader.at() - begin_); }
+  static const char* bytes_of(const py::bytes& bytes) { return std::string_view(bytes).data(); }
+
+  size_t offset(const djinn_wire::Input& input) const {
+    return static_cast<size_t>(reinterpret_cast<const char*>(input.at()) - begin_);
+  }
+
+  djinn_wire::Input from(size_t begin) const { return djinn_wire::Input({begin_ + begin, end_ - begin}); }
+
+  py::bytes cut(size_t begin, size_t end) const { return {begin_ + begin, end - begin}; }
+
+  void read_sources(djinn_wire::Input& input) {
+    const size_t count = input.array();
+    sources_.reserve(count);
+    for (size_t place = 0; place < count; ++place) {
+      const size_t begin = offset(input);
+      input.array_of(6);
+      sources_.push_back(py::int_(input.number()));
+      for (int field = 0; field < 3; ++field) input.skip();  // storage, meta, residency
+      const bool no_blob = input.nil(), held = no_blob && input.nil();
+      if (!no_blob) input.skip();
+      if (!held) input.skip();
+      if (held) held_.push_back(sources_.back());
+      else sent_.emplace_back(begin, offset(input));
+    }
+  }
+
+  void read_nodes(djinn_wire::Input& input) {
+    const size_t count = input.array();
+    nodes_.reserve(count);
+    for (size_t place = 0; place < count; ++place) {
+      Node& node = nodes_.emplace_back();
+      node.begin = offset(input);
+      input.array_of(8);
+      input.skip();  // template
+      input.skip();  // inputs
+      node.outputs = offset(input);
+      for (int field = 0; field < 4; ++field) input.skip();  // outputs, output_metas, storages, scope
+      node.scalars = offset(input);
+      input.skip();
+      node.scalars_end = offset(input);
+      input.skip();  // dynamic
+      node.end = offset(input);
+    }
+  }
 
   const py::bytes encoded_;
-  const uint8_t* begin_;
-  const uint8_t* end_;
-  std::vector<Row> rows_;
+  const char* const begin_;
+  size_t rest_ = 0, end_ = 0;
+  std::vector<py::object> sources_, held_;
+  std::vector<std::pair<size_t, size_t>> sent_;
+  std::vector<Node> nodes_;
 };
 
 }  // namespace djinn

@@ -22,12 +22,12 @@ class Run {
   // `bridge`: djinn_lab.worker.bridge.Bridge. `stop`: a bytearray whose first byte becomes non-zero when the run is
   // to stop; None: the bridge is asked before every node, and notified after it.
   Run(const std::shared_ptr<Plan>& plan, const std::shared_ptr<Account>& account, py::object bridge,
-      const std::shared_ptr<Records>& records, const py::object& sources, py::dict tensors, py::dict storage_of,
-      int64_t executed, double origin_s, py::object stop)
+      const std::shared_ptr<Records>& records, py::dict tensors, py::dict storage_of, int64_t executed,
+      double origin_s, py::object stop)
       : plan_(plan),
         account_(account),
         bridge_(bridge),
-        values_(plan, account, records, std::move(bridge), sources, std::move(tensors), std::move(storage_of)),
+        values_(plan, account, records, std::move(bridge), std::move(tensors), std::move(storage_of)),
         executed_(executed),
         origin_s_(origin_s),
         stop_(std::move(stop)),
@@ -44,6 +44,7 @@ class Run {
       const Origin& origin = plan->origins[slot];
       if (origin.node < executed && origin.last_node >= executed) values_.bind(static_cast<int32_t>(slot));
     }
+    times_.reserve(2 * (plan->nodes.size() - executed_));
     reported_s_ = clock_s();
   }
 
@@ -63,7 +64,7 @@ class Run {
       }
       if (node.reserve_bytes != 0 && account_->reserve(node.reserve_bytes) >= 0) return Status::memory;
       in_op_ = true;
-      starts_.push_back(now_s - origin_s_);
+      const double start_s = now_s - origin_s_;
       execute(node);
       if (!store(node)) return Status::mismatch;
       results_.clear();
@@ -72,7 +73,7 @@ class Run {
       ++executed_;
       in_op_ = false;
       now_s = clock_s();
-      ends_.push_back(now_s - origin_s_);
+      add_times(start_s, now_s - origin_s_);
       if (stop_byte_ == nullptr || now_s - reported_s_ > REPORT_INTERVAL_S) report(now_s);
     }
     return Status::done;
@@ -85,8 +86,7 @@ class Run {
     bind_unbound(node.outputs);
     for (const int32_t slot : slots_in(node.frees)) values_.free(slot);
     ++executed_;
-    starts_.push_back(start_s);
-    ends_.push_back(end_s);
+    add_times(start_s, end_s);
   }
 
   // Everything that is here becomes the session's; the run is over.
@@ -100,13 +100,18 @@ class Run {
   int64_t live_bytes() const { return values_.live_bytes(); }
   int64_t executed() const { return executed_; }
   bool in_op() const { return in_op_; }
-  const std::vector<double>& starts() const { return starts_; }
-  const std::vector<double>& ends() const { return ends_; }
+  // Packed, as djinn_lab.protocol.worker.pack_times does.
+  py::bytes times() const { return {reinterpret_cast<const char*>(times_.data()), times_.size() * sizeof(double)}; }
   py::tuple mismatch() const { return py::make_tuple(mismatch_meta_, mismatched_); }
 
  private:
   static double clock_s() {  // that of time.perf_counter
     return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+  }
+
+  void add_times(double start_s, double end_s) {
+    times_.push_back(start_s);
+    times_.push_back(end_s);
   }
 
   std::vector<int32_t> slots_in(Span span) const {
@@ -301,7 +306,7 @@ class Run {
   const char* stop_byte_ = nullptr;
   std::vector<bool> by_python_;
   std::vector<IValue> numbers_;
-  std::vector<double> starts_, ends_;
+  std::vector<double> times_;
   torch::jit::Stack stack_;
   std::vector<at::Tensor> results_;
   py::object tracked_write_;

@@ -33,21 +33,23 @@ struct Memory {
   std::vector<int32_t> waiting;  // the session's slots that go when the last slot that is here has gone
 };
 
+// The marks that a MarkedStorage is; a cast by pybind11 looks its types up each time.
+inline Marks* marks_in(PyObject* storage) {
+  return reinterpret_cast<py::detail::instance*>(storage)->get_value_and_holder().value_ptr<Marks>();
+}
+
 // What takes no lock is for one thread; `live_bytes` is for any.
 class Values {
  public:
   Values(std::shared_ptr<Plan> plan, std::shared_ptr<Account> account, std::shared_ptr<Records> records,
-         py::object bridge, const py::object& sources, py::dict tensors, py::dict storage_of)
+         py::object bridge, py::dict tensors, py::dict storage_of)
       : plan_(std::move(plan)),
         account_(std::move(account)),
         records_(std::move(records)),
         bridge_(std::move(bridge)),
-        sources_(py::reinterpret_steal<py::object>(PySequence_Fast(sources.ptr(), "expected a sequence"))),
         tensors_(std::move(tensors)),
         storage_of_(std::move(storage_of)),
-        slots_(plan_->origins.size()) {
-    if (!sources_) throw py::error_already_set();
-  }
+        slots_(plan_->origins.size()) {}
 
   const Slot& operator[](int32_t slot) const { return slots_[slot]; }
   const Memory& memory(int32_t slot) const { return memories_[slots_[slot].memory]; }
@@ -58,13 +60,8 @@ class Values {
 
   // The value's number in the session. With the GIL.
   py::object identifier(int32_t slot) const {
-    static PyObject* const name = PyUnicode_InternFromString("value");
     const Origin& origin = plan_->origins[slot];
-    if (origin.node >= 0) return records_->output(origin.node, origin.place);
-    if (origin.place >= PySequence_Fast_GET_SIZE(sources_.ptr())) throw py::index_error("no such source");
-    PyObject* found = PyObject_GetAttr(PySequence_Fast_GET_ITEM(sources_.ptr(), origin.place), name);
-    if (found == nullptr) throw py::error_already_set();
-    return py::reinterpret_steal<py::object>(found);
+    return origin.node < 0 ? records_->source(origin.place) : records_->output(origin.node, origin.place);
   }
 
   // Looks a value of the session up, where it is there, and no restore is still filling it. With the GIL.
@@ -73,7 +70,7 @@ class Values {
     PyObject* found = PyDict_GetItem(tensors_.ptr(), key.ptr());
     if (found == nullptr) return;
     PyObject* storage = PyDict_GetItem(storage_of_.ptr(), key.ptr());
-    auto* marks = storage == nullptr ? nullptr : py::cast<Marks*>(py::handle(storage));
+    auto* marks = storage == nullptr ? nullptr : marks_in(storage);
     if (marks != nullptr && marks->arriving.load()) return;
     Slot& one = slots_[slot];
     one.owner = Owner::session;
@@ -91,7 +88,7 @@ class Values {
     if (memory < 0) return;
     PyObject* storage = PyDict_GetItem(storage_of_.ptr(), identifier(slot).ptr());
     if (storage != nullptr && storage != memories_[memory].storage.ptr())
-      claim(memory, py::cast<Marks*>(py::handle(storage)), storage);
+      claim(memory, marks_in(storage), storage);
   }
 
   // Keeps what a node made; returns the bytes that it takes, besides memory that is counted already.
@@ -257,7 +254,7 @@ class Values {
       if (memory.marks == nullptr) {
         PyObject* storage = PyDict_GetItem(storage_of_.ptr(), py::object(identifiers[place]).ptr());
         if (storage == nullptr) throw std::logic_error("a value without a storage");
-        claim(slot.memory, py::cast<Marks*>(py::handle(storage)), storage);
+        claim(slot.memory, marks_in(storage), storage);
       }
       --memory.here;
       ++memory.session;
@@ -271,7 +268,7 @@ class Values {
   const std::shared_ptr<Plan> plan_;
   const std::shared_ptr<Account> account_;
   const std::shared_ptr<Records> records_;
-  const py::object bridge_, sources_;
+  const py::object bridge_;
   const py::dict tensors_, storage_of_;
   std::vector<Slot> slots_;
   std::vector<Memory> memories_;
