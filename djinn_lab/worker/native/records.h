@@ -86,23 +86,24 @@ class DecodedRecords : public Records {
 inline py::object read_leaf(djinn_wire::Input& input) {
   const uint8_t* const at = input.at();
   input.skip();
-  const auto bits = [&](size_t count) { return djinn_wire::big_endian(at + 1, count); };
+  using djinn_wire::big_endian;
+  const uint8_t* const bits = at + 1;
   if (*at <= 0x7f) return py::int_(*at);
   if (*at >= 0xe0) return py::int_(static_cast<int8_t>(*at));
   switch (*at) {
     case 0xc0: return py::none();
     case 0xc2: return py::bool_(false);
     case 0xc3: return py::bool_(true);
-    case 0xca: return py::float_(std::bit_cast<float>(static_cast<uint32_t>(bits(4))));
-    case 0xcb: return py::float_(std::bit_cast<double>(bits(8)));
-    case 0xcc: return py::int_(bits(1));
-    case 0xcd: return py::int_(bits(2));
-    case 0xce: return py::int_(bits(4));
-    case 0xcf: return py::int_(bits(8));
-    case 0xd0: return py::int_(static_cast<int8_t>(bits(1)));
-    case 0xd1: return py::int_(static_cast<int16_t>(bits(2)));
-    case 0xd2: return py::int_(static_cast<int32_t>(bits(4)));
-    case 0xd3: return py::int_(static_cast<int64_t>(bits(8)));
+    case 0xca: return py::float_(std::bit_cast<float>(static_cast<uint32_t>(big_endian<4>(bits))));
+    case 0xcb: return py::float_(std::bit_cast<double>(big_endian<8>(bits)));
+    case 0xcc: return py::int_(big_endian<1>(bits));
+    case 0xcd: return py::int_(big_endian<2>(bits));
+    case 0xce: return py::int_(big_endian<4>(bits));
+    case 0xcf: return py::int_(big_endian<8>(bits));
+    case 0xd0: return py::int_(static_cast<int8_t>(big_endian<1>(bits)));
+    case 0xd1: return py::int_(static_cast<int16_t>(big_endian<2>(bits)));
+    case 0xd2: return py::int_(static_cast<int32_t>(big_endian<4>(bits)));
+    case 0xd3: return py::int_(static_cast<int64_t>(big_endian<8>(bits)));
     default: return {};
   }
 }
