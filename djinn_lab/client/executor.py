@@ -107,13 +107,14 @@ class CellJob:
 
 @dataclass
 class Flight:
-    """A segment under way, sent at ``sent`` (this process's ``perf_counter``)."""
+    """A segment under way, sent at ``sent``, answered at ``received`` (this process's ``perf_counter``)."""
 
     job: CellJob
     program: EncodedProgram
     cut: Cut
     message: SubmitSegment
     sent: float
+    received: float | None = None
     lost: PoolLost | None = None
     refused: VersionMismatch | None = None
 
@@ -276,6 +277,8 @@ class PoolExecutor:
             return RunResult(0, error=lost, pool_lost=True)
         finally:
             job.outside_since = perf_counter()
+            if flight.received is not None:
+                job.report.add("receive", job.outside_since - flight.received)
 
     def _finish(self, flight: Flight, began: float, cancelling: bool) -> RunResult:
         job, program, blobs, report = flight.job, flight.program, self.blobs, flight.job.report
@@ -285,7 +288,7 @@ class PoolExecutor:
             return RunResult(
                 0, error=PoolError("the part of the cell before this one failed."), arrived=False
             )
-        received = perf_counter()
+        flight.received = received = perf_counter()
         report.add_wait(result.stages, result.pool_s, received - flight.sent, received - began)
         tensors: list[torch.Tensor] = []
         try:
@@ -293,7 +296,6 @@ class PoolExecutor:
                 tensors = [blobs.read(item) for item in result.fetched]
         except KeyboardInterrupt:
             interrupted = True
-        report.add("receive", perf_counter() - received)
         job.add_program(program, ends=flight.cut.cause != STREAMED)
         report.job, report.device = job.identifier, result.device
         report.gang = result.gang or report.gang
