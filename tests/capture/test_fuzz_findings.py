@@ -279,3 +279,23 @@ def test_backward_of_a_mask_runs_in_a_later_cell(recorder: Recorder) -> None:
         kept.sum().backward()
     assert x.grad is not None
     assert x.grad.tolist() == [[1.0] * 4]
+
+
+def test_a_resized_negative_view_stays_negative(recorder: Recorder) -> None:
+    with cell(recorder):
+        base = torch.arange(1.0, 5.0).view(2, 2) * 2
+        negative = torch._neg_view(base).resize_(2)
+    assert negative.is_neg()
+    assert negative.tolist() == [-2.0, -4.0]
+    assert base.tolist() == [[2.0, 4.0], [6.0, 8.0]]
+
+
+@native_only
+def test_a_negative_view_that_is_resized_after_the_cell_stays_negative(recorder: Recorder) -> None:
+    with cell(recorder):
+        base = torch.arange(1.0, 5.0).view(2, 2) * 2
+        negative = torch._neg_view(base)
+    negative.resize_(2)
+    assert negative.is_neg()
+    assert negative.tolist() == [-2.0, -4.0]
+    assert base.tolist() == [[2.0, 4.0], [6.0, 8.0]]

@@ -82,7 +82,9 @@ def meta_of_lazy(tensor: torch.Tensor) -> torch.Tensor:
 def resized_layout(signature: Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Layout:
     """Return the layout that ``resize_`` or ``resize_as_`` gives its first argument."""
     with paused():
-        return Layout.of_tensor(signature.func(*map_tensors(meta_of_lazy, args), **kwargs))
+        resized = signature.func(*map_tensors(meta_of_lazy, args), **kwargs)
+    shape, stride = tuple(resized.shape), resized.stride()
+    return Layout.of(resized.dtype, shape, stride, args[0].is_conj(), args[0].is_neg())
 
 
 def changed_shape(signature: Signature) -> CaptureError:
