@@ -128,6 +128,7 @@ class Cell:
                 self._recorder.segment.stop()
         except BaseException as failure:
             error = failure
+            self._recorder.segment.stop()  # an interrupt may have left parts under way
             raise
         finally:
             if error is not None:

@@ -23,7 +23,7 @@ from djinn_lab.client.connection import PoolConnection, SubmissionEncoder
 from djinn_lab.client.cuts import CutRecord
 from djinn_lab.client.remote_errors import to_exception
 from djinn_lab.client.report import CellReport
-from djinn_lab.errors import CancelFailed, CellCancelled, PoolError, PoolLost, VersionMismatch, WorkerLost
+from djinn_lab.errors import CancelFailed, CellCancelled, DjinnError, PoolError, PoolLost, WorkerLost
 from djinn_lab.jobs import NO_TERMS, Terms
 from djinn_lab.protocol.messages import (
     SKIPPED,
@@ -116,7 +116,7 @@ class Flight:
     sent: float
     received: float | None = None
     lost: PoolLost | None = None
-    refused: VersionMismatch | None = None
+    refused: DjinnError | None = None
 
 
 class PoolExecutor:
@@ -238,7 +238,7 @@ class PoolExecutor:
             self.blobs.unpinned()
         except PoolLost as lost:
             flight.lost = lost
-        except VersionMismatch as refused:
+        except DjinnError as refused:  # no pool, a wrong token, another version
             flight.refused = refused
         job.outside_since = flight.sent
 
@@ -275,6 +275,10 @@ class PoolExecutor:
             for follower in self._flights:
                 follower.lost = lost
             return RunResult(0, error=lost, pool_lost=True)
+        except CancelFailed as failed:
+            for follower in self._flights:
+                follower.refused = failed
+            return RunResult(0, error=failed, arrived=False)
         finally:
             job.outside_since = perf_counter()
             if flight.received is not None:
@@ -351,14 +355,17 @@ class PoolExecutor:
                 return self._receive_result(connection, submit, None), False
             except KeyboardInterrupt:
                 connection.send(CancelJob(submit.job))
-        try:
-            return self._receive_result(connection, submit, CANCEL_TIMEOUT_S), True
-        except (TimeoutError, KeyboardInterrupt):
-            raise CancelFailed(
-                f"the pool did not confirm within {CANCEL_TIMEOUT_S:.0f} s that job {submit.job[:8]} "
-                "was stopped.",
-                f"See `djinn-lab jobs`, and cancel it with `djinn-lab cancel {submit.job[:8]}`.",
-            ) from None
+        while True:
+            try:
+                return self._receive_result(connection, submit, CANCEL_TIMEOUT_S), True
+            except KeyboardInterrupt:
+                continue  # it is being stopped
+            except TimeoutError:
+                raise CancelFailed(
+                    f"the pool did not confirm within {CANCEL_TIMEOUT_S:.0f} s that job {submit.job[:8]} "
+                    "was stopped.",
+                    f"See `djinn-lab jobs`, and cancel it with `djinn-lab cancel {submit.job[:8]}`.",
+                ) from None
 
     def _receive_result(
         self, connection: PoolConnection, submit: SubmitSegment, timeout_s: float | None

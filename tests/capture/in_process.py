@@ -38,13 +38,13 @@ class _Submitted(NamedTuple):
 
 class InProcessBackend:
     """Keeps every program it ran, in ``programs`` with its cut in ``cuts``. ``busy``: it says that it is not
-    done yet, so that the cell goes on recording and sends more behind it. ``timed``: it says how long
-    programs took, so that the length of parts depends on it."""
+    done yet, so that the cell goes on recording and sends more behind it. ``run_s``: seconds
+    that it says each program took."""
 
     follow_max = 2
 
     def __init__(self, memory_bytes: int = 2**33) -> None:
-        self.busy = self.timed = False
+        self.busy, self.run_s = False, 0.0
         self.followed = 0
         self._submitted: deque[_Submitted] = deque()
         self._ended_well = True
@@ -106,7 +106,7 @@ class InProcessBackend:
             outcome.rng_state,
             error,
             arrived=not outcome.missing,
-            run_s=outcome.run_s if self.timed else 0.0,
+            run_s=self.run_s,
             missing=outcome.missing,
         )
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,9 +16,10 @@ from djinn_lab.capture.host import interrupts
 from djinn_lab.capture.sending.segment import Segment
 from djinn_lab.client import cell, executor
 from djinn_lab.client.blobs import BlobTransfer
+from djinn_lab.client.cell import Cell
 from djinn_lab.client.connection import PoolConnection
 from djinn_lab.client.session import Session
-from djinn_lab.errors import CellCancelled, ValueLost
+from djinn_lab.errors import CancelFailed, CellCancelled, ValueLost
 from djinn_lab.protocol.messages import SegmentResult
 
 
@@ -66,6 +69,64 @@ def test_interrupt_in_a_round_trip_stops_the_cell_and_loses_no_answer(
     with session.capture():
         y = kept + 1
     assert y.tolist() == [5.0, 5.0]
+
+
+def long_cell(session: Session, a: torch.Tensor) -> torch.Tensor:
+    """Several parts are on their way when it ends; the device is busy for a while."""
+    with session.capture():
+        x, count = a, torch.zeros(4)
+        for _ in range(60):
+            x = (x @ a) * 1e-2
+            for _ in range(100):
+                count = count + 1
+    return count
+
+
+def outlast_presses() -> None:
+    """Presses that come after the first stop are none of the test's."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    time.sleep(0.1)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.mark.parametrize("presses", [1, 2, 3])
+def test_stopping_a_cell_of_many_parts_leaves_earlier_values_readable(
+    session: Session, monkeypatch: pytest.MonkeyPatch, presses: int
+) -> None:
+    with session.capture():
+        kept, a = torch.arange(4.0) * 2, torch.randn(700, 700)
+    ended = Cell._flush
+
+    def press(ending: Cell, error: BaseException | None) -> None:
+        monkeypatch.setattr(Cell, "_flush", ended)
+        for at_s in (0.01, 0.02, 0.03)[: presses - 1]:
+            threading.Timer(at_s, os.kill, (os.getpid(), signal.SIGINT)).start()
+        signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(Cell, "_flush", press)
+    with pytest.raises(KeyboardInterrupt):
+        try:
+            long_cell(session, a)
+        finally:
+            outlast_presses()
+    assert kept.tolist() == [0.0, 2.0, 4.0, 6.0]
+    assert long_cell(session, a).tolist() == [6000.0] * 4
+
+
+def test_a_second_stop_while_the_pool_stops_the_cell_changes_nothing(session: Session) -> None:
+    with session.capture():
+        kept, a = torch.arange(4.0) * 2, torch.randn(700, 700)
+    for at_s in (0.3, 0.301, 0.31):
+        threading.Timer(at_s, os.kill, (os.getpid(), signal.SIGINT)).start()
+    with pytest.raises(KeyboardInterrupt) as stopped:
+        try:
+            for _ in range(100):
+                long_cell(session, a)
+        finally:
+            outlast_presses()
+    assert not isinstance(stopped.value, CancelFailed)
+    assert kept.tolist() == [0.0, 2.0, 4.0, 6.0]
+    assert long_cell(session, a).tolist() == [6000.0] * 4
 
 
 def test_what_was_recorded_before_an_interrupt_is_computed(session: Session) -> None:

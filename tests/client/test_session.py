@@ -304,6 +304,9 @@ def test_a_killed_pool_is_named_and_the_next_one_is_found(tmp_path: Path) -> Non
         pool.kill()
         with pytest.raises(PoolLost, match="went away"), session.capture():
             _ = (y + 1).sum().item()
+        for _ in range(2):
+            with pytest.raises(PoolNotFound), session.capture():
+                _ = x.cuda() @ x
         pool.start()
         assert torch.equal(y.cpu(), kept)
         with session.capture():
