@@ -37,6 +37,8 @@ static void set_capturing(bool on) {
 #endif
 }
 
+static bool is_captured_here() { return c10::impl::tls_is_dispatch_key_included(KEY) && !c10::impl::tls_is_dispatch_key_excluded(KEY); }
+
 // Torch computes in between, on what tensors really are.
 class Paused {
  public:
@@ -213,6 +215,9 @@ PYBIND11_MODULE(djinn_recorder, m) {
       .def_readwrite("host_only", &Recorder::host_only)
       .def_readwrite("host_dirty", &Recorder::host_dirty)
       .def_readwrite("draws_open", &Recorder::draws_open)
+      .def_property("capturing", [](Recorder& r) { return r.capturing.load(); }, [](Recorder& r, bool on) { r.capturing = on; })
+      .def_property_readonly("captures_here", [](Recorder& r) { return capturing_recorder == &r && is_captured_here(); })
+      .def_property_readonly("line", [](Recorder& r) { return r.scopes.line(); })
       .def_property_readonly("begins_call", [](Recorder& r) { return r.begins_call; })
       .def_property_readonly("calls", [](Recorder& r) { return r.scopes.calls; })
       .def("new_storage",
@@ -282,9 +287,8 @@ PYBIND11_MODULE(djinn_recorder, m) {
            [](Recorder& r, const std::string& cell, const std::string& file) {
              std::lock_guard<std::mutex> guard(lock);
              r.scopes.enter_cell(cell, file);
-             seen_modules.clear();
            })
-      .def("begin_optimizer", [](Recorder& r) { r.scopes.in_optimizer = true, r.scopes.optimizer_line = current_line(); })
+      .def("begin_optimizer", [](Recorder& r) { r.scopes.in_optimizer = true, r.scopes.optimizer_line = r.scopes.line(); })
       .def("end_optimizer", [](Recorder& r) { r.scopes.in_optimizer = false; })
       .def("module_names", [](Recorder& r, py::dict names) {
         auto made = std::make_unique<ModuleNames>();
@@ -300,20 +304,18 @@ PYBIND11_MODULE(djinn_recorder, m) {
     enter_root = new py::object(root);
     enter_module = new py::object(module);
   });
-  m.def("set_capturing", [](Recorder* recorder) {
-    if (capturing_recorder) capturing_recorder->capturing = false;
-    capturing_recorder = recorder;
-    if (recorder) recorder->capturing = true;
+  m.def("set_capturing", [](Recorder* recorder) -> Recorder* {
+    if (!recorder && !c10::impl::tls_is_dispatch_key_included(KEY)) return nullptr;  // another thread's cell goes on
+    auto* before = std::exchange(capturing_recorder, recorder);
     set_capturing(recorder != nullptr);
-  }, py::arg("recorder").none(true), "Record what this thread does from now on; None: no more.");
+    return before;
+  }, py::arg("recorder").none(true), py::return_value_policy::reference,
+  "Record what this thread does from now on, None: no more. Returns the recorder that did until now, or None.");
   m.def("leave_after_fork", [] {
     capturing_recorder = nullptr;
     set_capturing(false);
   });
-  m.def("is_captured_here", [] {
-    return capturing_recorder && c10::impl::tls_is_dispatch_key_included(KEY) && !c10::impl::tls_is_dispatch_key_excluded(KEY);
-  });
-  m.def("current_line", [] { return current_line(); });
+  m.def("is_captured_here", [] { return capturing_recorder && is_captured_here(); });
   m.def("is_lazy", [](py::handle object) {
     return THPVariable_Check(object.ptr()) && is_lazy(THPVariable_Unpack(object.ptr()).unsafeGetTensorImpl());
   });
