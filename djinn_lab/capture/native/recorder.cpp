@@ -360,6 +360,11 @@ PYBIND11_MODULE(djinn_recorder, m) {
   m.def("capturing_owner", [] { return capturing_recorder ? py::reinterpret_borrow<py::object>(capturing_recorder->owner) : py::none(); });
   m.def("storage_users", [](const Tensor& tensor) { return users_of(tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl()); });
   m.def("module_call", &module_call, "What stands in for torch.nn.Module.__call__ in a cell; it calls what is given from now on.");
+  m.def("set_in_type", [](py::handle type, py::str name, py::object value) {
+    auto* changed = reinterpret_cast<PyTypeObject*>(type.ptr());
+    if (PyDict_SetItem(changed->tp_dict, name.ptr(), value.ptr())) throw py::error_already_set();
+    PyType_Modified(changed);
+  }, "Set an attribute of a type that Python does not let one change.");
   py::class_<Places>(m, "Places", "Attributes of modules and types, by owner and name.")
       .def(py::init<const std::vector<std::pair<py::object, py::str>>&, py::object>(), py::arg("places"), py::arg("missing"))
       .def("read", &Places::read, "What is there, in the owners themselves; `missing` where nothing is.")
