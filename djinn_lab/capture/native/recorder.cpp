@@ -1,27 +1,38 @@
 // The native recorder: laziness belongs to the storage, tensors are ordinary ones. One boxed fallback below autograd records each op of
 // a captured cell as a node. recorder.py drives it and answers what is rare; see docs/architecture.md.
+#include <set>
 #include "attributes.h"
 #include "generator.h"
 #include "modules.h"
 
 namespace djinn {
 #ifdef DJINN_KEY_BACKEND
-// A backend's key: composite kernels would win over a fallback, so every op gets the boxed kernel of its own. Factories are seen at
-// DeferredInit, above BackendSelect, which would drop the key.
+// A backend's key: composite kernels would win over a fallback, so every op gets the boxed kernel of its own. Two kinds of ops are seen
+// at DeferredInit, above all else: factories, since BackendSelect would drop the key, and fused layers of nested tensors, whose kernels
+// win over ours and would mix lazy weights into memory that torch reads. A dispatch mode of the user's sees both before the recorder does.
 static std::vector<c10::RegistrationHandleRAII> registrations;
+static const std::set<std::string> FUSED{"aten::_transformer_encoder_layer_fwd", "aten::_native_multi_head_attention"};
+static void fallback_above(const c10::OperatorHandle& op, DispatchKeySet keys, Stack* stack) {
+  static const DispatchKeySet below{DispatchKeySet::FULL_AFTER, DispatchKey::DeferredInit};
+  bool ours = info_of(op)->factory || keys.has(DispatchKey::NestedTensor);
+  if (!ours || keys.has(DispatchKey::Python)) return op.redispatchBoxed(keys & below, stack);
+  fallback(op, keys, stack);
+}
 static void register_ops() {
   auto& dispatcher = c10::Dispatcher::singleton();
-  auto kernel = [] { return c10::KernelFunction::makeFromBoxedFunction<&fallback>(); };
+  auto add = [&](const c10::OperatorName& name, DispatchKey key, c10::KernelFunction kernel) {
+    registrations.push_back(dispatcher.registerImpl(name, key, std::move(kernel), std::nullopt, nullptr, "djinn"));
+  };
   for (const auto& name : dispatcher.getAllOpNames()) {
     auto op = dispatcher.findOp(name);
     if (!op || !op->hasSchema() || name.name.rfind("aten::", 0) != 0) continue;
     if (op->hasKernelForDispatchKey(DispatchKey::CompositeImplicitAutograd) && !op->hasKernelForDispatchKey(DispatchKey::CPU)) continue;
-    registrations.push_back(dispatcher.registerImpl(name, KEY, kernel(), std::nullopt, nullptr, "djinn"));
+    add(name, KEY, c10::KernelFunction::makeFromBoxedFunction<&fallback>());
     bool tensors = false;
     for (const auto& argument : op->schema().arguments())
       if (argument.type()->str().find("Tensor") != std::string::npos) tensors = true;
-    if (!tensors && op->schema().returns().size())
-      registrations.push_back(dispatcher.registerImpl(name, DispatchKey::DeferredInit, kernel(), std::nullopt, nullptr, "djinn"));
+    if ((!tensors && op->schema().returns().size()) || FUSED.count(name.name))
+      add(name, DispatchKey::DeferredInit, c10::KernelFunction::makeFromBoxedFunction<&fallback_above>());
   }
 }
 TORCH_LIBRARY_IMPL(_, DeferredInit, library) { library.fallback(torch::CppFunction::makeFallthrough()); }
