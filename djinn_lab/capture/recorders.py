@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any, Protocol
 
 import torch
@@ -51,6 +51,11 @@ class Recorder(Protocol):
     def captures_here(self) -> bool: ...
 
     def captured_cell(self, cell: str, file: str) -> AbstractContextManager[None]: ...
+
+    def set_aside(self, cause: str) -> AbstractContextManager[None]:
+        """Record nothing inside, where another recorder captures; then go on. Raises what the recorded draws
+        and writes to plain tensors, which are made first, run into."""
+        ...
 
     def paused_recording(self) -> AbstractContextManager[None]: ...
 
@@ -111,13 +116,16 @@ _capturing: list[Recorder] = []
 
 @contextmanager
 def capturing(recorder: Recorder, cell: str, file: str) -> Iterator[None]:
-    """Record everything inside. What is pending at the end stays pending: the caller flushes."""
-    _capturing.append(recorder)
-    try:
-        with recorder.captured_cell(cell, file):
-            yield
-    finally:
-        _capturing.remove(recorder)
+    """Record everything inside. What is pending at the end stays pending: the caller flushes. A cell of
+    another session around this one goes on afterwards."""
+    outer = capturing_recorder()
+    with ExitStack() as stack:
+        if outer is not None and outer is not recorder:
+            stack.enter_context(outer.set_aside("another session's cell began"))
+        _capturing.append(recorder)
+        stack.callback(_capturing.remove, recorder)
+        stack.enter_context(recorder.captured_cell(cell, file))
+        yield
 
 
 def capturing_recorder() -> Recorder | None:

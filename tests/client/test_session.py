@@ -170,6 +170,25 @@ def test_two_sessions_see_only_their_own(pool: PoolUnderTest, session: Session) 
             _ = mine + theirs
 
 
+def test_a_cell_goes_on_after_a_cell_of_another_session_inside_it(
+    pool: PoolUnderTest, session: Session
+) -> None:
+    torch.manual_seed(0)
+    expected = [torch.rand(3) for _ in range(3)]
+    torch.manual_seed(0)
+    with pool.session("nested") as other:
+        with session.capture() as outer:
+            drawn = [torch.rand(3)]
+            with other.capture() as inner:
+                drawn.append(torch.rand(3))
+            drawn.append(torch.rand(3))
+        assert all(torch.equal(ours.cpu(), theirs) for ours, theirs in zip(drawn, expected, strict=True))
+        assert (outer.report.ops_recorded, inner.report.ops_recorded) == (2, 1)
+        with pytest.raises(ZeroDivisionError), session.capture(), other.capture():
+            1 / 0  # noqa: B018
+        assert not is_lazy(torch.ones(2) * 2)
+
+
 def test_values_are_released_on_the_pool(pool: PoolUnderTest) -> None:
     with pool.session() as session:
         with session.capture() as cell:

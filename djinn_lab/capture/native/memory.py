@@ -144,7 +144,7 @@ class HostMemory:
     def _bring(self, targets: Sequence[Any], cause: str) -> list[torch.Tensor]:
         if not targets:
             return []
-        cut = Cut(cause, native.current_line())
+        cut = Cut(cause, self._core.line)
         self._segment.before_cut(cut)
         return self._segment.flush(cut, self._core.ids(list(targets)))
 

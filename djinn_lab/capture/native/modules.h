@@ -10,8 +10,6 @@ struct ModuleNames {  // of one root module: the path of each module below it
 inline PyObject* original_call = nullptr;
 inline py::object* enter_root = nullptr;    // (recorder, module) -> ModuleNames
 inline py::object* enter_module = nullptr;  // (recorder, module): for the first time in a cell
-inline ModuleNames* current_names = nullptr;
-inline std::unordered_set<PyObject*> seen_modules;  // in this cell
 
 struct ModuleFrame {
   Recorder& recorder;
@@ -23,18 +21,18 @@ struct ModuleFrame {
       py::handle handle(module);
       if (scopes.modules.empty()) {
         scopes.root_call = ++scopes.calls_ever;
-        scopes.module_line = current_line();
+        scopes.module_line = scopes.line();
         scopes.begins_call = true;
         scopes.calls++;
-        current_names = (*enter_root)(recorder.owner, handle).cast<ModuleNames*>();
+        scopes.names = (*enter_root)(recorder.owner, handle).cast<ModuleNames*>();
       }
-      auto found = current_names->paths.find(module);
+      auto found = scopes.names->paths.find(module);
       uint32_t path;
-      if (found != current_names->paths.end()) path = found->second;
+      if (found != scopes.names->paths.end()) path = found->second;
       else path = scopes.path_id(Py_TYPE(module)->tp_name);
       scopes.modules.push_back(path);
       entered = true;
-      if (seen_modules.insert(module).second) (*enter_module)(recorder.owner, handle);
+      if (scopes.seen_modules.insert(module).second) (*enter_module)(recorder.owner, handle);
       return true;
     } catch (py::error_already_set& error) {
       error.restore();

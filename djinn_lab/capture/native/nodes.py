@@ -10,7 +10,6 @@ from typing import Any
 import torch
 
 from djinn_lab.capture.host.exposure import digest_of
-from djinn_lab.capture.native.extension import native
 from djinn_lab.capture.sending.segment import AssembledPart
 from djinn_lab.srg.program import EncodedProgram
 
@@ -52,7 +51,7 @@ class NativeNodes:
         return bool(self._core.begins_call)
 
     def line(self) -> int:
-        return int(native.current_line())
+        return int(self._core.line)
 
     def begin_optimizer(self) -> None:
         self._core.begin_optimizer()

@@ -1,27 +1,38 @@
 // The native recorder: laziness belongs to the storage, tensors are ordinary ones. One boxed fallback below autograd records each op of
 // a captured cell as a node. recorder.py drives it and answers what is rare; see docs/architecture.md.
+#include <set>
 #include "attributes.h"
 #include "generator.h"
 #include "modules.h"
 
 namespace djinn {
 #ifdef DJINN_KEY_BACKEND
-// A backend's key: composite kernels would win over a fallback, so every op gets the boxed kernel of its own. Factories are seen at
-// DeferredInit, above BackendSelect, which would drop the key.
+// A backend's key: composite kernels would win over a fallback, so every op gets the boxed kernel of its own. Two kinds of ops are seen
+// at DeferredInit, above all else: factories, since BackendSelect would drop the key, and fused layers of nested tensors, whose kernels
+// win over ours and would mix lazy weights into memory that torch reads. A dispatch mode of the user's sees both before the recorder does.
 static std::vector<c10::RegistrationHandleRAII> registrations;
+static const std::set<std::string> FUSED{"aten::_transformer_encoder_layer_fwd", "aten::_native_multi_head_attention"};
+static void fallback_above(const c10::OperatorHandle& op, DispatchKeySet keys, Stack* stack) {
+  static const DispatchKeySet below{DispatchKeySet::FULL_AFTER, DispatchKey::DeferredInit};
+  bool ours = info_of(op)->factory || keys.has(DispatchKey::NestedTensor);
+  if (!ours || keys.has(DispatchKey::Python)) return op.redispatchBoxed(keys & below, stack);
+  fallback(op, keys, stack);
+}
 static void register_ops() {
   auto& dispatcher = c10::Dispatcher::singleton();
-  auto kernel = [] { return c10::KernelFunction::makeFromBoxedFunction<&fallback>(); };
+  auto add = [&](const c10::OperatorName& name, DispatchKey key, c10::KernelFunction kernel) {
+    registrations.push_back(dispatcher.registerImpl(name, key, std::move(kernel), std::nullopt, nullptr, "djinn"));
+  };
   for (const auto& name : dispatcher.getAllOpNames()) {
     auto op = dispatcher.findOp(name);
     if (!op || !op->hasSchema() || name.name.rfind("aten::", 0) != 0) continue;
     if (op->hasKernelForDispatchKey(DispatchKey::CompositeImplicitAutograd) && !op->hasKernelForDispatchKey(DispatchKey::CPU)) continue;
-    registrations.push_back(dispatcher.registerImpl(name, KEY, kernel(), std::nullopt, nullptr, "djinn"));
+    add(name, KEY, c10::KernelFunction::makeFromBoxedFunction<&fallback>());
     bool tensors = false;
     for (const auto& argument : op->schema().arguments())
       if (argument.type()->str().find("Tensor") != std::string::npos) tensors = true;
-    if (!tensors && op->schema().returns().size())
-      registrations.push_back(dispatcher.registerImpl(name, DispatchKey::DeferredInit, kernel(), std::nullopt, nullptr, "djinn"));
+    if ((!tensors && op->schema().returns().size()) || FUSED.count(name.name))
+      add(name, DispatchKey::DeferredInit, c10::KernelFunction::makeFromBoxedFunction<&fallback_above>());
   }
 }
 TORCH_LIBRARY_IMPL(_, DeferredInit, library) { library.fallback(torch::CppFunction::makeFallthrough()); }
@@ -36,6 +47,8 @@ static void set_capturing(bool on) {
   c10::impl::tls_set_dispatch_key_included(DispatchKey::DeferredInit, on);
 #endif
 }
+
+static bool is_captured_here() { return c10::impl::tls_is_dispatch_key_included(KEY) && !c10::impl::tls_is_dispatch_key_excluded(KEY); }
 
 // Torch computes in between, on what tensors really are.
 class Paused {
@@ -213,6 +226,9 @@ PYBIND11_MODULE(djinn_recorder, m) {
       .def_readwrite("host_only", &Recorder::host_only)
       .def_readwrite("host_dirty", &Recorder::host_dirty)
       .def_readwrite("draws_open", &Recorder::draws_open)
+      .def_property("capturing", [](Recorder& r) { return r.capturing.load(); }, [](Recorder& r, bool on) { r.capturing = on; })
+      .def_property_readonly("captures_here", [](Recorder& r) { return capturing_recorder == &r && is_captured_here(); })
+      .def_property_readonly("line", [](Recorder& r) { return r.scopes.line(); })
       .def_property_readonly("begins_call", [](Recorder& r) { return r.begins_call; })
       .def_property_readonly("calls", [](Recorder& r) { return r.scopes.calls; })
       .def("new_storage",
@@ -282,9 +298,8 @@ PYBIND11_MODULE(djinn_recorder, m) {
            [](Recorder& r, const std::string& cell, const std::string& file) {
              std::lock_guard<std::mutex> guard(lock);
              r.scopes.enter_cell(cell, file);
-             seen_modules.clear();
            })
-      .def("begin_optimizer", [](Recorder& r) { r.scopes.in_optimizer = true, r.scopes.optimizer_line = current_line(); })
+      .def("begin_optimizer", [](Recorder& r) { r.scopes.in_optimizer = true, r.scopes.optimizer_line = r.scopes.line(); })
       .def("end_optimizer", [](Recorder& r) { r.scopes.in_optimizer = false; })
       .def("module_names", [](Recorder& r, py::dict names) {
         auto made = std::make_unique<ModuleNames>();
@@ -300,20 +315,18 @@ PYBIND11_MODULE(djinn_recorder, m) {
     enter_root = new py::object(root);
     enter_module = new py::object(module);
   });
-  m.def("set_capturing", [](Recorder* recorder) {
-    if (capturing_recorder) capturing_recorder->capturing = false;
-    capturing_recorder = recorder;
-    if (recorder) recorder->capturing = true;
+  m.def("set_capturing", [](Recorder* recorder) -> Recorder* {
+    if (!recorder && !c10::impl::tls_is_dispatch_key_included(KEY)) return nullptr;  // another thread's cell goes on
+    auto* before = std::exchange(capturing_recorder, recorder);
     set_capturing(recorder != nullptr);
-  }, py::arg("recorder").none(true), "Record what this thread does from now on; None: no more.");
+    return before;
+  }, py::arg("recorder").none(true), py::return_value_policy::reference,
+  "Record what this thread does from now on, None: no more. Returns the recorder that did until now, or None.");
   m.def("leave_after_fork", [] {
     capturing_recorder = nullptr;
     set_capturing(false);
   });
-  m.def("is_captured_here", [] {
-    return capturing_recorder && c10::impl::tls_is_dispatch_key_included(KEY) && !c10::impl::tls_is_dispatch_key_excluded(KEY);
-  });
-  m.def("current_line", [] { return current_line(); });
+  m.def("is_captured_here", [] { return capturing_recorder && is_captured_here(); });
   m.def("is_lazy", [](py::handle object) {
     return THPVariable_Check(object.ptr()) && is_lazy(THPVariable_Unpack(object.ptr()).unsafeGetTensorImpl());
   });
@@ -358,6 +371,11 @@ PYBIND11_MODULE(djinn_recorder, m) {
   m.def("capturing_owner", [] { return capturing_recorder ? py::reinterpret_borrow<py::object>(capturing_recorder->owner) : py::none(); });
   m.def("storage_users", [](const Tensor& tensor) { return users_of(tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl()); });
   m.def("module_call", &module_call, "What stands in for torch.nn.Module.__call__ in a cell; it calls what is given from now on.");
+  m.def("set_in_type", [](py::handle type, py::str name, py::object value) {
+    auto* changed = reinterpret_cast<PyTypeObject*>(type.ptr());
+    if (PyDict_SetItem(changed->tp_dict, name.ptr(), value.ptr())) throw py::error_already_set();
+    PyType_Modified(changed);
+  }, "Set an attribute of a type that Python does not let one change.");
   py::class_<Places>(m, "Places", "Attributes of modules and types, by owner and name.")
       .def(py::init<const std::vector<std::pair<py::object, py::str>>&, py::object>(), py::arg("places"), py::arg("missing"))
       .def("read", &Places::read, "What is there, in the owners themselves; `missing` where nothing is.")

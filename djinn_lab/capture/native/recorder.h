@@ -39,12 +39,17 @@ struct Twin {
   bool once;  // its memory may change unseen: of use for one op
 };
 
+struct ModuleNames;  // see modules.h
 // Where an op comes from: kept by the wrapper around module calls and by the optimizer's hooks, asked once per op.
 class Scopes {
  public:
   std::vector<std::string> paths{""};
   std::vector<Scope> table;  // of the pending nodes
   std::string cell;
+  std::string cell_file;     // the file whose lines are meant, by its text: code objects of one file do not always share their name object
+  uint64_t cell_number = 0;  // another one for each cell of the process
+  ModuleNames* names = nullptr;                // of the root module that runs
+  std::unordered_set<PyObject*> seen_modules;  // in this cell
   uint32_t calls_ever = 0, root_call = 0, calls = 0, module_line = 0, optimizer_line = 0;
   bool begins_call = false, in_optimizer = false;
   std::vector<uint32_t> modules;
@@ -55,6 +60,7 @@ class Scopes {
   void enter_cell(const std::string& name, const std::string& file);
   void look();         // at what runs now, in the thread that records; without the lock
   uint32_t current();  // index into `table` of what was seen last
+  uint32_t line() const;  // of the cell that runs in this thread, 0 outside of cells
   void clear();
   uint32_t path_id(const std::string& path);
 
@@ -64,7 +70,6 @@ class Scopes {
   Scope last_{0, 0, 0, Phase::other};
   uint32_t last_index_ = 0;
 };
-uint32_t current_line();  // of the cell that runs in this thread, 0 outside of cells
 
 class Recorder {
  public:
@@ -73,7 +78,7 @@ class Recorder {
 
   py::handle owner;  // the Python recorder, which owns this one
   Scopes scopes;
-  std::atomic<bool> capturing{false};
+  std::atomic<bool> capturing{false};  // a cell is open; another session's cell inside it may be the one that is captured
   bool host_only = false, host_dirty = false, draws_open = false;
   uint64_t settings = DEFAULT_SETTINGS;  // of the pending nodes
   uint64_t segment = 1, ops_recorded = 0, plans_made = 0;

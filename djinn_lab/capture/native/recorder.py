@@ -54,8 +54,18 @@ def _changes_layout_unseen(signature: Signature, args: tuple[Any, ...]) -> bool:
     return signature.name == LEAVES_CONJUGATE and bool(args[0].is_complex())
 
 
+@contextmanager
+def _captured_by(core: Any) -> Iterator[None]:
+    """Let ``core`` record what this thread does; None: let nothing record it."""
+    before = native.set_capturing(core)
+    try:
+        yield
+    finally:
+        native.set_capturing(before)
+
+
 class NativeRecorder:
-    """``lock``: of the thread that uses it now. ``capturing``: a cell runs."""
+    """``lock``: of the thread that uses it now."""
 
     def __init__(self, backend: Backend, stream_nodes: int | None = None) -> None:
         introduce(NativeRecorder)
@@ -67,7 +77,6 @@ class NativeRecorder:
         self.plain = PlainTensors(self.core, self.memory)
         self.placement = Placement(self.plain, self.segment, native.is_lazy)
         self.layouts = LayoutChanges(self)
-        self.capturing = False
         self.owner: object = None
         self.may_display: Callable[[], bool] = lambda: True
         self._inference = ShapeInference()
@@ -87,9 +96,18 @@ class NativeRecorder:
         return int(self.core.plans_made)
 
     @property
+    def capturing(self) -> bool:
+        """Return whether a cell is open."""
+        return bool(self.core.capturing)
+
+    @capturing.setter
+    def capturing(self, on: bool) -> None:
+        self.core.capturing = on
+
+    @property
     def captures_here(self) -> bool:
-        """Return whether a cell is captured, in this very thread."""
-        return self.capturing and bool(native.is_captured_here())
+        """Return whether a cell is captured, in this very thread, and no other session's cell inside it."""
+        return bool(self.core.captures_here)
 
     @property
     def host_only(self) -> bool:
@@ -383,12 +401,8 @@ class NativeRecorder:
                     self.memory.exposures.look_again()
             self.capturing = True
         try:
-            with self._surroundings.inside():
-                native.set_capturing(self.core)
-                try:
-                    yield
-                finally:
-                    native.set_capturing(None)
+            with self._surroundings.inside(), _captured_by(self.core):
+                yield
         finally:
             with self.lock:
                 self.capturing = False
@@ -396,17 +410,22 @@ class NativeRecorder:
                     self.plain.end_cell()
 
     @contextmanager
+    def set_aside(self, cause: str) -> Iterator[None]:
+        """Record nothing inside, where another recorder captures; then go on. Raises what the recorded draws
+        and writes to plain tensors, which are made first, run into."""
+        with self.lock:
+            self.plain.write_back(cause)
+            self.segment.finish_draws(cause)
+        with _captured_by(None):
+            yield
+
+    @contextmanager
     def paused_recording(self) -> Iterator[None]:
         """Ops inside run here, on fetched values where tensors are lazy, even while a cell is captured."""
         with self.lock:
             capturing, self.capturing = self.capturing, False
-            here = native.is_captured_here()
-            if here:
-                native.set_capturing(None)
             try:
-                with torch._C.DisableTorchFunction():
+                with _captured_by(None), torch._C.DisableTorchFunction():
                     yield
             finally:
-                if here:
-                    native.set_capturing(self.core)
                 self.capturing = capturing

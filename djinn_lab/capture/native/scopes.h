@@ -10,11 +10,9 @@
 #endif
 
 namespace djinn {
-// The file whose lines are meant, by its text: code objects of one file do not always share their name object.
-inline std::string cell_file;
-inline uint64_t cell_number = 0;
+inline uint64_t cells_ever = 0;
 
-inline bool is_of_cell(PyCodeObject* code) {
+inline bool is_of_cell(const Scopes& scopes, PyCodeObject* code) {
   struct Known {
     PyCodeObject* code = nullptr;
     uint64_t cell = 0;
@@ -22,11 +20,12 @@ inline bool is_of_cell(PyCodeObject* code) {
   };
   static thread_local Known known[64];
   auto& entry = known[(reinterpret_cast<uintptr_t>(code) >> 5) & 63];
-  if (entry.code == code && entry.cell == cell_number) return entry.answer;
+  if (entry.code == code && entry.cell == scopes.cell_number) return entry.answer;
   PyObject* name = code->co_filename;
-  bool answer = PyUnicode_IS_READY(name) && size_t(PyUnicode_GET_LENGTH(name)) * PyUnicode_KIND(name) == cell_file.size() &&
-      !std::memcmp(PyUnicode_DATA(name), cell_file.data(), cell_file.size());
-  entry = {code, cell_number, answer};
+  auto& file = scopes.cell_file;
+  bool answer = PyUnicode_IS_READY(name) && size_t(PyUnicode_GET_LENGTH(name)) * PyUnicode_KIND(name) == file.size() &&
+      !std::memcmp(PyUnicode_DATA(name), file.data(), file.size());
+  entry = {code, scopes.cell_number, answer};
   return answer;
 }
 
@@ -43,7 +42,7 @@ inline PyCodeObject* code_of(_PyInterpreterFrame* frame) { return frame->f_code;
 inline const void* instruction_of(_PyInterpreterFrame* frame) { return frame->prev_instr; }
 #endif
 // Reads this very thread's frames, which stand still meanwhile: no need for the GIL.
-inline uint32_t current_line() {
+inline uint32_t Scopes::line() const {
   if (cell_file.empty()) return 0;
   PyThreadState* thread = PyGILState_GetThisThreadState();
   if (!thread) return 0;
@@ -55,7 +54,7 @@ inline uint32_t current_line() {
   static thread_local Known lines[256];
   for (auto* frame = top_frame(thread); frame; frame = frame->previous) {
     PyCodeObject* code = code_of(frame);
-    if (!code || !is_of_cell(code)) continue;
+    if (!code || !is_of_cell(*this, code)) continue;
     const void* instruction = instruction_of(frame);
     auto& entry = lines[(reinterpret_cast<uintptr_t>(instruction) >> 1) & 255];
     if (C10_UNLIKELY(entry.instruction != instruction || entry.cell != cell_number)) {
@@ -67,14 +66,14 @@ inline uint32_t current_line() {
   return 0;
 }
 #else
-inline uint32_t current_line() {
+inline uint32_t Scopes::line() const {
   if (cell_file.empty()) return 0;
   py::gil_scoped_acquire gil;
   uint32_t line = 0;
   PyFrameObject* frame = PyThreadState_GetFrame(PyThreadState_Get());
   while (frame) {
     PyCodeObject* code = PyFrame_GetCode(frame);
-    bool found = is_of_cell(code);
+    bool found = is_of_cell(*this, code);
     Py_DECREF(code);
     if (found) line = uint32_t(std::max(0, PyFrame_GetLineNumber(frame)));
     PyFrameObject* back = found ? nullptr : PyFrame_GetBack(frame);
@@ -90,8 +89,9 @@ inline void Scopes::enter_cell(const std::string& name, const std::string& file)
   py::str text(file);  // as the interpreter stores it
   cell_file.assign(static_cast<const char*>(PyUnicode_DATA(text.ptr())),
                    size_t(PyUnicode_GET_LENGTH(text.ptr())) * PyUnicode_KIND(text.ptr()));
-  cell_number++;
+  cell_number = ++cells_ever;
   modules.clear();
+  seen_modules.clear();
   in_optimizer = false;
 }
 inline void Scopes::look() {
@@ -100,7 +100,7 @@ inline void Scopes::look() {
   if (task != -1) {
     if (task != backward_task) {
       backward_task = task;
-      backward_line = current_line();
+      backward_line = line();
     }
     seen = {path, root_call, backward_line, Phase::backward};
   } else if (in_optimizer) {
@@ -108,7 +108,7 @@ inline void Scopes::look() {
   } else if (path) {
     seen = {path, root_call, module_line, Phase::forward};
   } else {
-    seen = {0, root_call, current_line(), Phase::other};
+    seen = {0, root_call, line(), Phase::other};
   }
 }
 inline uint32_t Scopes::current() {

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from functools import wraps
+from functools import cache, wraps
 from typing import Any
 
 import torch
@@ -286,6 +286,29 @@ def _choosing(name: str, lazy: Callable[..., Any], original: Callable[..., Any])
     return method
 
 
+@cache
+def _empty(dtype: torch.dtype, conjugate: bool, negative: bool) -> torch.Tensor:
+    with paused():
+        made = torch.empty(0, dtype=dtype, device="cpu")
+        made = torch._conj(made) if conjugate else made
+        return torch._neg_view(made) if negative else made
+
+
+def _legacy_types() -> None:
+    """Make ``isinstance(tensor, torch.FloatTensor)`` and its kind see a lazy tensor as one on the CPU. They
+    compare the highest key of a tensor, which is the recorder's, with their own."""
+    metaclass: Any = type(torch.FloatTensor)
+    original = metaclass.__instancecheck__
+
+    @wraps(original)
+    def instancecheck(cls: Any, item: Any) -> Any:
+        if _is_lazy(item):
+            item = _empty(item.dtype, item.is_conj(), item.is_neg())
+        return original(cls, item)
+
+    native.set_in_type(metaclass, "__instancecheck__", instancecheck)
+
+
 def install() -> None:
     """Replace the methods. Once in a process."""
     for name, lazy in _LAZY.items():
@@ -302,3 +325,4 @@ def install() -> None:
     ):
         setattr(parameter, name, _choosing(name, lazy, getattr(parameter, name)))
     ask_when_data_is_set(_set_data)
+    _legacy_types()

@@ -33,14 +33,16 @@ class RecordingMode(UnwrappedDispatchMode):
 
     def __init__(self, recorder: PythonRecorder) -> None:
         super().__init__()
-        self._dispatch = recorder.dispatch
+        self._recorder = recorder
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         __tracebackhide__ = True
+        if self._recorder.aside:
+            return func(*args, **(kwargs or {}))
         try:
-            return self._dispatch(func, args, kwargs or {})
+            return self._recorder.dispatch(func, args, kwargs or {})
         except BaseException as error:  # noqa: BLE001 - re-raised as it is
             raise error.with_traceback(None) from None  # the frames above are the user's; ours say nothing
 
@@ -57,6 +59,8 @@ class DeviceMapping(TorchFunctionMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         __tracebackhide__ = True
+        if self._recorder.aside:
+            return func(*args, **(kwargs or {}))
         special = _SPECIAL.get(getattr(func, "__wrapped__", func))  # a native recorder wraps methods
         if special is not None:
             return special(self._recorder, func, args, kwargs or {})

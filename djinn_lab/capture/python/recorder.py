@@ -72,7 +72,8 @@ def _is_lazy(item: object) -> bool:
 
 
 class PythonRecorder:
-    """``lock``: of the thread that uses it now. ``capturing``: a cell runs, in ``thread``."""
+    """``lock``: of the thread that uses it now. ``capturing``: a cell runs, in ``thread``. ``aside``: another
+    session's cell runs inside it."""
 
     def __init__(self, backend: Backend, stream_nodes: int | None = None) -> None:
         self.dead: list[int] = []
@@ -87,7 +88,7 @@ class PythonRecorder:
         self.placement = Placement(self.host, self.segment, _is_lazy)
         self.resizing = Resizing(self._record, self.host)
         self.lock = RLock()
-        self.capturing = False
+        self.capturing = self.aside = False
         self.thread = 0
         self.ops_recorded = 0
         self.owner: object = None
@@ -125,8 +126,8 @@ class PythonRecorder:
 
     @property
     def captures_here(self) -> bool:
-        """Return whether a cell is captured, in this very thread."""
-        return self.capturing and self.thread == get_ident()
+        """Return whether a cell is captured, in this very thread, and no other session's cell inside it."""
+        return self.capturing and not self.aside and self.thread == get_ident()
 
     # ---------------------------------------------------------------- recording
 
@@ -434,6 +435,19 @@ class PythonRecorder:
         from djinn_lab.capture.python.modes import captured_cell  # which knows recorders
 
         return captured_cell(self, cell, file)
+
+    @contextmanager
+    def set_aside(self, cause: str) -> Iterator[None]:
+        """Record nothing inside, where another recorder captures; then go on. Raises what the recorded draws
+        and writes to plain tensors, which are made first, run into."""
+        with self.lock:
+            self.host.write_back(cause)
+            self.segment.finish_draws(cause)
+        self.aside = True
+        try:
+            yield
+        finally:
+            self.aside = False
 
     @contextmanager
     def paused_recording(self) -> Iterator[None]:
