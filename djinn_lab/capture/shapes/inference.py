@@ -26,7 +26,7 @@ from torch._subclasses.fake_tensor import (
 from djinn_lab.capture.arguments import NUMBERS
 from djinn_lab.capture.host.ops import tensors_in
 from djinn_lab.capture.shape_rules.rules import elementwise, is_elementwise, rule_for, stays_as_it_is
-from djinn_lab.capture.shape_rules.views import view_of
+from djinn_lab.capture.shape_rules.views import makes_list, views_of
 from djinn_lab.capture.shapes.kernel_layouts import is_device_dependent, kernel_decides, refuses_only_shapes
 from djinn_lab.capture.shapes.signature import ArgumentKind, Signature
 from djinn_lab.capture.shapes.stand_ins import META, fake, meta, ones, two_elements, zeros, zeros_sharing
@@ -297,15 +297,17 @@ class ShapeInference:
         inputs = [value.layout for value in values]
         if stays_as_it_is(signature, inputs, args) and call.is_apart():
             return OpPlan(template, [Output(inputs[0], 0, signature.names[0], True)], None, literals=[None])
-        layouts = self._by_rule(call)
+        layouts = self._by_rule(call) if not signature.written or call.is_apart() else None
         if layouts is not None:
             outputs = [None if layout is None else Output(layout, 0, None, False) for layout in layouts]
-            container = None if len(outputs) == 1 else tuple
-            return OpPlan(template, outputs, container, literals=[None] * len(outputs))
-        view = view_of(signature, inputs, args)
-        if view is not None:
-            output = Output(view, values[0].offset, signature.names[0], False)
-            return OpPlan(template, [output], None, literals=[None])
+            returned_as = None if len(outputs) == 1 else tuple
+            return OpPlan(template, outputs, returned_as, literals=[None] * len(outputs))
+        views = views_of(signature, inputs, args, kwargs) if signature.is_view else None
+        if views is not None:
+            begin, source = values[0].offset, signature.names[0]
+            outputs = [Output(layout, begin + offset, source, False) for layout, offset in views]
+            listed = list if makes_list(signature) else None
+            return OpPlan(template, outputs, listed, literals=[None] * len(outputs))
         with torch._C.DisableTorchFunction():
             if signature.written and call.may_write_twice() and call.is_small():
                 _refuse_memory(call)
