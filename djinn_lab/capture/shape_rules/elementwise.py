@@ -19,7 +19,7 @@ from djinn_lab.srg.program import row_major
 def broadcast(shapes: Sequence[Shape]) -> Shape | None:
     """None where torch would refuse."""
     first = shapes[0]
-    if all(shape == first for shape in shapes):
+    if shapes.count(first) == len(shapes):
         return first
     rank = max(map(len, shapes))
     result = [1] * rank

@@ -14,13 +14,12 @@ import torch
 
 from djinn_lab.capture.shape_rules.layers import Answer, fresh, layouts_of, ordinary
 from djinn_lab.capture.values import Layout
-from djinn_lab.srg.program import row_major
 
 
 def _packed(*layouts: Layout | None) -> bool:
     """Ordinary, with row-major strides also in dimensions of size 1, by which torch tells memory formats
     apart."""
-    return ordinary(*layouts) and all(one and one.stride == row_major(one.shape) for one in layouts)
+    return ordinary(*layouts) and all(one is not None and one.row_major for one in layouts)
 
 
 def convolution(inputs: Sequence[Layout], args: Sequence[Any], kwargs: dict[str, Any]) -> Answer:

@@ -25,7 +25,8 @@ _MEAN, _SUM = 1, 2
 
 
 def fresh(dtype: torch.dtype, shape: Sequence[int]) -> Layout:
-    return Layout.of(dtype, tuple(shape), row_major(tuple(shape)))
+    sizes = tuple(shape)
+    return Layout.of(dtype, sizes, row_major(sizes))
 
 
 def ordinary(*layouts: Layout | None) -> bool:
@@ -37,10 +38,10 @@ def ordinary(*layouts: Layout | None) -> bool:
         and all(
             layout is not None
             and layout.dtype is first.dtype
-            and 0 not in layout.shape
+            and layout.numel > 0
             and not layout.conjugate
             and not layout.negative
-            and is_row_major(layout.shape, layout.stride)
+            and (layout.row_major or is_row_major(layout.shape, layout.stride))
             for layout in layouts
         )
     )
@@ -55,20 +56,18 @@ def layouts_of(inputs: Sequence[Layout], args: Sequence[Any], count: int) -> lis
 
 def _multiplied(left: Layout, right: Layout) -> tuple[int, ...] | None:
     """The shape of a product of matrices, or of as many of them as there are."""
-    *batch, rows, inner = left.shape
-    same = len(left.shape) == len(right.shape) and list(right.shape[:-2]) == batch
-    return (*batch, rows, right.shape[-1]) if same and right.shape[-2] == inner else None
+    same = left.shape[:-2] == right.shape[:-2] and left.shape[-1] == right.shape[-2]
+    return (*left.shape[:-1], right.shape[-1]) if same else None
 
 
 def matrix_product(rank: int, added: bool) -> Rule:
     """``mm`` and ``bmm``; with a term that is added, ``addmm`` and ``baddbmm``. Any strides will do."""
 
     def rule(inputs: Sequence[Layout], args: Sequence[Any], kwargs: dict[str, Any]) -> Answer:
-        left, right = inputs[-2:]
-        dtypes = {layout.dtype for layout in inputs}
-        if len(inputs) != 2 + added or not dtypes <= _FLOATING or len(dtypes) != 1 or kwargs.get("out_dtype"):
+        if len(inputs) != 2 + added or kwargs.get("out_dtype") or not _one_floating_type(inputs):
             return None
-        if any(len(layout.shape) != rank or 0 in layout.shape for layout in (left, right)):
+        left, right = inputs[-2:]
+        if not len(left.shape) == len(right.shape) == rank or not left.numel or not right.numel:
             return None
         shape = _multiplied(left, right)
         if shape is None or (added and broadcast([inputs[0].shape, shape]) != shape):
@@ -231,5 +230,11 @@ def placed(inputs: Sequence[Layout], args: Sequence[Any], kwargs: dict[str, Any]
 def fits_in_place(inputs: Sequence[Layout]) -> bool:
     """Floating-point numbers of one type, broadcast to the shape of the first."""
     first = inputs[0]
-    alike = first.dtype in _FLOATING and all(layout.dtype is first.dtype for layout in inputs)
-    return alike and 0 not in first.shape and broadcast([item.shape for item in inputs]) == first.shape
+    if not first.numel or not _one_floating_type(inputs):
+        return False
+    return broadcast([item.shape for item in inputs]) == first.shape
+
+
+def _one_floating_type(inputs: Sequence[Layout]) -> bool:
+    dtype = inputs[0].dtype
+    return dtype in _FLOATING and all(layout.dtype is dtype for layout in inputs)

@@ -92,6 +92,9 @@ def stays_as_it_is(signature: Signature, inputs: Sequence[Layout], args: Sequenc
 
 
 def elementwise(dtype: torch.dtype, inputs: Sequence[Layout]) -> list[Layout] | None:
+    first = inputs[0]
+    if first.row_major and first.numel and all(one is first for one in inputs):
+        return [first.in_memory if dtype is first.dtype else Layout.of(dtype, first.shape, first.stride)]
     for layout in inputs:
         if layout.dtype is not dtype and not is_dense(layout.shape, layout.stride):
             return None  # a converted copy is laid out anew

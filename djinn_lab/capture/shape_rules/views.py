@@ -24,7 +24,7 @@ def views_of(
     where torch must be asked."""
     rule = _RULES.get(signature.name)
     given = inputs[0] if len(inputs) == 1 else None
-    if rule is None or given is None or given.in_memory is not given or 0 in given.shape or kwargs:
+    if rule is None or given is None or given.in_memory is not given or not given.numel or kwargs:
         return None
     made = rule(given.shape, given.stride, *args[1:])
     if made is None:
