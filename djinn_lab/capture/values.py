@@ -16,15 +16,21 @@ storage.generation``.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cache
 from math import prod
 from typing import Any, ClassVar, Protocol
 
 import torch
 
 from djinn_lab.capture.shape_rules.strides import is_dense, may_overlap
-from djinn_lab.srg.program import Residency, TensorMeta
+from djinn_lab.srg.program import DTYPE_BYTES, Residency, TensorMeta, row_major
 
 _Key = tuple[torch.dtype, tuple[int, ...], tuple[int, ...], bool, bool]
+
+
+@cache
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 class Layout:
@@ -33,18 +39,18 @@ class Layout:
     ``conjugate`` and ``negative`` are torch's own lazy bits: what is meant is the conjugate (or the negative)
     of what lies in memory. ``in_memory`` is the same layout without them, itself for nearly all.
     ``dense``: every byte from the first element to the last is one element's. ``overlaps``: two elements may
-    lie at one place."""
+    lie at one place. ``row_major``: exactly like ``torch.empty(shape)``, in dimensions of size 1, too."""
 
     __slots__ = (
+        "_dense",
         "conjugate",
-        "dense",
         "dtype",
         "in_memory",
         "meta",
         "nbytes",
         "negative",
         "numel",
-        "overlaps",
+        "row_major",
         "shape",
         "span_bytes",
         "stride",
@@ -66,12 +72,25 @@ class Layout:
         self.dtype = dtype
         self.shape = shape
         self.stride = stride
-        self.meta = TensorMeta(str(dtype).removeprefix("torch."), shape, stride)
+        self.meta = TensorMeta(_name(dtype), shape, stride)
         self.numel = prod(shape)
         self.nbytes = self.numel * dtype.itemsize
-        self.span_bytes = self.meta.span_bytes
-        self.dense = self.span_bytes == self.nbytes and is_dense(shape, stride)
-        self.overlaps = not self.dense and may_overlap(shape, stride)
+        self.row_major = stride == row_major(shape)
+        self.span_bytes = 0
+        if self.numel:
+            steps = [(size - 1) * step for size, step in zip(shape, stride, strict=True)]
+            self.span_bytes = (1 + sum(steps)) * DTYPE_BYTES[self.meta.dtype]
+        self._dense = True if self.row_major else None
+
+    @property
+    def dense(self) -> bool:
+        if self._dense is None:
+            self._dense = self.span_bytes == self.nbytes and is_dense(self.shape, self.stride)
+        return self._dense
+
+    @property
+    def overlaps(self) -> bool:
+        return not self.dense and may_overlap(self.shape, self.stride)
 
     @classmethod
     def of(

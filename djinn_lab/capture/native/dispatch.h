@@ -352,8 +352,17 @@ inline void keep_plan(Plan* plan) {
   while (plans[at]) at = (at + 1) & (plans.size() - 1);
   plans[at] = plan;
 }
+// Attributes of an OpPlan and its outputs, as interned strings.
+struct PlanNames {
+  struct Name : py::str {
+    Name(const char* text) : py::str(py::reinterpret_steal<py::str>(PyUnicode_InternFromString(text))) {}
+  };
+  Name template_{"template"}, op{"op"}, packed{"packed"}, dynamic{"dynamic"}, resized{"resized"};
+  Name literals{"literals"}, outputs{"outputs"}, layout{"layout"}, offset{"offset"}, source{"source"}, written{"written"};
+};
 // Asks Python what the call returns. Needs the GIL; `stack` holds the arguments. The answer's layouts are interned there.
 inline Plan* make_plan(Recorder& recorder, const OpInfo* info, at::ArrayRef<IValue> values, const Call& call) {
+  static const auto& names = *new PlanNames;
   py::list inputs;
   for (auto& input : call.inputs)
     inputs.append(py::cast(Value{c10::intrusive_ptr<LazyStorage>::reclaim_copy(input.storage), input.layout, input.offset}));
@@ -361,14 +370,14 @@ inline Plan* make_plan(Recorder& recorder, const OpInfo* info, at::ArrayRef<IVal
   py::object made = ask->plan(recorder.owner, info->function, args, kwargs, inputs);
   auto plan = std::make_unique<Plan>();
   plan->python = made;
-  plan->name = made.attr("template").attr("op").cast<std::string>();
-  plan->packed = made.attr("packed").cast<std::string>();
+  plan->name = made.attr(names.template_).attr(names.op).cast<std::string>();
+  plan->packed = made.attr(names.packed).cast<std::string>();
   plan->n_inputs = int(call.inputs.size());
   plan->n_scalars = call.n_scalars;
   plan->random = info->random;
   plan->reaches = plan->name == "aten.as_strided.default";
-  plan->dynamic = made.attr("dynamic").cast<bool>();
-  plan->resizes = py::len(made.attr("resized")) > 0;
+  plan->dynamic = made.attr(names.dynamic).cast<bool>();
+  plan->resizes = py::len(made.attr(names.resized)) > 0;
   plan->key.assign(call.key.begin(), call.key.end());
   for (size_t i = 0; i < info->arguments.size(); i++)
     if (info->arguments[i].written && call.first_input[i] >= 0) {
@@ -387,15 +396,14 @@ inline Plan* make_plan(Recorder& recorder, const OpInfo* info, at::ArrayRef<IVal
     plan->shape = returns.size() == 1 ? Plan::Shape::single : Plan::Shape::several;
     return plan.release();
   }
-  py::object container = made.attr("container");
   bool list = returns.size() == 1 && returns[0].type()->kind() == c10::ListType::Kind;
   plan->shape = returns.empty() ? Plan::Shape::nothing
       : list                    ? Plan::Shape::list
       : returns.size() == 1     ? Plan::Shape::single
                                 : Plan::Shape::several;
-  py::tuple literals = made.attr("literals");
+  py::tuple literals = made.attr(names.literals);
   size_t index = 0;
-  for (py::handle output : made.attr("outputs")) {
+  for (py::handle output : made.attr(names.outputs)) {
     Out out{OutKind::none, nullptr, 0, -1};
     IValue literal;
     if (output.is_none()) {
@@ -409,9 +417,9 @@ inline Plan* make_plan(Recorder& recorder, const OpInfo* info, at::ArrayRef<IVal
       index++;
       continue;
     }
-    out.layout = layout_from_python(output.attr("layout"));
-    out.offset = output.attr("offset").cast<int64_t>();
-    py::object source = output.attr("source");
+    out.layout = layout_from_python(output.attr(names.layout));
+    out.offset = output.attr(names.offset).cast<int64_t>();
+    py::object source = output.attr(names.source);
     if (source.is_none()) {
       out.kind = OutKind::fresh;
       plan->n_new++;
@@ -420,7 +428,7 @@ inline Plan* make_plan(Recorder& recorder, const OpInfo* info, at::ArrayRef<IVal
       for (size_t i = 0; i < info->arguments.size(); i++)
         if (info->arguments[i].name == name) out.input = call.first_input[i];
       TORCH_INTERNAL_ASSERT(out.input >= 0, plan->name, " returns its argument ", name, ", which is no tensor");
-      bool written = output.attr("written").cast<bool>();
+      bool written = output.attr(names.written).cast<bool>();
       if (written && list) out.input += int(index);
       out.kind = written ? OutKind::same : OutKind::view;
       if (!written) plan->n_new++;

@@ -94,10 +94,15 @@ inline py::object python_layout(const Layout* layout) {
   }
   return py::reinterpret_borrow<py::object>(layout->python);
 }
+inline c10::SmallVector<int64_t, 5> integers(const py::tuple& given) {
+  c10::SmallVector<int64_t, 5> made;
+  for (py::handle item : given) made.push_back(item.cast<int64_t>());
+  return made;
+}
 inline const Layout* layout_from_python(py::handle given) {
   auto found = layouts_of_python.find(given.ptr());
   if (found != layouts_of_python.end()) return found->second;
-  auto sizes = given.attr("shape").cast<std::vector<int64_t>>(), strides = given.attr("stride").cast<std::vector<int64_t>>();
+  auto sizes = integers(given.attr("shape")), strides = integers(given.attr("stride"));
   auto dtype = reinterpret_cast<THPDtype*>(given.attr("dtype").ptr())->scalar_type;
   bool conjugate = given.attr("conjugate").cast<bool>(), negative = given.attr("negative").cast<bool>();
   const Layout* layout;

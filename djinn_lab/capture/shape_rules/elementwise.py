@@ -19,7 +19,7 @@ from djinn_lab.srg.program import row_major
 def broadcast(shapes: Sequence[Shape]) -> Shape | None:
     """None where torch would refuse."""
     first = shapes[0]
-    if all(shape == first for shape in shapes):
+    if shapes.count(first) == len(shapes):
         return first
     rank = max(map(len, shapes))
     result = [1] * rank
@@ -41,12 +41,12 @@ def result_layout(shapes: Sequence[Shape], strides: Sequence[Shape]) -> tuple[Sh
         return None
     operands = [_broadcast_stride(shape, *operand) for operand in zip(shapes, strides, strict=True)]
     stride = ordered_like(shape, operands)
-    if all(other == shape for other in shapes) and _same_shapes(shape, strides) not in (None, stride):
+    if all(other == shape for other in shapes) and same_shapes(shape, strides) not in (None, stride):
         return None  # whether a number among the arguments counts as an input makes the difference
     return shape, stride
 
 
-def _same_shapes(shape: Shape, strides: Sequence[Shape]) -> Shape | None:
+def same_shapes(shape: Shape, strides: Sequence[Shape]) -> Shape | None:
     """``compute_fast_setup_type``: None where it says NONE."""
     if all(is_row_major(shape, stride) for stride in strides):
         return row_major(shape)

@@ -24,11 +24,12 @@ _FLOATING = {torch.float32, torch.float64}
 _MEAN, _SUM = 1, 2
 
 
-def _fresh(dtype: torch.dtype, shape: Sequence[int]) -> Layout:
-    return Layout.of(dtype, tuple(shape), row_major(tuple(shape)))
+def fresh(dtype: torch.dtype, shape: Sequence[int]) -> Layout:
+    sizes = tuple(shape)
+    return Layout.of(dtype, sizes, row_major(sizes))
 
 
-def _ordinary(*layouts: Layout | None) -> bool:
+def ordinary(*layouts: Layout | None) -> bool:
     """Row-major floating-point numbers of one type, at least one of each."""
     first = layouts[0]
     return (
@@ -37,16 +38,16 @@ def _ordinary(*layouts: Layout | None) -> bool:
         and all(
             layout is not None
             and layout.dtype is first.dtype
-            and 0 not in layout.shape
+            and layout.numel > 0
             and not layout.conjugate
             and not layout.negative
-            and is_row_major(layout.shape, layout.stride)
+            and (layout.row_major or is_row_major(layout.shape, layout.stride))
             for layout in layouts
         )
     )
 
 
-def _layouts(inputs: Sequence[Layout], args: Sequence[Any], count: int) -> list[Layout | None]:
+def layouts_of(inputs: Sequence[Layout], args: Sequence[Any], count: int) -> list[Layout | None]:
     """Return the layouts of the first ``count`` arguments, None where there is none."""
     ready = iter(inputs)
     found = [next(ready) if isinstance(item, torch.Tensor) else None for item in args[:count]]
@@ -55,25 +56,23 @@ def _layouts(inputs: Sequence[Layout], args: Sequence[Any], count: int) -> list[
 
 def _multiplied(left: Layout, right: Layout) -> tuple[int, ...] | None:
     """The shape of a product of matrices, or of as many of them as there are."""
-    *batch, rows, inner = left.shape
-    same = len(left.shape) == len(right.shape) and list(right.shape[:-2]) == batch
-    return (*batch, rows, right.shape[-1]) if same and right.shape[-2] == inner else None
+    same = left.shape[:-2] == right.shape[:-2] and left.shape[-1] == right.shape[-2]
+    return (*left.shape[:-1], right.shape[-1]) if same else None
 
 
 def matrix_product(rank: int, added: bool) -> Rule:
     """``mm`` and ``bmm``; with a term that is added, ``addmm`` and ``baddbmm``. Any strides will do."""
 
     def rule(inputs: Sequence[Layout], args: Sequence[Any], kwargs: dict[str, Any]) -> Answer:
-        left, right = inputs[-2:]
-        dtypes = {layout.dtype for layout in inputs}
-        if len(inputs) != 2 + added or not dtypes <= _FLOATING or len(dtypes) != 1 or kwargs.get("out_dtype"):
+        if len(inputs) != 2 + added or kwargs.get("out_dtype") or not _one_floating_type(inputs):
             return None
-        if any(len(layout.shape) != rank or 0 in layout.shape for layout in (left, right)):
+        left, right = inputs[-2:]
+        if not len(left.shape) == len(right.shape) == rank or not left.numel or not right.numel:
             return None
         shape = _multiplied(left, right)
         if shape is None or (added and broadcast([inputs[0].shape, shape]) != shape):
             return None
-        return [_fresh(left.dtype, shape)]
+        return [fresh(left.dtype, shape)]
 
     return rule
 
@@ -85,18 +84,18 @@ def softmax(inputs: Sequence[Layout], args: Sequence[Any], kwargs: dict[str, Any
         raise IndexError(
             f"Dimension out of range (expected to be in range of [{-last - 1}, {last}], but got {args[1]})"
         )
-    if len(inputs) != 1 or len(args) != 3 or args[2] or not _ordinary(*inputs):
+    if len(inputs) != 1 or len(args) != 3 or args[2] or not ordinary(*inputs):
         return None
     [given] = inputs
     return [given] if _is_dimension(args[1], given) and given.stride == row_major(given.shape) else None
 
 
 def softmax_backward(inputs: Sequence[Layout], args: Sequence[Any], kwargs: dict[str, Any]) -> Answer:
-    if len(inputs) != 2 or len(args) != 4 or not _ordinary(*inputs) or inputs[0].shape != inputs[1].shape:
+    if len(inputs) != 2 or len(args) != 4 or not ordinary(*inputs) or inputs[0].shape != inputs[1].shape:
         return None
     if args[3] is not inputs[0].dtype or not _is_dimension(args[2], inputs[0]):
         return None
-    return [_fresh(inputs[0].dtype, inputs[0].shape)]
+    return [fresh(inputs[0].dtype, inputs[0].shape)]
 
 
 def _is_dimension(dimension: Any, layout: Layout) -> bool:
@@ -108,7 +107,7 @@ def reduced(inputs: Sequence[Layout], args: Sequence[Any], kwargs: dict[str, Any
     """``sum`` and ``mean`` over some dimensions."""
     [given] = inputs
     rank, dimensions = len(given.shape), args[1] if len(args) > 1 else None
-    if not _ordinary(given) or kwargs or not dimensions or not rank:
+    if not ordinary(given) or kwargs or not dimensions or not rank:
         return None
     if not all(_is_dimension(one, given) for one in dimensions):
         return None
@@ -116,33 +115,33 @@ def reduced(inputs: Sequence[Layout], args: Sequence[Any], kwargs: dict[str, Any
     if len(gone) != len(dimensions):
         return None
     if len(args) > 2 and args[2]:
-        return [_fresh(given.dtype, [1 if at in gone else size for at, size in enumerate(given.shape)])]
-    return [_fresh(given.dtype, [size for at, size in enumerate(given.shape) if at not in gone])]
+        return [fresh(given.dtype, [1 if at in gone else size for at, size in enumerate(given.shape)])]
+    return [fresh(given.dtype, [size for at, size in enumerate(given.shape) if at not in gone])]
 
 
 def nll_loss(inputs: Sequence[Layout], args: Sequence[Any], kwargs: dict[str, Any]) -> Answer:
     """``nll_loss_forward`` of a batch, without weights: the loss and the weight of all."""
-    scores, target, weight = _layouts(inputs, args, 3)
+    scores, target, weight = layouts_of(inputs, args, 3)
     if len(args) != 5 or weight is not None or not _are_classes(scores, target):
         return None
     assert scores is not None
     losses = () if args[3] in (_MEAN, _SUM) else scores.shape[:1]
-    return [_fresh(scores.dtype, losses), _fresh(scores.dtype, ())]
+    return [fresh(scores.dtype, losses), fresh(scores.dtype, ())]
 
 
 def nll_loss_backward(inputs: Sequence[Layout], args: Sequence[Any], kwargs: dict[str, Any]) -> Answer:
-    gradient, scores, target, weight = _layouts(inputs, args, 4)
+    gradient, scores, target, weight = layouts_of(inputs, args, 4)
     if len(args) != 7 or weight is not None or not _are_classes(scores, target):
         return None
     assert scores is not None
-    if not _ordinary(gradient, scores) or args[4] not in (_MEAN, _SUM):
+    if not ordinary(gradient, scores) or args[4] not in (_MEAN, _SUM):
         return None
     assert gradient is not None
-    return [_fresh(scores.dtype, scores.shape)] if gradient.shape == () else None
+    return [fresh(scores.dtype, scores.shape)] if gradient.shape == () else None
 
 
 def _are_classes(scores: Layout | None, target: Layout | None) -> bool:
-    if scores is None or target is None or not _ordinary(scores) or target.dtype is not torch.int64:
+    if scores is None or target is None or not ordinary(scores) or target.dtype is not torch.int64:
         return False
     return len(scores.shape) == 2 and target.shape == scores.shape[:1]
 
@@ -150,24 +149,22 @@ def _are_classes(scores: Layout | None, target: Layout | None) -> bool:
 def mean_square(inputs: Sequence[Layout], args: Sequence[Any], kwargs: dict[str, Any]) -> Answer:
     """``mse_loss`` as one number."""
     reduction = args[2] if len(args) > 2 else _MEAN
-    same = len(inputs) == 2 and _ordinary(*inputs) and inputs[0].shape == inputs[1].shape
-    return [_fresh(inputs[0].dtype, ())] if same and reduction in (_MEAN, _SUM) else None
+    same = len(inputs) == 2 and ordinary(*inputs) and inputs[0].shape == inputs[1].shape
+    return [fresh(inputs[0].dtype, ())] if same and reduction in (_MEAN, _SUM) else None
 
 
 def mean_square_backward(inputs: Sequence[Layout], args: Sequence[Any], kwargs: dict[str, Any]) -> Answer:
-    if len(inputs) != 3 or len(args) != 4 or not _ordinary(*inputs) or args[3] not in (_MEAN, _SUM):
+    if len(inputs) != 3 or len(args) != 4 or not ordinary(*inputs) or args[3] not in (_MEAN, _SUM):
         return None
     gradient, given, target = inputs
-    return (
-        [_fresh(given.dtype, given.shape)] if gradient.shape == () and given.shape == target.shape else None
-    )
+    return [fresh(given.dtype, given.shape)] if gradient.shape == () and given.shape == target.shape else None
 
 
 def layer_norm(inputs: Sequence[Layout], args: Sequence[Any], kwargs: dict[str, Any]) -> Answer:
     """The result, the means and the reciprocals of the deviations."""
-    given, _, weight, bias = _layouts(inputs, args, 4)
+    given, _, weight, bias = layouts_of(inputs, args, 4)
     present = [layout for layout in (given, weight, bias) if layout is not None]
-    if len(args) != 5 or given is None or not _ordinary(given, *present):
+    if len(args) != 5 or given is None or not ordinary(given, *present):
         return None
     normalized = tuple(args[1])
     if not normalized or given.shape[-len(normalized) :] != normalized:
@@ -176,28 +173,68 @@ def layer_norm(inputs: Sequence[Layout], args: Sequence[Any], kwargs: dict[str, 
         return None
     kept = len(given.shape) - len(normalized)
     each = (*given.shape[:kept], *[1] * len(normalized))
-    return [_fresh(given.dtype, given.shape), _fresh(given.dtype, each), _fresh(given.dtype, each)]
+    return [fresh(given.dtype, given.shape), fresh(given.dtype, each), fresh(given.dtype, each)]
+
+
+def layer_norm_backward(inputs: Sequence[Layout], args: Sequence[Any], kwargs: dict[str, Any]) -> Answer:
+    """The gradients of the input, the weight and the bias that ``output_mask`` asks for."""
+    if len(args) != 8 or len(inputs) != 6 or not ordinary(*inputs):
+        return None
+    gradient, given, mean, deviation, weight, bias = inputs
+    normalized = tuple(args[2])
+    kept = len(given.shape) - len(normalized)
+    each = (*given.shape[:kept], *[1] * len(normalized))
+    fits = gradient.shape == given.shape and mean.shape == each == deviation.shape
+    if not normalized or not fits or not given.shape[kept:] == weight.shape == bias.shape == normalized:
+        return None
+    shapes = (given.shape, normalized, normalized)
+    return [fresh(given.dtype, one) if asked else None for one, asked in zip(shapes, args[7], strict=True)]
 
 
 def embedding(inputs: Sequence[Layout], args: Sequence[Any], kwargs: dict[str, Any]) -> Answer:
     weight, indices = inputs
-    if len(weight.shape) != 2 or not _ordinary(weight) or 0 in indices.shape:
+    if len(weight.shape) != 2 or not ordinary(weight) or 0 in indices.shape:
         return None
     if indices.dtype is not torch.int64 or not is_row_major(indices.shape, indices.stride):
         return None
-    return [_fresh(weight.dtype, (*indices.shape, weight.shape[1]))]
+    return [fresh(weight.dtype, (*indices.shape, weight.shape[1]))]
 
 
 def embedding_backward(inputs: Sequence[Layout], args: Sequence[Any], kwargs: dict[str, Any]) -> Answer:
     gradient, indices = inputs
-    if len(args) != 5 or not _ordinary(gradient) or indices.dtype is not torch.int64 or not args[2]:
+    if len(args) != 5 or not ordinary(gradient) or indices.dtype is not torch.int64 or not args[2]:
         return None
     fits = gradient.shape[:-1] == indices.shape and 0 not in indices.shape
-    return [_fresh(gradient.dtype, (args[2], gradient.shape[-1]))] if fits else None
+    return [fresh(gradient.dtype, (args[2], gradient.shape[-1]))] if fits else None
+
+
+def placed(inputs: Sequence[Layout], args: Sequence[Any], kwargs: dict[str, Any]) -> Answer:
+    """``select_backward`` and ``slice_backward``: zeros, with the gradient copied to where it is from."""
+    size, dimension, *where = args[1:]
+    rank = len(size)
+    if len(args) not in (4, 6) or not -rank <= dimension < rank or min(size) < 1:
+        return None
+    dimension %= rank
+    length = size[dimension]
+    if len(where) == 1:
+        fits = -length <= where[0] < length
+        part: tuple[int, ...] = ()
+    else:
+        start, end, step = where
+        fits = step > 0
+        part = (len(range(*slice(start, end, step).indices(length))),) if fits else ()
+    shape = (*size[:dimension], *part, *size[dimension + 1 :])
+    return [fresh(inputs[0].dtype, size)] if fits and inputs[0].shape == shape else None
 
 
 def fits_in_place(inputs: Sequence[Layout]) -> bool:
     """Floating-point numbers of one type, broadcast to the shape of the first."""
     first = inputs[0]
-    alike = first.dtype in _FLOATING and all(layout.dtype is first.dtype for layout in inputs)
-    return alike and 0 not in first.shape and broadcast([item.shape for item in inputs]) == first.shape
+    if not first.numel or not _one_floating_type(inputs):
+        return False
+    return broadcast([item.shape for item in inputs]) == first.shape
+
+
+def _one_floating_type(inputs: Sequence[Layout]) -> bool:
+    dtype = inputs[0].dtype
+    return dtype in _FLOATING and all(layout.dtype is dtype for layout in inputs)

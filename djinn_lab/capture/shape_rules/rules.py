@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from djinn_lab.capture.shape_rules import layers
-from djinn_lab.capture.shape_rules.elementwise import broadcast, result_layout
+from djinn_lab.capture.shape_rules import factories, images, layers
+from djinn_lab.capture.shape_rules.elementwise import broadcast, result_layout, same_shapes
 from djinn_lab.capture.shape_rules.layers import Rule
 from djinn_lab.capture.shape_rules.strides import (
     channels_last,
@@ -92,6 +92,9 @@ def stays_as_it_is(signature: Signature, inputs: Sequence[Layout], args: Sequenc
 
 
 def elementwise(dtype: torch.dtype, inputs: Sequence[Layout]) -> list[Layout] | None:
+    first = inputs[0]
+    if first.row_major and first.numel and all(one is first for one in inputs):
+        return [first.in_memory if dtype is first.dtype else Layout.of(dtype, first.shape, first.stride)]
     for layout in inputs:
         if layout.dtype is not dtype and not is_dense(layout.shape, layout.stride):
             return None  # a converted copy is laid out anew
@@ -215,10 +218,52 @@ def _attention(inputs: Sequence[Layout], args: Sequence[Any], kwargs: dict[str, 
     return [*attention, sums]
 
 
+def _attention_backward(
+    inputs: Sequence[Layout], args: Sequence[Any], kwargs: dict[str, Any]
+) -> list[Layout] | None:
+    """The gradients of query, key and value, laid out as (batch, length, heads, width) would be."""
+    gradient, query, key, value, result, sums = inputs[:6]
+    if len(args) != 8 or not query.dtype == key.dtype == value.dtype == gradient.dtype == result.dtype:
+        return None
+    if query.dtype not in (torch.float32, torch.float64) or len(inputs) != 6 or sums.dtype is not query.dtype:
+        return None
+    if any(len(layout.shape) != 4 or 0 in layout.shape for layout in inputs[:5]):
+        return None
+    batch, heads, _, width = query.shape
+    if not gradient.shape == result.shape == query.shape or sums.shape != query.shape[:3]:
+        return None
+    if key.shape != (batch, heads, key.shape[2], width) or value.shape != key.shape:
+        return None
+    return [_heads_inside(query), _heads_inside(key), _heads_inside(value)]
+
+
+def _heads_inside(layout: Layout) -> Layout:
+    _, heads, length, width = layout.shape
+    return Layout.of(layout.dtype, layout.shape, (length * heads * width, width, heads * width, 1))
+
+
+def _alike(inputs: Sequence[Layout], args: Sequence[Any], kwargs: dict[str, Any]) -> list[Layout] | None:
+    """Elementwise, of floating-point numbers of one type and shape that lie in one order: the result lies so,
+    too."""
+    first = inputs[0]
+    if not layers.fits_in_place(inputs) or any(layout.shape != first.shape for layout in inputs):
+        return None
+    stride = same_shapes(first.shape, [layout.stride for layout in inputs])
+    return None if stride is None else [Layout.of(first.dtype, first.shape, stride)]
+
+
 _LIKE = ("empty_like", "zeros_like", "ones_like", "full_like", "rand_like", "randn_like")
+
+_ALIKE = ("threshold_backward", "leaky_relu_backward", "hardtanh_backward", "hardswish_backward")
 
 _NAMED: dict[str, Rule] = {
     **{f"aten.{name}.default": _to_copy for name in _LIKE},
+    **{f"aten.{name}.default": _alike for name in _ALIKE},
+    **{f"aten.{name}.default": factories.constant for name in ("zeros", "ones")},
+    **{f"aten.{name}.default": factories.drawn for name in ("rand", "randn")},
+    **{f"aten.new_{name}.default": factories.made_like for name in ("empty", "zeros", "ones", "full")},
+    "aten.empty.memory_format": factories.constant,
+    "aten.full.default": factories.filled,
     "aten.cat.default": _cat,
     "aten.clone.default": _clone,
     "aten._to_copy.default": _to_copy,
@@ -230,6 +275,7 @@ _NAMED: dict[str, Rule] = {
     "aten.masked_fill.Scalar": _masked_fill,
     "aten.masked_fill.Tensor": _masked_fill,
     "aten._scaled_dot_product_flash_attention_for_cpu.default": _attention,
+    "aten._scaled_dot_product_flash_attention_for_cpu_backward.default": _attention_backward,
     "aten.mm.default": layers.matrix_product(2, added=False),
     "aten.addmm.default": layers.matrix_product(2, added=True),
     "aten.bmm.default": layers.matrix_product(3, added=False),
@@ -245,6 +291,19 @@ _NAMED: dict[str, Rule] = {
     "aten.mse_loss.default": layers.mean_square,
     "aten.mse_loss_backward.default": layers.mean_square_backward,
     "aten.native_layer_norm.default": layers.layer_norm,
+    "aten.native_layer_norm_backward.default": layers.layer_norm_backward,
+    "aten.select_backward.default": layers.placed,
+    "aten.slice_backward.default": layers.placed,
+    "aten.convolution.default": images.convolution,
+    "aten.convolution_backward.default": images.convolution_backward,
+    "aten.max_pool2d_with_indices.default": images.max_pool,
+    "aten.max_pool2d_with_indices_backward.default": images.max_pool_backward,
+    "aten.avg_pool2d.default": images.average_pool,
+    "aten.avg_pool2d_backward.default": images.average_pool_backward,
+    "aten._adaptive_avg_pool2d.default": images.adaptive_pool,
+    "aten._adaptive_avg_pool2d_backward.default": images.adaptive_pool_backward,
+    "aten.native_batch_norm.default": images.batch_norm,
+    "aten.native_batch_norm_backward.default": images.batch_norm_backward,
     "aten.embedding.default": layers.embedding,
     "aten.embedding_dense_backward.default": layers.embedding_backward,
 }

@@ -26,7 +26,7 @@ from torch._subclasses.fake_tensor import (
 from djinn_lab.capture.arguments import NUMBERS
 from djinn_lab.capture.host.ops import tensors_in
 from djinn_lab.capture.shape_rules.rules import elementwise, is_elementwise, rule_for, stays_as_it_is
-from djinn_lab.capture.shape_rules.views import view_of
+from djinn_lab.capture.shape_rules.views import makes_list, views_of
 from djinn_lab.capture.shapes.kernel_layouts import is_device_dependent, kernel_decides, refuses_only_shapes
 from djinn_lab.capture.shapes.signature import ArgumentKind, Signature
 from djinn_lab.capture.shapes.stand_ins import META, fake, meta, ones, two_elements, zeros, zeros_sharing
@@ -36,6 +36,7 @@ from djinn_lab.srg.program import Argument, Atom, ComplexNumber, Leaf, ScalarHol
 
 REAL_CHECK_BYTES_MAX = 64 * 2**20
 _encode_template = msgspec.msgpack.Encoder().encode
+_TENSOR, _SCALAR = TensorHole(), ScalarHole()
 _CPU = torch.device("cpu")
 _UNKNOWN = object()
 _ATTENTION = "aten._native_multi_head_attention.default"
@@ -98,7 +99,7 @@ def encode_literal(value: Any) -> Argument:
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     if isinstance(value, (list, tuple)):
-        return [_leaf(item) for item in value]
+        return list(value) if all(type(item) is int for item in value) else [_leaf(item) for item in value]
     if isinstance(value, complex):
         return ComplexNumber(value.real, value.imag)
     if isinstance(value, torch.dtype):
@@ -125,13 +126,13 @@ def _encode(kind: ArgumentKind, value: Any) -> Argument:
     if value is None:
         return None
     if kind is ArgumentKind.TENSOR:
-        return ScalarHole() if type(value) in NUMBERS else TensorHole()
+        return _SCALAR if type(value) in NUMBERS else _TENSOR
     if kind is ArgumentKind.TENSOR_LIST:
-        return [None if item is None else TensorHole() for item in value]
+        return [None if item is None else _TENSOR for item in value]
     if kind is ArgumentKind.SCALAR:
-        return ScalarHole()
+        return _SCALAR
     if kind is ArgumentKind.SCALAR_LIST:
-        return [ScalarHole() for _ in value]
+        return [_SCALAR for _ in value]
     return encode_literal(value)
 
 
@@ -149,6 +150,7 @@ class _Call:
     ) -> None:
         self.signature = signature
         self.values = values
+        self.layouts = [value.layout for value in values]
         self.args = args
         self.kwargs = kwargs
         self._stand_ins: list[torch.Tensor] = []
@@ -178,7 +180,7 @@ class _Call:
         return (
             len({value.storage for value in values}) < len(set(values))
             or len(set(self._firsts)) < len(self._firsts)
-            or any(value.layout.overlaps for value in values)
+            or any(layout.overlaps for layout in self.layouts)
         )
 
     def is_apart(self) -> bool:
@@ -187,12 +189,12 @@ class _Call:
         firsts = self._firsts or range(len(self.values))
         distinct = dict(zip(firsts, self.values, strict=True)).values()
         return len({value.storage for value in distinct}) == len(distinct) and not any(
-            value.layout.overlaps for value in distinct
+            layout.overlaps for layout in self.layouts
         )
 
     def is_small(self) -> bool:
         """Little enough to try it here on real zeros."""
-        return sum(value.layout.span_bytes for value in self.values) <= REAL_CHECK_BYTES_MAX
+        return sum(layout.span_bytes for layout in self.layouts) <= REAL_CHECK_BYTES_MAX
 
     def resized(self) -> Iterator[tuple[str, int, Layout]]:
         """Return the new layouts of stand-ins for ``out=`` tensors: argument, place in its list, new
@@ -292,20 +294,21 @@ class ShapeInference:
         template = make_template(signature, args, kwargs)
         template = self._templates.setdefault(_encode_template(template), template)
         call = _Call(signature, args, kwargs, values)
-        with torch._C.DisableTorchFunction():
-            self._refuse_dtypes(call)
-        inputs = [value.layout for value in values]
+        self._refuse_dtypes(call)
+        inputs = call.layouts
         if stays_as_it_is(signature, inputs, args) and call.is_apart():
             return OpPlan(template, [Output(inputs[0], 0, signature.names[0], True)], None, literals=[None])
-        layouts = self._by_rule(call)
+        layouts = self._by_rule(call) if not signature.written or call.is_apart() else None
         if layouts is not None:
             outputs = [None if layout is None else Output(layout, 0, None, False) for layout in layouts]
-            container = None if len(outputs) == 1 else tuple
-            return OpPlan(template, outputs, container, literals=[None] * len(outputs))
-        view = view_of(signature, inputs, args)
-        if view is not None:
-            output = Output(view, values[0].offset, signature.names[0], False)
-            return OpPlan(template, [output], None, literals=[None])
+            returned_as = None if len(outputs) == 1 else tuple
+            return OpPlan(template, outputs, returned_as, literals=[None] * len(outputs))
+        views = views_of(signature, inputs, args, kwargs) if signature.is_view else None
+        if views is not None:
+            begin, source = values[0].offset, signature.names[0]
+            outputs = [Output(layout, begin + offset, source, False) for layout, offset in views]
+            listed = list if makes_list(signature) else None
+            return OpPlan(template, outputs, listed, literals=[None] * len(outputs))
         with torch._C.DisableTorchFunction():
             if signature.written and call.may_write_twice() and call.is_small():
                 _refuse_memory(call)
@@ -318,14 +321,15 @@ class ShapeInference:
     def _refuse_dtypes(self, call: _Call) -> None:
         """Torch's shape rules accept dtypes that its kernels refuse: tried once per op and dtypes, on zeros.
         Only an error that speaks of dtypes counts; zeros may be wrong for other reasons."""
-        dtypes = tuple(value.layout.dtype for value in call.values)
-        if call.signature.is_view or (_ORDINARY.issuperset(dtypes) and len(set(dtypes)) <= 1):
+        dtypes = tuple([layout.dtype for layout in call.layouts])
+        if call.signature.is_view or not dtypes or (dtypes[0] in _ORDINARY and len(set(dtypes)) == 1):
             return
         kinds = (call.signature, dtypes)
         if kinds in self._accepted or not call.is_small():
             return
         try:
-            _raise_like_eager(call)
+            with torch._C.DisableTorchFunction():
+                _raise_like_eager(call)
         except NotImplementedError:
             raise
         except RuntimeError as error:
@@ -337,7 +341,7 @@ class ShapeInference:
 
     def _by_rule(self, call: _Call) -> Sequence[Layout | None] | None:
         """Layouts of the new tensors that the op returns, where a rule of our own knows them."""
-        inputs = [value.layout for value in call.values]
+        inputs = call.layouts
         rule = rule_for(call.signature)
         if rule is not None:
             return rule(inputs, call.args, call.kwargs)
@@ -358,9 +362,9 @@ class ShapeInference:
         kinds = (
             call.signature,
             torch.get_default_dtype(),
-            *((value.layout.dtype, bool(value.layout.shape)) for value in call.values),
+            *[(layout.dtype, bool(layout.shape)) for layout in call.layouts],
             *map(_promoted_as, call.args),
-            *((name, _promoted_as(argument)) for name, argument in call.kwargs.items()),
+            *[(name, _promoted_as(argument)) for name, argument in call.kwargs.items()],
         )
         if kinds not in self._dtypes:
             with torch._C.DisableTorchFunction():
