@@ -299,3 +299,16 @@ def test_a_negative_view_that_is_resized_after_the_cell_stays_negative(recorder:
     assert negative.is_neg()
     assert negative.tolist() == [-2.0, -4.0]
     assert base.tolist() == [[2.0, 4.0], [6.0, 8.0]]
+
+
+@native_only
+def test_torch_resizing_shown_memory_by_itself_is_an_error(recorder: Recorder) -> None:
+    """matmul resizes its out= before any op of it is recorded; that ended the process."""
+    given, other = torch.randn(2, 2, 3), torch.randn(3, 4).expand(2, 3, 4)
+    with cell(recorder):
+        out = torch.ones(1) + 1
+        out.numpy()
+        with pytest.raises(RuntimeError, match="not resizable"):
+            torch.matmul(given, other, out=out)
+        made = torch.ones(2) + 1
+    assert made.tolist() == [2.0, 2.0]

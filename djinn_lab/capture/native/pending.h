@@ -152,7 +152,10 @@ inline at::DataPtr borrowed(at::Storage memory) {
   auto* keep = new at::Storage(std::move(memory));
   return {address, keep, [](void* kept) { delete static_cast<at::Storage*>(kept); }, at::kCPU};
 }
-inline void LazyStorage::point_at_host() { set_data_ptr_noswap(borrowed(rare->host)); }
+inline void LazyStorage::point_at_host() {
+  set_data_ptr_noswap(borrowed(rare->host));
+  if (nbytes() != 0) set_resizable(false);  // torch's own resizing would copy these bytes to where there is no memory
+}
 inline void LazyStorage::set_host(at::Storage host) {
   more().host = std::move(host);
   point_at_host();
@@ -161,6 +164,7 @@ inline void LazyStorage::set_host(at::Storage host) {
 inline void LazyStorage::forget_host() {
   if (!rare || !rare->host) return;
   set_data_ptr_noswap(at::DataPtr(nullptr, at::kCPU));
+  set_resizable(true);
   rare->host = at::Storage();
   rare->host_version = -1;
 }
