@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ MACHINE = "amd-epyc-2-cores"
 OPERATORS, MODELS = f"operators-{MACHINE}-2026-11-22", f"models-{MACHINE}-2026-11-23"
 LIBRARIES, TUTORIALS = f"libraries-{MACHINE}-2026-11-22", f"tutorials-{MACHINE}-2026-11-23"
 FUZZ, KILLS = f"fuzz-{MACHINE}-2026-11-23", f"kills-{MACHINE}-2026-11-22"
-BUSY, QUIET = f"recorder-{MACHINE}-2026-11-23-907a221", f"recorder-{MACHINE}-2026-11-23"
+RECORDER = "recorder-intel-r-xeon-r-processor-2-cores-2026-11-24"
 WHY, ENGINE = f"why-truth-{MACHINE}-2026-11-23", f"engine-{MACHINE}-2026-11-23"
 EARLY, SCALE_LIVE = f"early-start-{MACHINE}-2026-11-23", f"scale-live-{MACHINE}-2026-11-24"
 SIMULATED, PYTHON = f"memory-simulated-{MACHINE}-2026-11-21", f"capture-{MACHINE}-2026-11-21"
@@ -183,42 +183,59 @@ STEPS = (
 OPS = ("pointwise", "mm", "view", "in-place")
 
 
+def verdict(found: Sequence[Any]) -> str:
+    """``met``, where all goals are, else a word for each figure; ``none`` where there is no goal."""
+    if not any(figure["goals"] for figure in found):
+        return "none"
+    missed = [
+        [f"missed {goal['limit']:.3g}" for goal in figure["goals"] if not goal["met"]] for figure in found
+    ]
+    return "met" if not any(missed) else ", ".join(goals[-1] if goals else "met" for goals in missed)
+
+
+def compared(
+    what: str, found: Sequence[Any], unit: str, per_unit: float = 1.0, baseline: str = "eager"
+) -> str:
+    values = ", ".join(shown(ours(figure) / per_unit) for figure in found)
+    ratios = ", ".join(f"{one:.2f}x" for one in beside(found, baseline))
+    return row(what, f"{values} {unit}", f"{baseline} {ratios}", verdict(found))
+
+
 def recording() -> Iterator[str]:
-    found = figures(BUSY)
-    hot = [found[f"{kind}, hot"] for kind in OPS]
-    micros = ", ".join(shown(ours(figure)) for figure in hot)
-    eager, lazy = (", ".join(f"{one:.2f}x" for one in beside(hot, name)) for name in ("eager", "torch._lazy"))
-    yield f"| hot pointwise, mm, view, in-place, per op | {micros} us | eager {eager}; `torch._lazy` {lazy} |"
-    steps = [found[f"{step}, hot"] for step in STEPS]
-    micros = ", ".join(f"{ours(figure):.0f}" for figure in steps)
-    yield f"| {micros} us | eager {', '.join(f'{one:.2f}x' for one in beside(steps))} | met |"
-    cold = [found[f"{kind}, cold"] for kind in OPS]
-    micros = ", ".join(f"{ours(figure):.0f}" for figure in cold)
-    yield f"| {micros} us | eager {', '.join(f'{shown(one)}x' for one in beside(cold))} |"
-    steps = [found[f"{step}, cold"] for step in STEPS]
-    micros = ", ".join(shown(ours(figure), 3 if ours(figure) >= 100 else 2) for figure in steps)
-    yield f"| {micros} us | eager {', '.join(f'{shown(one)}x' for one in beside(steps))} | missed 60 us |"
+    found = figures(RECORDER)
+    three = "perceptron with SGD, CNN with AdamW, transformer block with AdamW and foreach"
+    for heat, same in (("hot", three), ("cold", "the same three")):
+        ops, steps = ([found[f"{kind}, {heat}"] for kind in kinds] for kinds in (OPS, STEPS))
+        yield compared(f"{heat} pointwise, mm, view, in-place, per op", ops, "us")
+        yield compared(f"{heat} training step, per op: {same}", steps, "us")
+    lazy = ", ".join(f"{one:.2f}x" for one in beside((found[f"{kind}, hot"] for kind in OPS), "torch._lazy"))
+    yield f"Beside `torch._lazy` the hot ops take {lazy}."
+    yield f"one run of commit `{result(RECORDER)['commit'][:7]}`"
 
 
 def whole_cells() -> Iterator[str]:
-    quiet, busy = figures(QUIET), figures(BUSY)
+    found = figures(RECORDER)
     sizes = "1024 x 1024, batches of 256", "512 x 512, batches of 64"
-    training = [f"training steps, layers of {size}" for size in sizes]
-    sides = []
-    for found in (quiet, busy):
-        two = [found[name] for name in training]
-        seconds = ", ".join(f"{ours(figure):.2f}" for figure in two)
-        sides += [f"{seconds} s", f"eager {', '.join(f'{one:.2f}x' for one in beside(two))}"]
-    yield f"| training, layers of 1024 and of 512 | {' | '.join(sides)} |"
-    bert = [found["forward passes of a BERT of 22 M parameters"] for found in (quiet, busy)]
-    sides = [f"{ours(one):.2f} s | eager {ratio:.2f}x" for one, ratio in zip(bert, beside(bert), strict=True)]
-    yield f"| forward passes of BERT | {' | '.join(sides)} |"
-    sides = []
-    for found in (quiet, busy):
-        figure = found["cell of one op"]
-        [ratio] = beside([figure], "WebSocket ping")
-        sides.append(f"{ours(figure):.1f} ms | WebSocket ping {ratio:.1f}x")
-    yield f"| a cell of one op | {' | '.join(sides)} |"
+    training = [found[f"training steps, layers of {size}"] for size in sizes]
+    yield compared("training, layers of 1024 and of 512", training, "s")
+    yield compared("forward passes of BERT", [found["forward passes of a BERT of 22 M parameters"]], "s")
+    tokens = [found[f"GPT-2 {kind}, greedy"] for kind in ("of 124 M parameters", "with layers of 64")]
+    yield compared("a token of GPT-2, 124 M parameters and layers of 64", tokens, "ms", 1e-3)
+    yield compared("a cell of one op", [found["cell of one op"]], "ms", baseline="WebSocket ping")
+    for run in ("first run", "second run"):
+        inputs = [found[f"{name}, {run}"] for name in ("search", "train", "generate")]
+        yield compared(f"quickstart's search, train, generate, {run}", inputs, "s")
+    uploads = [found[f"upload of {size} MB, whole cell"] for size in (256, 500)]
+    yield compared("upload of 256 and of 500 MB, whole cell", uploads, "GB/s", baseline="memcpy")
+    empty = [found["with session.capture(): pass"], found["%%djinn cell in IPython"]]
+    values = ", ".join(shown(ours(figure)) for figure in empty)
+    yield f"| an empty cell, captured and under `%%djinn` | {values} us |"
+    off = max(
+        figure["series"]["djinn"]["maximum"]
+        for figure in result(RECORDER)["figures"]
+        if figure["benchmark"] == "stages"
+    )
+    yield f"The stages of a cell sum to its total to within {off:.2f} %"
 
 
 def why_truth() -> Iterator[str]:
