@@ -152,6 +152,23 @@ class TestRhythm:
             rhythm.cut(10.0 + record_s, 10.1)
             assert rhythm.early == 60
 
+    def test_share_that_is_much_too_large_shrinks(self) -> None:
+        rhythm = self.rhythm(0.009, 0.031, 480, cuts=3)
+        assert rhythm.early == 120
+        rhythm.took(480)
+        rhythm.ran(0.037)
+        rhythm.begin(10.0)
+        rhythm.took(480)
+        rhythm.ran(0.037)
+        rhythm.cut(10.003, 10.1)
+        assert rhythm.early == 60
+
+    def test_wait_without_new_nodes_changes_nothing(self) -> None:
+        rhythm = self.rhythm(0.003, 0.037, 480, cuts=3)
+        rhythm.took(0)
+        rhythm.cut(20.0, 20.1)
+        assert rhythm.early == 60
+
     def test_another_loop_starts_anew(self) -> None:
         rhythm = self.rhythm(0.003, 0.037, 480, cuts=3)
         rhythm.took(1000)

@@ -17,6 +17,8 @@ EARLY_NODES_MIN = 64
 EARLY_GAIN_S = 0.002
 """An early part must save more; it costs half a millisecond here and more on the pool."""
 EARLY_SHARE_MIN = 1 / 16
+SHARE_KEPT_RATIO = 2.5
+"""A share stays as it is while it is too large by less."""
 ALIKE = 0.1
 """Iterations whose nodes differ by a larger part are not those of one loop."""
 
@@ -85,7 +87,7 @@ class CutRhythm:
         alike = abs(self._nodes - self._usual) <= ALIKE * self._usual  # views are named anew in a second part
         if alike and self._nodes >= EARLY_NODES_MIN and record_s > 0 and self._run_s > 0:
             self._learn(record_s / (record_s + self._run_s), self._run_s)
-        else:
+        elif self._nodes:
             self._first, self._usual = 0, self._nodes
         self.early = self._first or None
         self.begin(now_s)
@@ -93,6 +95,6 @@ class CutRhythm:
     def _learn(self, share: float, run_s: float) -> None:
         if share * run_s < (EARLY_GAIN_S / 2 if self._first else EARLY_GAIN_S):
             self._first = 0
-        elif not self._first or not share <= self._share <= 4 * share:
+        elif not self._first or not share <= self._share <= SHARE_KEPT_RATIO * share:
             self._share = min(0.5, max(EARLY_SHARE_MIN, 2.0 ** math.ceil(math.log2(share))))
             self._first = math.ceil(self._share * self._usual)
