@@ -20,7 +20,7 @@ RESULTS = ROOT / "benchmarks/results"
 MACHINE = "amd-epyc-2-cores"
 OPERATORS, MODELS = f"operators-{MACHINE}-2026-11-22", f"models-{MACHINE}-2026-11-23"
 LIBRARIES, TUTORIALS = f"libraries-{MACHINE}-2026-11-22", f"tutorials-{MACHINE}-2026-11-23"
-FUZZ, KILLS = f"fuzz-{MACHINE}-2026-11-23", f"kills-{MACHINE}-2026-11-22"
+FUZZ, KILLS = "fuzz-intel-r-xeon-r-processor-2-cores-2026-11-24", f"kills-{MACHINE}-2026-11-22"
 RECORDER = "recorder-intel-r-xeon-r-processor-2-cores-2026-11-24"
 WHY, ENGINE = f"why-truth-{MACHINE}-2026-11-23", f"engine-{MACHINE}-2026-11-23"
 EARLY, SCALE_LIVE = f"early-start-{MACHINE}-2026-11-23", f"scale-live-{MACHINE}-2026-11-24"
@@ -114,6 +114,14 @@ def _operator_row(name: str, count: Counter[str]) -> str:
     return row(name, f"{count['runs']:,}", f"{right:,}", *others)
 
 
+DIFFER = {
+    "layout": "layout",
+    "unnoticed": "an error that eager torch raises and we do not",
+    "error": "another error",
+    "value": "value",
+}
+
+
 def fuzz() -> Iterator[str]:
     found = result(FUZZ)
     last = found["first"] + found["count"] - 1
@@ -121,9 +129,10 @@ def fuzz() -> Iterator[str]:
     yield (
         f"{found['sequences']:,} sequences of {found['steps']:,} steps, the native recorder at commit "
         f"`{found['commit'][:7]}`, seeds {found['first']} to {last}, in `benchmarks/results/{FUZZ}.json`: "
-        f"{len(found['crashes'])} crashes, {len(found['hangs'])} hangs, {differences} differences"
+        f"{len(found['crashes'])} crashes, {len(found['hangs'])} hangs, {differences} differences: "
+        + ", ".join(f"{found['differences'][kind]} of {words}" for kind, words in DIFFER.items())
     )
-    yield f"{found['differences']['refused']} refused with advice"
+    yield f"{found['differences']['refused']:,} sequences were refused with advice"
 
 
 FAMILY_OUTCOMES = ("equal", "not in eager", "refused", "wrong", "raised", "crashed", "out of time")
