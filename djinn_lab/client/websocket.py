@@ -3,7 +3,7 @@
 The ``websockets`` package has the protocol (its sans-I/O layer) and a blocking connection of its own, which
 reads in a thread. Handing each message from there to the waiting thread takes as long as a message takes
 itself, and on few cores it keeps pool and worker from running meanwhile. Here a thread only answers pings
-while nobody waits.
+while no thread waits.
 """
 
 from __future__ import annotations
@@ -179,7 +179,7 @@ class WebSocket:
             try:
                 self._flush()
             except ConnectionClosed:
-                return  # whoever waits is told so
+                return  # the thread that waits is told so
 
     def _take(self, frame: Frame) -> None:
         if frame.opcode is Opcode.PONG:
@@ -223,7 +223,7 @@ class WebSocket:
             if self._protocol.state is not State.OPEN or silent_s < PING_AFTER_S:
                 return
             if silent_s > 2 * PING_AFTER_S:
-                self._socket.shutdown(socket.SHUT_RDWR)  # wakes who waits
+                self._socket.shutdown(socket.SHUT_RDWR)  # wakes the thread that waits
                 return
             self._protocol.send_ping(os.urandom(PING_BYTES))
             self._flush()
@@ -241,5 +241,5 @@ def _keep_alive(reference: weakref.ref[WebSocket], ended: threading.Event) -> No
         try:
             connection._look()
         except (OSError, ConnectionClosed):
-            return  # who sends or waits next is told so
+            return  # the next send or wait raises it
         del connection

@@ -1,4 +1,4 @@
-"""A cell puts back what it replaces in torch, however the cell ends and whoever else replaces it."""
+"""A cell puts back what it replaces in torch, however the cell ends and whatever else replaces it."""
 
 from __future__ import annotations
 
