@@ -205,7 +205,8 @@ class WebSocket:
                     try:
                         view = view[self._socket.send(view) :]
                     except (BlockingIOError, ssl.SSLWantWriteError):
-                        self._poll(select.POLLOUT, PING_AFTER_S)
+                        if not self._poll(select.POLLOUT, 2 * PING_AFTER_S):
+                            raise TimeoutError from None  # as deaf as a server that answers no ping
             except OSError:
                 self._end()
                 self._check_not_closed()

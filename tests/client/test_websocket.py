@@ -148,6 +148,24 @@ def test_a_silent_server_counts_as_gone(monkeypatch: pytest.MonkeyPatch) -> None
         connection.close()
 
 
+def test_a_server_that_reads_nothing_counts_as_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(websocket, "PING_AFTER_S", 0.1)
+    read = threading.Event()
+
+    def deaf(connection: ServerConnection) -> None:
+        read.wait(10)
+
+    with server(deaf) as url:
+        connection = WebSocket(url, HEADERS, 5)
+        try:
+            with pytest.raises(ConnectionClosed):
+                for _ in range(100):
+                    connection.send(bytes(10**6))
+        finally:
+            read.set()
+            connection.close()
+
+
 def test_a_forgotten_connection_leaves_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(websocket, "LOOK_EVERY_S", 0.02)
     with server(echo) as url:

@@ -71,6 +71,10 @@ class CutRhythm:
     def took(self, nodes: int) -> None:
         """So many pending nodes were taken to be sent."""
         self._nodes += nodes
+        self.skip()
+
+    def skip(self) -> None:
+        """No part is sent early until the next cut."""
         self.early = None
 
     def waited(self, seconds: float) -> None:

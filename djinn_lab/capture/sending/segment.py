@@ -164,7 +164,7 @@ class Segment:
                 self._reap()
             self._send_waiting()
             if self._rhythm.early is not None and self.random.drawn:
-                self._rhythm.early = None  # what comes behind it would have to wait for the draws
+                self._rhythm.skip()  # what comes behind it would have to wait for the draws
                 self._look_again()
                 return
             if self._sent and not self._goes_ahead():
