@@ -40,11 +40,11 @@ def held_bytes(pool: PoolUnderTest, session: Session) -> int:
 
 def test_a_search_over_four_models_runs_on_two_devices_and_finds_what_one_finds(session: Session) -> None:
     alone, together = Search(), Search()
-    expected = [alone.train(30).tolist() for _ in range(3)]
+    expected = [alone.train(150).tolist() for _ in range(3)]
     found = []
     for _ in range(3):
         with session.capture("search", terms=Terms(gang=2, gang_min=2)) as cell:
-            losses = together.train(30)
+            losses = together.train(150)
         assert cell.report.gang == TOGETHER
         assert sum(cell.report.stages.values()) <= cell.report.total_s
         found.append(losses.tolist())
@@ -61,7 +61,7 @@ def test_ops_that_branches_share_or_join_in_run_on_the_home_device(session: Sess
         total = torch.zeros(images.shape[0], 8)
         for number, model in enumerate(models):
             part = noisy
-            for _ in range(60):
+            for _ in range(240):
                 part = part + 0.01 * model(part)
             total = total + part[:, :8]
             votes[number] = part[:, 8:16].t()
@@ -107,17 +107,17 @@ def test_a_cell_without_branches_runs_on_one_device_and_says_so(session: Session
 def test_a_gang_takes_what_is_free_or_waits_for_all(two: PoolUnderTest, session: Session) -> None:
     """One of the two devices is busy: ``2:1`` starts on the other, ``2`` waits for both."""
     alone, search = Search(), Search()
-    expected = [alone.train(60).tolist() for _ in range(2)]
+    expected = [alone.train(200).tolist() for _ in range(2)]
     program, _ = training(3000, size=128)
     with Client(two.info) as ann:
         busy = ann.submit(program, target="cpu:1", priority="CRITICAL")
         ann.until(busy, "RUNNING")
         with session.capture("elastic", terms=Terms(gang=2)) as elastic:
-            first = search.train(60)
+            first = search.train(200)
         assert "on one device" in elastic.report.gang
         assert two.rest.job(busy).state == "RUNNING"
         with session.capture("both", terms=Terms(gang=2, gang_min=2)) as both:
-            second = search.train(60)
+            second = search.train(200)
         assert both.report.gang == TOGETHER
         assert two.rest.job(busy).finished_at is not None
         assert ann.result(busy).outcome == "done"
@@ -125,7 +125,7 @@ def test_a_gang_takes_what_is_free_or_waits_for_all(two: PoolUnderTest, session:
 
 
 def test_an_error_in_a_branch_is_the_error_of_one_device(session: Session) -> None:
-    tables = [torch.randn(100, 64) for _ in range(4)]
+    tables = [torch.randn(100, 256) for _ in range(4)]
     rows = torch.tensor([[1, 2], [3, 4], [5, 400], [6, 7]])
 
     def look_up(weights: list[torch.Tensor], log: torch.Tensor) -> list[torch.Tensor]:
@@ -168,9 +168,9 @@ def runs_gangs_as_before(pool: PoolUnderTest) -> None:
     search = Search()
     with pool.session() as session:
         with session.capture("again", terms=Terms(gang=2)) as cell:
-            losses = search.train(40)
+            losses = search.train(200)
         assert cell.report.gang == TOGETHER
-        assert losses.tolist() == Search().train(40).tolist()
+        assert losses.tolist() == Search().train(200).tolist()
         leaves_nothing_behind(pool, session)
 
 
