@@ -15,6 +15,7 @@ from djinn_lab.memory import (
     DeviceAdded,
     Event,
     PhaseSignalled,
+    QueueOrdered,
     RestoreSession,
     SegmentPlaced,
     SessionBound,
@@ -168,6 +169,27 @@ def test_prefetches_on_time_late_and_wasted() -> None:
     pool.settle()
     pool.say(SessionClosed(pool.now_s, away))
     assert pool.counters.prefetches_wasted == 1
+
+
+def test_nothing_is_prefetched_while_cells_wait_for_the_device() -> None:
+    pool = swapped()
+    (away,) = [name for name in "abc" if pool.tier(name) == "host"]
+    pool.say(SessionClosed(pool.now_s, next(name for name in "abc" if name != away)))
+    pool.say(pool.engine.report(pool.now_s))
+    for name in "pqr":
+        pool.engine.sessions[name] = Held()
+        pool.say(SessionOpened(pool.now_s, name, name))
+        pool.say(SessionBound(pool.now_s, name, "cpu:0"))
+    pool.say(QueueOrdered(pool.now_s, "cpu:0", ("p", "q", "r")))
+    for name in "pqr":
+        pool.place(name, 1)
+    assert "r" not in pool.engine.granted
+    pool.tick(1.0)
+    assert pool.counters.prefetches == 0
+    for name in "pqr":
+        pool.finish(name, 0)
+        pool.tick(1.0)
+    assert pool.counters.prefetches == 1
 
 
 def test_demotions() -> None:

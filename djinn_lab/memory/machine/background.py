@@ -34,7 +34,7 @@ def in_background(device: Device, policy: MemoryPolicy, now_s: float) -> Iterato
     host_changes = any(one.kind in ("store", "forget", "demote") for one in device.moving.values())
     if policy.write_through and not host_changes:
         yield from _write_through(device, policy, now_s)
-    if device.short or _restoring_unasked(device):
+    if device.contended or _restoring_unasked(device):
         return
     if policy.prefetch == "into_free":
         yield from _prefetch_into_free(device, policy, now_s)
