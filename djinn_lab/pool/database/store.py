@@ -20,7 +20,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
 import msgspec
@@ -91,6 +91,7 @@ class Store:
         self._later_due_s = self._trim_due_s = self._checkpoint_due_s = 0.0
         self._checked_s = 0.0
         self._written = False
+        self._checkpointing: Future[None] | None = None
         self._thread = threading.Thread(target=self._run, name="store", daemon=True)
         self._thread.start()
 
@@ -183,9 +184,10 @@ class Store:
                 self._quick = QuickWriter(candidate.engine)
             self.leads.set_result(last)
             ended_by: sa.exc.SQLAlchemyError | None = None
+            beside = stack.enter_context(ThreadPoolExecutor(1, "checkpoint"))
             try:
                 while self._write_batch(candidate):
-                    self._checkpoint(candidate.engine)
+                    self._checkpoint(candidate.engine, beside)
             except sa.exc.SQLAlchemyError as error:
                 log.critical("the database cannot be written any more: %s", error)
                 ended_by = error
@@ -270,16 +272,20 @@ class Store:
                 self._checked_s = time.monotonic()
                 Batch(rows, works, trim).write(candidate.connection)
 
-    def _checkpoint(self, engine: sa.Engine) -> None:
-        """First beside the writers; then the little that they wrote meanwhile, so that the log can begin
-        anew."""
-        now_s = time.monotonic()
-        if self._quick is None or not self._written or now_s < self._checkpoint_due_s:
+    def _checkpoint(self, engine: sa.Engine, beside: ThreadPoolExecutor) -> None:
+        """Checkpoint beside the writers, since it waits for the disk. Then the little that they wrote
+        meanwhile, so that the log can begin anew. Raises SQLAlchemyError."""
+        if (under_way := self._checkpointing) is not None:
+            if under_way.done():
+                self._checkpointing = None
+                under_way.result()
+                with self._writing:
+                    checkpoint(engine)
             return
-        self._checkpoint_due_s, self._written = now_s + CHECKPOINT_EVERY_S, False
-        checkpoint(engine)
-        with self._writing:
-            checkpoint(engine)
+        now_s = time.monotonic()
+        if self._quick is not None and self._written and now_s >= self._checkpoint_due_s:
+            self._checkpoint_due_s, self._written = now_s + CHECKPOINT_EVERY_S, False
+            self._checkpointing = beside.submit(checkpoint, engine)
 
     def _take_later(self, now_s: float, everything: bool) -> list[Row]:
         """Take the rows of DEFERRED kinds that are due."""
