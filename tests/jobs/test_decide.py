@@ -110,6 +110,29 @@ def test_job_waits_for_its_home_device_unless_moving_is_faster() -> None:
         assert where == {"busy": "gpu:0", "mine": expected}
 
 
+def test_job_preempts_none_elsewhere_while_its_home_is_soon_free() -> None:
+    pool = DrivenPool(device_nodes(2), POLICIES["ours"])
+    pool.arrive(request("long", 0, seconds=100, home="gpu:1", move_s=1.0))
+    pool.arrive(request("brief", 1, seconds=1, home="gpu:0", move_s=1.0))
+    pool.arrive(request("mine", 2, seconds=2, at_s=0.2, home="gpu:0", move_s=1.0))
+    pool.run()
+    assert pool.preemptions == []
+    assert pool.first_start_s == {"long": 0.0, "brief": 0.0, "mine": 1.0}
+
+
+def test_job_that_others_always_pass_at_home_does_not_wait_for_it_forever() -> None:
+    pool = DrivenPool(device_nodes(2), POLICIES["ours"])
+    pool.arrive(request("long", 0, seconds=100, home="gpu:1", move_s=1.0))
+    for number in range(60):
+        name = f"brief{number}"
+        pool.arrive(request(name, 10 + number, seconds=1, at_s=0.9 * number, home="gpu:0", move_s=100.0))
+    pool.arrive(request("mine", 1, seconds=2, at_s=0.2, home="gpu:0", move_s=1.0))
+    pool.run()
+    [(at_s, victim, preemptor)] = pool.preemptions
+    assert (victim, preemptor) == ("long", "mine")
+    assert 20 < at_s < 40
+
+
 def test_calendar_keeps_nodes_free() -> None:
     pool = DrivenPool(device_nodes(1), POLICIES["ours"])
     pool.cluster.set_calendar(

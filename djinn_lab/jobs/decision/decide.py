@@ -32,6 +32,10 @@ from djinn_lab.jobs.fairness import LimitHit, ShareTree
 from djinn_lab.jobs.placement import Placed
 from djinn_lab.jobs.request import WHOLE_DEVICE_MILLI, Demand, Request, members_in
 
+HOME_WAITS_MAX = 6.0
+"""After so many times its patience a candidate takes any device: others were always before it at home. The
+wait is bounded as in delay scheduling (Zaharia et al., EuroSys 2010)."""
+
 
 def decide(
     cluster: Cluster, shares: ShareTree, policy: QueuePolicy, now_s: float, trace: DecisionTrace | None = None
@@ -339,8 +343,16 @@ class _Decision:
                 return found
         claims = self.unmet is not None and self.unmet.claims_anywhere(request)
         if self.why is Reason.BUSY and (self.attempts.left > 0 or claims):
-            return self.attempts.find(self.trial, request, claims)
+            return self.attempts.find(self.trial, request, claims, self._only_node(request, claims))
         return None
+
+    def _only_node(self, request: Request, claims: bool) -> str | None:
+        """Return the home of a candidate that preempts nowhere else, since waiting for its home costs less
+        than the move would."""
+        if request.home is None or claims:
+            return None
+        waits = self._waits_for_home(request, self._demand(request), self.trial.allowed(request))
+        return request.home if waits else None
 
     def _preempt(self, request: Request, found: Preemption) -> None:
         """Plan the preemption; until the victims have stopped, no other job starts on those nodes."""
@@ -399,6 +411,9 @@ class _Decision:
         wait_s = trial.home_wait_s(home)
         patience_s = max(self.policy.home_patience_s_min, self.policy.home_patience * request.move_s)
         if wait_s is None or wait_s > patience_s:
+            return False
+        since_s = request.arrived_s if request.preempted_at_s is None else request.preempted_at_s
+        if trial.now_s - since_s > HOME_WAITS_MAX * patience_s:
             return False
         trial.wake_by(trial.now_s + (wait_s or patience_s))
         return True

@@ -111,9 +111,9 @@ class VictimSelection(NamedTuple):
     cost_s: float
 
 
-def find(trial: Trial, request: Request) -> Preemption | None:
-    """Return the cheapest preemption with which the request is placed; None when there is none. Leaves the
-    trial as it was."""
+def find(trial: Trial, request: Request, node: str | None = None) -> Preemption | None:
+    """Return the cheapest preemption with which the request is placed (``node``: on this one); None when
+    there is none. Leaves the trial as it was."""
     if request.preempted_at_s is not None and request.preempted_at_s >= trial.now_s:
         if trial.guarantees is not None and trial.guarantees.claims_anywhere(request):
             trial.wake_by(trial.now_s + RETRY_S)
@@ -126,10 +126,10 @@ def find(trial: Trial, request: Request) -> Preemption | None:
         return None
     best = None
     if any(victim.cause == "guarantee" for victim in victims):
-        best = _cheapest(search, [one for one in victims if one.theirs is not search.claim.account])
+        best = _cheapest(search, [one for one in victims if one.theirs is not search.claim.account], node)
         victims = [one for one in victims if one.cause != "guarantee"]
     if best is None and victims:
-        best = _cheapest(search, victims)
+        best = _cheapest(search, victims, node)
     return None if best is None else _preemption(request, best)
 
 
@@ -320,16 +320,19 @@ def _less_served(trial: Trial, request: Request, holding: Holding) -> bool:
     return within_key(request, trial.policy)[0] < queue
 
 
-def _cheapest(search: _VictimSearch, victims: Sequence[PreemptionVictim]) -> VictimSelection | None:
-    """Return the cheapest selection; on one node where one suffices."""
-    allowed = search.trial.allowed(search.request)
+def _cheapest(
+    search: _VictimSearch, victims: Sequence[PreemptionVictim], node: str | None = None
+) -> VictimSelection | None:
+    """Return the cheapest selection (``node``: on this one); on one node where one suffices."""
+    allowed = search.trial.allowed(search.request) if node is None else frozenset({node})
     return _on_one_node(search, victims, allowed) or _attempt(search, victims, allowed)
 
 
 def _on_one_node(
     search: _VictimSearch, victims: Sequence[PreemptionVictim], allowed: frozenset[str] | None
 ) -> VictimSelection | None:
-    """Return the cheapest selection that frees a single node."""
+    """Return the cheapest selection that frees a single node. On another node than its home, the
+    candidate's move is part of the cost."""
     trial, request = search.trial, search.request
     least = devices_of(request.demand, request.demand.members_min)
     by_node: dict[str, list[PreemptionVictim]] = {}
@@ -342,9 +345,12 @@ def _on_one_node(
             continue
         if trial.cluster.nodes[node].devices < least:
             continue
-        if best is not None and on_node[0].cost_s >= best.cost_s:
+        move_s = 0.0 if request.home in (None, node) else request.move_s
+        if best is not None and on_node[0].cost_s + move_s >= best.cost_s:
             continue
         found = _attempt(search, on_node, frozenset({node}))
+        if found is not None:
+            found = found._replace(cost_s=found.cost_s + move_s)
         if found is not None and (best is None or found.cost_s < best.cost_s):
             best = found
             if len(found.victims) == 1 and found.victims[0] is on_node[0] and not found.cost_s:

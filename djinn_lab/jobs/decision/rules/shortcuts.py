@@ -77,13 +77,15 @@ class PreemptionAttempts:
         """Return whether no job is preempted for a guarantee of this request."""
         return best_effort(request) or self.already_failed(request, claims=True)
 
-    def find(self, trial: Trial, request: Request, claims: bool) -> Preemption | None:
-        """Return the preemption that lets the request start. ``claims``: the request is within a
-        guarantee."""
+    def find(
+        self, trial: Trial, request: Request, claims: bool, node: str | None = None
+    ) -> Preemption | None:
+        """Return the preemption that lets the request start (``node``: on this one). ``claims``: the request
+        is within a guarantee."""
         found = None
         if not self.already_failed(request, claims):
-            found = preempting.find(trial, request)
-            if found is None:
+            found = preempting.find(trial, request, node)
+            if found is None and node is None:
                 self._failed_s[request.account, request.demand, claims] = estimate_s(request, self.policy)
                 self.left -= 1
         self._looks -= found is None
