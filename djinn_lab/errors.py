@@ -13,7 +13,7 @@
     ├── PoolError              the pool's fault, or the way to it
     │   ├── PoolNotFound       none runs, or the runtime file is stale
     │   ├── PoolLost           it went away in mid-cell
-    │   │   └── SessionClosed  it runs, and the session was closed there
+    │   │   └── SessionLost    it runs, and the session was closed there
     │   ├── WorkerLost         the device's process died
     │   ├── AuthenticationError
     │   ├── VersionMismatch
@@ -83,7 +83,7 @@ class PoolLost(PoolError):
     """The pool went away."""
 
 
-class SessionClosed(PoolLost):
+class SessionLost(PoolLost):
     """The session was closed on the pool, not by its client."""
 
 

@@ -19,7 +19,7 @@ from djinn_lab.errors import (
     PoolLost,
     PoolNotFound,
     Refused,
-    SessionClosed,
+    SessionLost,
     VersionMismatch,
 )
 from djinn_lab.jobs import Terms
@@ -164,7 +164,7 @@ class PoolConnection:
     def _lost(self, error: Exception) -> PoolLost:
         ended = getattr(error, "rcvd", None)
         if getattr(ended, "code", None) == messages.CLOSE_SESSION:
-            return SessionClosed(
+            return SessionLost(
                 "the session was closed on the pool (by `djinn-lab close`, or over its API).",
                 "Its values there are gone: run the cells that made them again. Plain variables and tensors "
                 "that were fetched are intact.",

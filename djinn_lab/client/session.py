@@ -139,7 +139,7 @@ class Session:
         """A hint that never changes a result: ``IO_WAIT`` (nothing to compute for about ``expected_s``
         seconds), ``SOON`` or ``COMPUTE``. The answer has ``answer`` (``accepted``, ``clipped``,
         ``deferred``, ``superseded`` or ``rejected``) and ``message``. Raises UserError for what is no phase
-        or no duration, SessionClosed or PoolLost once when the session ended: the next signal, or cell, opens
+        or no duration, SessionLost or PoolLost once when the session ended: the next signal, or cell, opens
         a new one."""
         if phase not in PHASES:
             raise UserError(f"{phase!r} is not a phase.", f"Use one of {', '.join(PHASES)}.")

@@ -17,7 +17,7 @@ from types import ModuleType
 from djinn_lab.native.building import is_building, log_of
 from djinn_lab.native.compiler import Compiler, find_compiler
 from djinn_lab.native.extensions import EXTENSIONS, NativeExtension, UnknownVariant
-from djinn_lab.native.places import Places, places
+from djinn_lab.native.places import BuildFolders, places
 from djinn_lab.native.sources import file_name, units
 from djinn_lab.native.target import BuildTarget, this_target
 
@@ -65,7 +65,7 @@ class Loader:
     def __init__(
         self,
         extensions: dict[str, NativeExtension] = EXTENSIONS,
-        where: Callable[[], Places] = places,
+        where: Callable[[], BuildFolders] = places,
         target: Callable[[], BuildTarget] = this_target,
         compiler: Callable[[], Compiler | None] = find_compiler,
         start: Callable[[Path], None] = start_build,

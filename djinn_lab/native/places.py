@@ -12,7 +12,7 @@ BUILT = Path("native") / "built"
 
 
 @dataclass(frozen=True)
-class Places:
+class BuildFolders:
     """``package`` holds the sources. ``search`` is looked through in order; ``into`` takes what is built."""
 
     package: Path
@@ -20,7 +20,7 @@ class Places:
     into: Path
 
 
-def places(package: Path = PACKAGE) -> Places:
+def places(package: Path = PACKAGE) -> BuildFolders:
     """Return the places of this installation.
 
     A source checkout keeps its files beside the package. An installed package may have come with files beside
@@ -28,9 +28,9 @@ def places(package: Path = PACKAGE) -> Places:
     """
     beside = package / BUILT
     if (package.parent / "pyproject.toml").is_file() and os.access(package / "native", os.W_OK):
-        return Places(package, (beside,), beside)
+        return BuildFolders(package, (beside,), beside)
     import platformdirs  # not there while pip builds the package
 
     installation = hashlib.sha256(os.fsencode(package)).hexdigest()[:12]
     cache = platformdirs.user_cache_path("djinn-lab", appauthor=False) / "native" / installation
-    return Places(package, (beside, cache), cache)
+    return BuildFolders(package, (beside, cache), cache)

@@ -53,9 +53,9 @@ class NativeRun(Protocol):
     def flush(self) -> None: ...
 
 
-class EncodedProgram(Protocol):
-    """An encoded program. ``node``, ``sent``: the bytes of one node, and of the sources that the session does
-    not hold. ``missing``: held values that these tensors lack. ``rest``: a map of the fields behind the
+class ProgramReader(Protocol):
+    """Reads an encoded program. ``node``, ``sent``: the bytes of one node, and of sources that the session
+    does not hold. ``missing``: held values that these tensors lack. ``rest``: a map of the fields behind the
     nodes."""
 
     node_count: int
@@ -70,7 +70,7 @@ class Executor(Protocol):
     """The extension module."""
 
     Account: Callable[[int], Counts]
-    EncodedProgram: Callable[[bytes], EncodedProgram]
+    EncodedProgram: Callable[[bytes], ProgramReader]
     Marks: type[Any]
     Op: Callable[..., Op]
     Plan: Callable[..., ExecutionPlan]

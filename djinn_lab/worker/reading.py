@@ -9,7 +9,7 @@ import msgspec
 import torch
 
 from djinn_lab.srg.program import NodeRecord, NumericSettings, Program, Source, decode_program
-from djinn_lab.worker.executor import EncodedProgram, Executor
+from djinn_lab.worker.executor import Executor, ProgramReader
 from djinn_lab.worker.preparation import Preparation
 
 
@@ -31,7 +31,7 @@ _decode_source = msgspec.msgpack.Decoder(Source).decode
 class LazyNodes(Sequence[NodeRecord]):
     """Nodes that are decoded when they are asked for. ``encoded``: the extension reads from it."""
 
-    def __init__(self, encoded: EncodedProgram) -> None:
+    def __init__(self, encoded: ProgramReader) -> None:
         self.encoded = encoded
 
     def __len__(self) -> int:

@@ -32,7 +32,7 @@ from djinn_lab.errors import (
     PoolLost,
     PoolNotFound,
     RemoteError,
-    SessionClosed,
+    SessionLost,
     ValueLost,
     WorkerLost,
 )
@@ -170,7 +170,7 @@ def test_two_sessions_see_only_their_own(pool: PoolUnderTest, session: Session) 
             _ = mine + theirs
 
 
-def test_a_cell_goes_on_after_a_cell_of_another_session_inside_it(
+def test_a_cell_resumes_after_a_cell_of_another_session_inside_it(
     pool: PoolUnderTest, session: Session
 ) -> None:
     torch.manual_seed(0)
@@ -225,7 +225,7 @@ def test_session_that_an_operator_closed_says_so_and_the_next_cell_runs(
         with session.capture():
             held = torch.ones(1000) * 3
         pool.rest.close_session(session.welcome.session)
-        with pytest.raises(SessionClosed, match=r"the session was closed on the pool \(by `djinn-lab close`"):
+        with pytest.raises(SessionLost, match=r"the session was closed on the pool \(by `djinn-lab close`"):
             if use == "read":
                 held.sum().item()
             elif use == "signal":
@@ -246,7 +246,7 @@ def test_session_that_an_operator_closed_while_its_cell_ran_says_so(pool: PoolUn
     with pool.session() as session:
         closing = threading.Thread(target=_close_once_running, args=(pool, session.welcome.session))
         closing.start()
-        with pytest.raises(SessionClosed), session.capture():
+        with pytest.raises(SessionLost), session.capture():
             value = torch.ones(400, 400)
             for _ in range(3000):
                 value = (value @ value) * 1e-3

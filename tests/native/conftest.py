@@ -13,7 +13,7 @@ from djinn_lab.native.building import Builder, WantedBuild
 from djinn_lab.native.compiler import Compiler, find_compiler
 from djinn_lab.native.extensions import NativeExtension
 from djinn_lab.native.loading import Loader
-from djinn_lab.native.places import Places
+from djinn_lab.native.places import BuildFolders
 from djinn_lab.native.target import BuildTarget, this_target
 
 SOURCE = """
@@ -76,7 +76,7 @@ class Workshop:
         return file
 
     def loader(self, start: Callable[[Path], None] | None = None) -> Loader:
-        where = Places(self.root, (self.built,), self.built)
+        where = BuildFolders(self.root, (self.built,), self.built)
         begin = start or self.started.append
         return Loader(self.extensions, lambda: where, lambda: self.target, lambda: self.compiler, begin)
 

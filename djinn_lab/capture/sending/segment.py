@@ -97,7 +97,7 @@ class Nodes(Protocol):
         ...
 
 
-class Part(NamedTuple):
+class CutPart(NamedTuple):
     """A program, and why it was cut."""
 
     assembled: AssembledPart
@@ -126,9 +126,9 @@ class Segment:
         self._pace = PartLength(stream_nodes)
         self._rhythm = CutRhythm()
         self._nodes = nodes
-        self._sent: deque[Part] = deque()
+        self._sent: deque[CutPart] = deque()
         """Not answered yet, in order."""
-        self._waiting: deque[Part] = deque()
+        self._waiting: deque[CutPart] = deque()
         """Assembled while earlier ones were under way, and not sent."""
         self.gather(False)
 
@@ -236,9 +236,9 @@ class Segment:
         return assembled
 
     @held()
-    def _add(self, cut: Cut, fetch: Sequence[int]) -> Part:
+    def _add(self, cut: Cut, fetch: Sequence[int]) -> CutPart:
         """Assemble what is pending, and send it as soon as the pool takes it."""
-        part = Part(self._take(fetch), cut)
+        part = CutPart(self._take(fetch), cut)
         self._waiting.append(part)
         self._send_waiting()
         return part
@@ -279,7 +279,7 @@ class Segment:
             raise result.error
         return result
 
-    def _result(self, part: Part) -> RunResult:
+    def _result(self, part: CutPart) -> RunResult:
         """Return the result of a program. Where values are gone that it reads, as with a worker that died,
         and the host has them all, they are sent to it again."""
         result = self.backend.result()
