@@ -153,7 +153,7 @@ def _preempted(bench: Bench, info: RuntimeInfo, moving: Search, alone: Search) -
     rounds = bench.rounds(20, 2)
     while len(disturbed.free_ms) < rounds and moving.cells < 5 * rounds:
         disturbed.cell()
-    title = "a gang moves aside: until its devices are free"
+    title = "a gang is preempted: until its devices are free"
     if not disturbed.free_ms:
         return skipped(NAME, title, "ms", "no cell ran long enough to be asked")
     for _ in range(moving.cells):

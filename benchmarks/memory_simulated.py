@@ -135,7 +135,7 @@ def _capacity(parameters: DeviceParameters) -> Figure:
     kept = max((n for n in CAPACITY_KEEP_ALL if _fits("keep_all", n, parameters)), default=0)
     ours = max((n for n in CAPACITY_OURS if _fits("ours", n, parameters)), default=0)
     taken = {OURS: [kept / ours if ours else math.inf]}
-    title = "live sessions of keep-all over ours, at the same memory, nobody killed or waiting to come in"
+    title = "live sessions of keep-all over ours, at the same memory, none killed or waiting for admission"
     return figure(NAME, title, "x", taken, [Goal(1 / 1.9)], keep_all=kept, ours=ours)
 
 

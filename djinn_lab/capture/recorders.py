@@ -53,7 +53,7 @@ class Recorder(Protocol):
     def captured_cell(self, cell: str, file: str) -> AbstractContextManager[None]: ...
 
     def set_aside(self, cause: str) -> AbstractContextManager[None]:
-        """Record nothing inside, where another recorder captures; then go on. Raises what the recorded draws
+        """Record nothing inside, where another recorder captures; then resume. Raises what the recorded draws
         and writes to plain tensors, which are made first, run into."""
         ...
 
@@ -117,7 +117,7 @@ _capturing: list[Recorder] = []
 @contextmanager
 def capturing(recorder: Recorder, cell: str, file: str) -> Iterator[None]:
     """Record everything inside. What is pending at the end stays pending: the caller flushes. A cell of
-    another session around this one goes on afterwards."""
+    another session around this one resumes afterwards."""
     outer = capturing_recorder()
     with ExitStack() as stack:
         if outer is not None and outer is not recorder:

@@ -179,7 +179,7 @@ class WebSocket:
             try:
                 self._flush()
             except ConnectionClosed:
-                return  # the thread that waits is told so
+                return  # the thread that waits gets the error
 
     def _take(self, frame: Frame) -> None:
         if frame.opcode is Opcode.PONG:

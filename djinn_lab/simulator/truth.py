@@ -187,7 +187,7 @@ class _Moment:
             ("waits for running cells", "waits for running cells to end", lambda: self._stopped(running)),
             ("waits for any cell or close", "a cell to end or a session to close", self._freed),
             ("its state is on its way", "are being restored", lambda: self._starts_within(MOMENT_S)),
-            ("others are moved out", "are being evicted", lambda: self._starts_within(MOMENT_S)),
+            ("others are evicted", "are being evicted", lambda: self._starts_within(MOMENT_S)),
             ("others wait before it", "others wait before it", lambda: self._others_first()),
         ]
         for kind, words, holds in claims:
@@ -227,7 +227,7 @@ class _Moment:
                 yield "others are preempted for it", lambda: self._starts_within(MOMENT_S)
             case Reason.BEHIND if found.ahead:
                 count = sum(one.jobs for one in found.ahead)
-                yield "others are ahead of it", lambda: self._about_so_many(count)
+                yield "others are ahead", lambda: self._about_so_many(count)
             case Reason.BUSY:
                 yield "it is next", lambda: self._is_next(found.expected_where)
             case _:

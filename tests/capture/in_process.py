@@ -38,7 +38,7 @@ class _Submitted(NamedTuple):
 
 class InProcessBackend:
     """Keeps every program it ran, in ``programs`` with its cut in ``cuts``. ``busy``: it says that it is not
-    done yet, so that the cell goes on recording and sends more behind it. ``run_s``: seconds
+    done yet, so that the cell records further and sends more behind it. ``run_s``: seconds
     that it says each program took."""
 
     follow_max = 2

@@ -91,7 +91,7 @@ def test_a_failing_part_takes_those_behind_it_along(backend: InProcessBackend, b
     assert again.tolist() == [4.0] * 3
 
 
-def test_a_cell_goes_on_after_a_caught_failure(backend: InProcessBackend) -> None:
+def test_a_cell_resumes_after_a_caught_failure(backend: InProcessBackend) -> None:
     backend.busy = True
     with cell(make_recorder(backend, stream_nodes=16)):
         x = torch.ones(3)

@@ -170,7 +170,7 @@ def test_saved_views_and_tied_weights_are_stored_once(recorder: Recorder) -> Non
         x = torch.zeros(1000) * 1
         file = io.BytesIO()
         torch.save([nn.ModuleList([table, out]).state_dict(), x[:10], x[10:20], x], file)
-        size = file.tell() // 1024
+        size = len(file.getvalue()) // 1024
         file.seek(0)
         state = torch.load(file)[0]
         return [size, state["0.weight"].data_ptr() == state["1.weight"].data_ptr(), state]

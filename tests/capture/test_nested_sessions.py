@@ -1,4 +1,4 @@
-"""A cell of one session inside a cell of another: each records its own, then the outer one goes on."""
+"""A cell of one session inside a cell of another: each records its own, then the outer one resumes."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_outer_cell_records_on_after_an_exception_in_the_inner_one(
     assert after.tolist() == [2.0] * 3
 
 
-def test_three_sessions_deep_each_goes_on(recorder: Recorder, inner: Recorder) -> None:
+def test_three_sessions_deep_each_resumes(recorder: Recorder, inner: Recorder) -> None:
     innermost = make_recorder(InProcessBackend())
     made: list[torch.Tensor] = []
     with cell(recorder):
@@ -116,7 +116,7 @@ def test_a_pause_of_the_outer_recorder_leaves_the_inner_one_capturing(
         assert recorder_of(torch.ones(2) * 2) is inner
 
 
-def test_random_numbers_go_on_where_the_other_session_left_them(recorder: Recorder, inner: Recorder) -> None:
+def test_random_numbers_resume_where_the_other_session_left_them(recorder: Recorder, inner: Recorder) -> None:
     expected = [torch.rand(3) for _ in range(4)]
     torch.manual_seed(0)
     with cell(recorder):

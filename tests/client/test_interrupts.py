@@ -83,7 +83,7 @@ def long_cell(session: Session, a: torch.Tensor) -> torch.Tensor:
 
 
 def outlast_presses() -> None:
-    """Presses that come after the first stop are none of the test's."""
+    """Presses later than the first stop are none of the test's."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     time.sleep(0.1)
     signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -73,7 +73,7 @@ def test_no_message_in_time_is_a_timeout_and_loses_nothing() -> None:
         connection.close()
 
 
-def test_a_close_is_told_with_its_code_after_the_messages_before_it() -> None:
+def test_a_close_is_raised_with_its_code_after_the_messages_before_it() -> None:
     def talk(connection: ServerConnection) -> None:
         connection.send(b"last")
         connection.close(4410, "closed")
@@ -89,7 +89,7 @@ def test_a_close_is_told_with_its_code_after_the_messages_before_it() -> None:
         connection.close()
 
 
-def test_a_server_that_dies_is_told_to_who_waits() -> None:
+def test_a_server_that_dies_is_raised_in_the_waiting_thread() -> None:
     def die(connection: ServerConnection) -> None:
         connection.recv()
         connection.socket.close()

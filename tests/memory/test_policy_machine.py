@@ -124,7 +124,7 @@ class PolicyMachine(RuleBasedStateMachine):
         kept_share=st.none() | st.integers(0, 100),
     )
     def place(self, session: str, peak: int, rank: int, kept_share: int | None) -> None:
-        """Place a segment that will keep a share of its peak, as its graph says or nobody knows."""
+        """Place a segment that will keep a share of its peak, as its graph says, or unknown."""
         device = self.open.get(session)
         if device is None or session in self.running or session in self.detached:
             return

@@ -51,14 +51,14 @@ def test_followers_of_a_cancelled_segment_are_skipped(client: Client) -> None:
     assert outcomes(client, job, 2) == [(0, "cancelled"), (1, "skipped")]
 
 
-def test_a_follower_that_comes_after_the_failure_is_skipped_too(client: Client) -> None:
+def test_a_follower_sent_after_the_failure_is_skipped_too(client: Client) -> None:
     job = client.submit(act("fail it broke"), final=False)
     assert client.result(job).outcome == "failed"
     follow(client, job, 1, "", final=True)
     assert client.result(job).outcome == "skipped"
 
 
-def test_a_follower_that_comes_after_the_end_runs(client: Client) -> None:
+def test_a_follower_sent_after_the_end_runs(client: Client) -> None:
     job = client.submit(act(""), final=False)
     assert client.result(job).outcome == "done"
     follow(client, job, 1, "", final=True)

@@ -438,7 +438,7 @@ class PythonRecorder:
 
     @contextmanager
     def set_aside(self, cause: str) -> Iterator[None]:
-        """Record nothing inside, where another recorder captures; then go on. Raises what the recorded draws
+        """Record nothing inside, where another recorder captures; then resume. Raises what the recorded draws
         and writes to plain tensors, which are made first, run into."""
         with self.lock:
             self.host.write_back(cause)

@@ -64,7 +64,7 @@ class CutRhythm:
         self.begin(0.0)
 
     def begin(self, now_s: float) -> None:
-        """A cell begins to record, or goes on."""
+        """A cell begins to record, or resumes."""
         self._began_s = now_s
         self._nodes, self._waited_s, self._run_s = 0, 0.0, 0.0
 
@@ -86,7 +86,7 @@ class CutRhythm:
         self._run_s += seconds
 
     def cut(self, recorded_until_s: float, now_s: float) -> None:
-        """The cell waited for a value since ``recorded_until_s``, and goes on."""
+        """The cell waited for a value since ``recorded_until_s``, and resumes."""
         record_s = max(0.0, recorded_until_s - self._began_s - self._waited_s)
         alike = abs(self._nodes - self._usual) <= ALIKE * self._usual  # views are named anew in a second part
         if alike and self._nodes >= EARLY_NODES_MIN and record_s > 0 and self._run_s > 0:

@@ -17,8 +17,8 @@ from djinn_lab.capture.values import Layout
 
 
 def _packed(*layouts: Layout | None) -> bool:
-    """Ordinary, with row-major strides also in dimensions of size 1, by which torch tells memory formats
-    apart."""
+    """Ordinary, with row-major strides also in dimensions of size 1, by which torch distinguishes memory
+    formats."""
     return ordinary(*layouts) and all(one is not None and one.row_major for one in layouts)
 
 

@@ -271,7 +271,7 @@ class JobAccounting:
         report: WorkerMemory | None,
         rng_state: bytes | None,
     ) -> str:
-        """Return the outcome that the client is told."""
+        """Return the outcome for the client."""
         job = record.job
         self._blobs.unpin(flight.blobs)
         now_s = self.core.clock.now_s()
