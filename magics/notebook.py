@@ -14,13 +14,12 @@ from djinn_lab.client.connect import connect
 from djinn_lab.client.session import Session
 from djinn_lab.config import default_profile
 from djinn_lab.jobs import Terms
-from djinn_lab.magics.anticipation import Anticipation
+from djinn_lab.magics.anticipation import Anticipation, TypingWatch
 from djinn_lab.magics.dashboard_process import DashboardProcess
 from djinn_lab.magics.notebook_cell import NotebookCell
 from djinn_lab.magics.options import CellOptions, default_options, parse_options
 from djinn_lab.magics.session_note import SessionNote
 from djinn_lab.magics.source import CellSource
-from djinn_lab.magics.typing_watch import TypingWatch
 from djinn_lab.protocol.notebooks import CELL_OPTIONS_VARIABLE, DEADLINE_VARIABLE
 
 DEADLINE_S_MIN = 0.001
