@@ -12,9 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from djinn_lab.dashboard.graph.details import details_html
-from djinn_lab.dashboard.graph.folding import VISIBLE_MAX, Tree, short_op
+from djinn_lab.dashboard.graph.folding import VISIBLE_MAX, Tree, find_repeats, short_op
 from djinn_lab.dashboard.graph.layered import assign_layers, break_cycles, place
-from djinn_lab.dashboard.graph.runs import find_repeats
 from djinn_lab.dashboard.graph.scene import arrange, box_columns, container_columns, link_columns, sentence
 from djinn_lab.dashboard.widgets.theme import DARK, LIGHT
 from djinn_lab.srg.graph import SRG, Edge, Node, Value
