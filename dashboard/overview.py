@@ -10,7 +10,7 @@ import panel as pn
 from djinn_lab.dashboard.board import Board
 from djinn_lab.dashboard.hub import Snapshot
 from djinn_lab.dashboard.jobs.details import job_details_html
-from djinn_lab.dashboard.jobs.table import job_columns, job_row
+from djinn_lab.dashboard.jobs.tables import job_columns, job_row
 from djinn_lab.dashboard.memory.used_chart import MemoryChart
 from djinn_lab.dashboard.widgets.components import LiveTable
 from djinn_lab.dashboard.widgets.controls import button, choice_bar

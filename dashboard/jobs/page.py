@@ -12,9 +12,14 @@ import panel as pn
 from djinn_lab.dashboard.board import Board
 from djinn_lab.dashboard.hub import Snapshot
 from djinn_lab.dashboard.jobs.details import job_details_html
-from djinn_lab.dashboard.jobs.notebook_table import COLUMNS as NOTEBOOK_COLUMNS
-from djinn_lab.dashboard.jobs.notebook_table import listed, notebook_row
-from djinn_lab.dashboard.jobs.table import job_columns, job_row, so_far
+from djinn_lab.dashboard.jobs.tables import (
+    NOTEBOOK_COLUMNS,
+    job_columns,
+    job_row,
+    listed_notebooks,
+    notebook_row,
+    so_far,
+)
 from djinn_lab.dashboard.widgets.components import LiveTable
 from djinn_lab.dashboard.widgets.controls import choice_bar, text_input
 from djinn_lab.dashboard.widgets.panes import NO_JOBS, heading, html_pane, notice, show_html, show_known
@@ -137,7 +142,7 @@ class JobsPage:
 
     def _show_notebooks(self, snapshot: Snapshot, now: float) -> None:
         known = snapshot.notebooks
-        rows = listed(known)
+        rows = listed_notebooks(known)
         self.notebooks.visible = self._notebooks_heading.visible = bool(known)
         self.notebooks.show([notebook_row(one, now) for one in rows])
         words = f"{sum(not one.over for one in known)} wait or run; {len(rows)} of {len(known)} are listed."

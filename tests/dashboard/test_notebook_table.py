@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from djinn_lab.dashboard.jobs.notebook_table import COLUMNS, ROWS_MAX, listed, notebook_row
+from djinn_lab.dashboard.jobs.tables import NOTEBOOK_COLUMNS, NOTEBOOKS_MAX, listed_notebooks, notebook_row
 from djinn_lab.protocol.rest.notebooks import NotebookView
 
 
 def test_notebooks_waiting_or_running_are_listed_before_ended_ones() -> None:
     over = [NotebookView(f"nb{number}", state="DONE") for number in range(30)]
-    rows = listed(
+    rows = listed_notebooks(
         [*over, NotebookView("nbwaits", state="QUEUED"), NotebookView("nbbacks", state="BACKING_OFF")]
     )
     assert [one.job for one in rows[:3]] == ["nbwaits", "nbbacks", "nb0"]
-    assert len(rows) == ROWS_MAX
+    assert len(rows) == NOTEBOOKS_MAX
 
 
 def test_running_notebooks_are_listed_before_waiting_ones() -> None:
     """They are older, and the pool lists the newest first."""
     wait = [NotebookView(f"nb{number}", state="QUEUED") for number in range(30)]
-    rows = listed([*wait, NotebookView("nbruns", state="RUNNING")])
+    rows = listed_notebooks([*wait, NotebookView("nbruns", state="RUNNING")])
     assert [one.job for one in rows[:2]] == ["nbruns", "nb0"]
 
 
@@ -39,7 +39,7 @@ def test_a_row_says_how_far_it_is_and_how_often_it_was_tried() -> None:
         finished_at=1085.0,
     )
     row = notebook_row(one, now=2000.0)
-    assert set(row) - {"id"} == {column["key"] for column in COLUMNS}
+    assert set(row) - {"id"} == {column["key"] for column in NOTEBOOK_COLUMNS}
     assert row["state"]["text"] == "backing off"
     assert row["cells"] == {"done": 3, "total": 7, "text": "3 / 7"}
     assert (row["attempt"], row["took"]["text"], row["reason"]) == ("2 of 5", "1 min 15 s", one.reason)
