@@ -1,0 +1,174 @@
+"""Requests to one pool over HTTP: its address, its token, and an error of the client for each that fails."""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections.abc import Mapping
+from typing import Self, TypeVar
+from urllib.parse import quote
+
+import httpx
+import msgspec
+
+from djinn_lab.client.addresses import leader_url
+from djinn_lab.errors import (
+    AuthenticationError,
+    CancelFailed,
+    OptionError,
+    PoolError,
+    PoolLost,
+    PoolNotFound,
+    Refused,
+)
+from djinn_lab.protocol.runtime_file import read_runtime
+
+POOL_VARIABLE = "DJINN_POOL"
+TOKEN_VARIABLE = "DJINN_TOKEN"
+CONNECT_TIMEOUT_S = 5.0
+READ_TIMEOUT_S = 60.0
+START_ADVICE = "Start one with: djinn-lab pool start"
+OTHER_VERSION_ADVICE = "Install the same version of djinn-lab here and on the pool."
+
+Query = Mapping[str, str | float | None]
+"""Parameters by name; those that are None are left out."""
+Answer = TypeVar("Answer")
+
+
+class PoolRequests:
+    """One pool, as one user. Safe for several threads.
+
+    Every request raises PoolNotFound when nothing listens there, PoolLost when the connection breaks,
+    AuthenticationError on a refused token, Refused when the role or the pool forbids it, and PoolError
+    with the pool's own words otherwise, or for an answer that is not understood.
+    """
+
+    def __init__(self, url: str, token: str) -> None:
+        self._follows_runtime = False
+        self._http = httpx.Client(
+            timeout=httpx.Timeout(READ_TIMEOUT_S, connect=CONNECT_TIMEOUT_S),
+            trust_env=False,
+        )
+        self._use(url, token)
+        self._finalizer = weakref.finalize(self, self._http.close)
+
+    @classmethod
+    def find(cls) -> Self:
+        """The pool of ``DJINN_POOL`` and ``DJINN_TOKEN``, else this user's running one, and later the one
+        that takes its place. Raises PoolNotFound."""
+        url, token = os.environ.get(POOL_VARIABLE), os.environ.get(TOKEN_VARIABLE)
+        if url:
+            if not token:
+                raise AuthenticationError(
+                    f"{POOL_VARIABLE} is set and {TOKEN_VARIABLE} is not.",
+                    f"Set {TOKEN_VARIABLE} to your token for {url}.",
+                )
+            return cls(leader_url(url), token)
+        info = read_runtime()
+        if info is None:
+            raise PoolNotFound("No pool is running on this machine.", START_ADVICE)
+        client = cls(info.url, token or info.token)
+        client._follows_runtime = True
+        return client
+
+    def close(self) -> None:
+        self._finalizer()
+
+    def _read(self, kind: type[Answer], path: str, query: Query | None = None) -> Answer:
+        return self._decoded(self._send("GET", path, query), kind)
+
+    def _send_body(self, kind: type[Answer], method: str, path: str, body: msgspec.Struct) -> Answer:
+        return self._decoded(self._send(method, path, body=body), kind)
+
+    def _cancel(self, kind: type[Answer], path: str) -> Answer:
+        response = self._send("POST", path)
+        if response.status_code == 409:
+            raise CancelFailed(_detail(response))
+        return self._decoded(response, kind)
+
+    def _decoded(self, response: httpx.Response, kind: type[Answer]) -> Answer:
+        """Decode the answer of a request that succeeded."""
+        self._check(response)
+        try:
+            return msgspec.json.decode(response.content, type=kind)
+        except msgspec.DecodeError as error:
+            raise not_understood(error) from None
+
+    def _request(self, method: str, path: str, query: Query | None = None) -> httpx.Response:
+        response = self._send(method, path, query)
+        self._check(response)
+        return response
+
+    def _send(
+        self,
+        method: str,
+        path: str,
+        query: Query | None = None,
+        body: msgspec.Struct | None = None,
+    ) -> httpx.Response:
+        given = {name: value for name, value in (query or {}).items() if value is not None}
+        content = None if body is None else msgspec.json.encode(body)
+        headers = None if body is None else {"Content-Type": "application/json"}
+        try:
+            return self._http.request(method, path, params=given, content=content, headers=headers)
+        except httpx.ConnectError as error:
+            if self._moved_on():
+                return self._send(method, path, query, body)
+            raise PoolNotFound(f"No pool answers at {self.url} ({error}).", START_ADVICE) from None
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            raise PoolLost(f"The connection to {self.url} broke ({error}).", "Try again.") from None
+
+    def _use(self, url: str, token: str) -> None:
+        self.url = url.rstrip("/")
+        self._http.base_url = self.url
+        self._http.headers["Authorization"] = f"Bearer {token}"
+
+    def _moved_on(self) -> bool:
+        """Return whether this user's pool runs at another address by now. If so, use that address from here
+        on."""
+        info = read_runtime() if self._follows_runtime else None
+        if info is None or info.url == self.url:
+            return False
+        self._use(info.url, os.environ.get(TOKEN_VARIABLE) or info.token)
+        return True
+
+    def _check(self, response: httpx.Response) -> None:
+        if response.is_success:
+            return
+        detail = _detail(response)
+        match response.status_code:
+            case 401:
+                advice = f"Check {TOKEN_VARIABLE}, or ask the pool's administrator for a token."
+                raise AuthenticationError(f"The pool at {self.url} refused the token.", advice)
+            case 403 | 413:
+                raise Refused(detail)
+            case 400 | 422:
+                raise OptionError(detail)
+            case _:
+                raise PoolError(detail)
+
+
+def path_part(text: str) -> str:
+    """One segment of a path."""
+    return quote(text, safe="") or "-"
+
+
+def path_parts(text: str) -> str:
+    """A name with slashes, as segments of a path."""
+    return "/".join(map(path_part, text.split("/")))
+
+
+def not_understood(error: Exception) -> PoolError:
+    """The error for an answer in a form that this version does not know."""
+    return PoolError(f"The pool's answer is not understood: {error}", OTHER_VERSION_ADVICE)
+
+
+def _detail(response: httpx.Response) -> str:
+    """The pool's own words."""
+    try:
+        detail = response.json()["detail"]
+    except (ValueError, KeyError, TypeError):
+        return f"The pool answered with HTTP {response.status_code}."
+    if isinstance(detail, list):
+        return "; ".join(f"{'.'.join(map(str, one['loc'][1:]))}: {one['msg']}" for one in detail)
+    return str(detail)
