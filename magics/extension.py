@@ -65,7 +65,7 @@ class Extension:
         for kind, name in (("cell", "djinn"), ("cell", "local"), ("line", "djinn"), ("line", "djinn_config")):
             shell.magics_manager.magics[kind].pop(name, None)
 
-    def _cell_magic(self) -> Any:
+    def _cell_magic(self) -> object:
         @no_var_expand
         def djinn(line: str, cell: str) -> None:
             # Reached only through run_cell_magic, e.g. from a notebook exported as a script.
@@ -77,7 +77,7 @@ class Extension:
         djinn.__doc__ = f"Run this cell's torch work on the pool.\n\n{help_text('%%djinn')}"
         return djinn
 
-    def _local_magic(self) -> Any:
+    def _local_magic(self) -> object:
         @no_var_expand
         def local(line: str, cell: str) -> None:
             """Run this cell here, not on the pool (in the kernel "Python (Djinn)")."""
@@ -85,9 +85,9 @@ class Extension:
 
         return local
 
-    def _line_magic(self) -> Any:
+    def _line_magic(self) -> object:
         @no_var_expand
-        def djinn(line: str) -> Any:
+        def djinn(line: str) -> object:
             shown = run_command(self.notebook, line)
             if isinstance(shown, str):
                 print(shown)
@@ -98,7 +98,7 @@ class Extension:
         djinn.__doc__ = f"Ask the session and the pool.\n\n{commands}"
         return djinn
 
-    def _config_magic(self) -> Any:
+    def _config_magic(self) -> object:
         @no_var_expand
         def djinn_config(line: str) -> None:
             if line.strip():

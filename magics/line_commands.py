@@ -207,7 +207,7 @@ def dashboard(notebook: Notebook, words: list[str]) -> str:
     return notebook.dashboard.open()
 
 
-def wizard(notebook: Notebook, words: list[str]) -> Any:
+def wizard(notebook: Notebook, words: list[str]) -> object:
     """The profile wizard, as widgets."""
     from djinn_lab.magics.wizard_widget import wizard_widget
 
@@ -248,7 +248,7 @@ WORDS_MAX = {"why": 1, "cancel": 1, "signal": 3, "pull": 1000}
 """How many words a command takes; the others take none."""
 
 
-def run_command(notebook: Notebook, line: str) -> Any:
+def run_command(notebook: Notebook, line: str) -> object:
     """Raises OptionError for an unknown command, and for words after a command that takes none."""
     try:
         words = shlex.split(line) or ["status"]

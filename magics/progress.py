@@ -24,7 +24,7 @@ class _Line:
         self._text = text
         self._fraction = fraction
 
-    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
+    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:
         bar = "" if self._fraction is None else f'<progress max="1" value="{self._fraction:.4f}"></progress> '
         return {
             "text/plain": self._text,

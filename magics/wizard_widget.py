@@ -132,7 +132,7 @@ class WizardWidget(widgets.VBox):  # type: ignore[misc]
         lines += [f"  {issue.severity}: {issue.sentence()}" for issue in self.draft.issues]
         return "\n".join([*lines, f"  {equivalent_command(profile)}"])
 
-    def _repr_mimebundle_(self, **options: Any) -> Any:
+    def _repr_mimebundle_(self, **options: object) -> object:
         bundle = super()._repr_mimebundle_(**options)
         data = bundle[0] if isinstance(bundle, tuple) else bundle
         if data is not None:

@@ -258,7 +258,7 @@ def short_op(op: str) -> str:
     return name.removesuffix(".default")
 
 
-def _prefix(values: Iterable[Any]) -> np.ndarray[Any, np.dtype[np.float64]]:
+def _prefix(values: Iterable[object]) -> np.ndarray[Any, np.dtype[np.float64]]:
     numbers = np.fromiter(values, dtype=np.float64)
     return np.concatenate([[0.0], np.cumsum(numbers)])
 

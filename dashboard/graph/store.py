@@ -41,7 +41,9 @@ class GraphStore:
         scene: Scene = self._get(scenes, open_groups, lambda: arrange(tree, open_groups), SCENES_MAX)
         return scene
 
-    def _get(self, cache: OrderedDict[Any, Any], key: Any, make: Callable[[], Any], limit: int) -> Any:
+    def _get(
+        self, cache: OrderedDict[object, object], key: object, make: Callable[[], object], limit: int
+    ) -> Any:
         with self._lock:
             if key in cache:
                 cache.move_to_end(key)

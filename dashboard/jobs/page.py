@@ -256,7 +256,7 @@ def trace_rows(events: Sequence[JobEvent]) -> list[dict[str, Any]]:
     return rows
 
 
-def _detail(detail: Mapping[str, Any]) -> str:
+def _detail(detail: Mapping[str, object]) -> str:
     """Say what only the event itself says, beside what the page says anyway."""
     parts = [f"{key} {_value(key, value)}" for key, value in detail.items() if key not in _KNOWN and value]
     text = ", ".join(parts)

@@ -97,7 +97,7 @@ def event_columns(
     return copies, marks
 
 
-def _append(columns: Columns, values: tuple[Any, ...]) -> None:
+def _append(columns: Columns, values: tuple[object, ...]) -> None:
     for name, value in zip(columns, values, strict=True):
         columns[name].append(value)
 

@@ -7,7 +7,6 @@ import time
 from collections.abc import Iterable, Sequence
 from html import escape
 from io import StringIO
-from typing import Any
 
 import msgspec
 
@@ -203,7 +202,7 @@ def happenings_csv(happenings: Iterable[MemoryChange]) -> str:
     return _csv(fields, (list(msgspec.structs.astuple(happening)) for happening in happenings))
 
 
-def _csv(fields: list[str], rows: Iterable[list[Any]]) -> str:
+def _csv(fields: list[str], rows: Iterable[list[object]]) -> str:
     text = StringIO()
     writer = csv.writer(text)
     writer.writerow(fields)

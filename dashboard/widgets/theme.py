@@ -89,7 +89,7 @@ MOMENTS = dict.fromkeys(("milliseconds", "seconds", "minsec"), "%H:%M:%S") | dic
 )
 
 
-def new_figure(look: Look, **options: Any) -> Any:
+def new_figure(look: Look, **options: object) -> Any:
     """A figure in the page's colours; moments below it are written in full."""
     plot = figure(
         sizing_mode="stretch_width",

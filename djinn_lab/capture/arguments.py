@@ -49,7 +49,7 @@ class Arguments:
             key.append(default)
         self.key = tuple(key)
 
-    def aliasing(self) -> tuple[Any, ...]:
+    def aliasing(self) -> tuple[object, ...]:
         """Return how the inputs share memory, where an op that writes some of them could mind; else
         nothing."""
         values = self.values

@@ -124,7 +124,7 @@ class waiting:
         if inspect.iscoroutinefunction(function):
 
             @functools.wraps(function)
-            async def awaited(*args: Parameters.args, **options: Parameters.kwargs) -> Any:
+            async def awaited(*args: Parameters.args, **options: Parameters.kwargs) -> object:
                 async with one_call():
                     return await function(*args, **options)
 
@@ -138,7 +138,7 @@ class waiting:
         return called
 
 
-def wrap_tools(tools: Mapping[str, Callable[..., Any]], session: Session) -> dict[str, Callable[..., Any]]:
+def wrap_tools(tools: Mapping[str, Callable[..., object]], session: Session) -> dict[str, Callable[..., Any]]:
     """The same functions by name, as one passes them to a model that calls tools; each signals around
     itself."""
     return {name: waiting(session, tool=name)(function) for name, function in tools.items()}
@@ -160,19 +160,19 @@ class DjinnCallbackHandler:
         self._waits = ToolWaits.of(session)
 
     def on_tool_start(
-        self, serialized: dict[str, object] | None, input_str: str, *, run_id: Any, **more: Any
+        self, serialized: dict[str, object] | None, input_str: str, *, run_id: object, **more: object
     ) -> None:
         name = (serialized or {}).get("name") or more.get("name") or "tool"
         self._waits.begin(run_id, str(name))
 
-    def on_tool_end(self, output: Any, *, run_id: Any, **more: Any) -> None:
+    def on_tool_end(self, output: object, *, run_id: object, **more: object) -> None:
         self._waits.end(run_id)
 
-    def on_tool_error(self, error: BaseException, *, run_id: Any, **more: Any) -> None:
+    def on_tool_error(self, error: BaseException, *, run_id: object, **more: object) -> None:
         self._waits.end(run_id)
 
 
-def _with_langchain_base(kind: type[Any]) -> type[Any]:
+def _with_langchain_base(kind: type[object]) -> type[Any]:
     try:
         base = importlib.import_module("langchain_core.callbacks").BaseCallbackHandler
     except ModuleNotFoundError:

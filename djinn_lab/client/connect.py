@@ -119,7 +119,7 @@ def fetch(tree: Any) -> Any:
     return tree if session is None else session.fetch(tree)
 
 
-def execute_model(model: torch.nn.Module, x: Any, *, session: Session | None = None) -> Any:
+def execute_model(model: torch.nn.Module, x: object, *, session: Session | None = None) -> Any:
     """Run ``model(x)`` without gradients on the pool and return plain tensors. ``x``: a tensor, a tuple of
     arguments or a dict of keyword arguments. The model's parameters, and without ``session`` the session
     that was opened for it, stay on the pool for the next call."""
@@ -129,7 +129,7 @@ def execute_model(model: torch.nn.Module, x: Any, *, session: Session | None = N
     return own.fetch(output)
 
 
-def _session_of(tree: Any) -> Session | None:
+def _session_of(tree: object) -> Session | None:
     """The session that the first lazy tensor belongs to."""
     leaves = [*tree.parameters(), *tree.buffers()] if isinstance(tree, torch.nn.Module) else tree_leaves(tree)
     for leaf in leaves:

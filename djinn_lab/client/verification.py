@@ -75,7 +75,7 @@ class Verification:
         )
         return f"verified: {len(changed)} tensor{'s' if len(changed) != 1 else ''} equal {how}"
 
-    def _number(self, op: str, ours: Any, theirs: Any) -> None:
+    def _number(self, op: str, ours: object, theirs: object) -> None:
         line = self._session.recorder.scopes.line()
         self._numbers.append(f"the number read at line {line} ({op}): {ours!r}, eager torch has {theirs!r}")
 
@@ -126,7 +126,7 @@ def _bits(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.unsqueeze(-1).view(torch.uint8)
 
 
-def named_tensors(namespace: Mapping[str, Any]) -> Iterator[tuple[str, torch.Tensor]]:
+def named_tensors(namespace: Mapping[str, object]) -> Iterator[tuple[str, torch.Tensor]]:
     """Each tensor once, under its first name: variables, items of lists and dicts, fields of data classes,
     parameters, buffers and gradients of modules, state of optimizers. Names that begin with ``_`` are left
     out."""
@@ -136,7 +136,7 @@ def named_tensors(namespace: Mapping[str, Any]) -> Iterator[tuple[str, torch.Ten
             yield from _inside(name, value, seen, 0)
 
 
-def _inside(name: str, value: Any, seen: set[int], depth: int) -> Iterator[tuple[str, torch.Tensor]]:
+def _inside(name: str, value: object, seen: set[int], depth: int) -> Iterator[tuple[str, torch.Tensor]]:
     if depth > DEPTH_MAX or id(value) in seen:
         return
     if isinstance(value, torch.Tensor):
@@ -152,7 +152,7 @@ def _inside(name: str, value: Any, seen: set[int], depth: int) -> Iterator[tuple
             yield from _inside(inner, part, seen, depth + 1)
 
 
-def _parts(name: str, value: Any) -> list[tuple[str, Any]] | None:
+def _parts(name: str, value: object) -> list[tuple[str, Any]] | None:
     if isinstance(value, torch.nn.Module):
         held = [*value.named_parameters(), *value.named_buffers()]
         return [(f"{name}.{path}", tensor) for path, tensor in held]

@@ -35,7 +35,7 @@ class Op(Protocol):
 class ExecutionPlan(Protocol):
     """A program's nodes with their values numbered; serves all programs with one key."""
 
-    def begin(self, *args: Any) -> NativeRun: ...
+    def begin(self, *args: object) -> NativeRun: ...
 
 
 class NativeRun(Protocol):

@@ -6,7 +6,7 @@ from array import array
 from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 from time import perf_counter
-from typing import Any, NoReturn, Protocol
+from typing import NoReturn, Protocol
 
 import torch
 
@@ -271,7 +271,7 @@ class ProgramRun:
             return None
         return torch.default_generator.get_state().numpy().tobytes()
 
-    def _store(self, node: NodeRecord, call: Call, returned: Any, made: Sequence[Made]) -> int:
+    def _store(self, node: NodeRecord, call: Call, returned: object, made: Sequence[Made]) -> int:
         """Keep what the op returned, and return the bytes that it takes."""
         items = returned if isinstance(returned, (list, tuple)) else (returned,)
         added = 0

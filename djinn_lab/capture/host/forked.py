@@ -37,7 +37,7 @@ def leave_cell() -> None:
     random.default_generator = torch.default_generator
 
 
-def _is_ours(mode: Any) -> bool:
+def _is_ours(mode: object) -> bool:
     return type(mode).__module__.startswith("djinn_lab.")
 
 

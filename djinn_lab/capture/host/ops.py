@@ -59,7 +59,7 @@ def stays_on_host(
     return all(tensor.dim() == 0 for tensor in tensors)
 
 
-def _names_meta(kwargs: dict[str, Any]) -> bool:
+def _names_meta(kwargs: dict[str, object]) -> bool:
     device = kwargs.get("device")
     return isinstance(device, torch.device) and device.type == "meta"
 
@@ -101,7 +101,11 @@ def math_bits() -> Iterator[None]:
 
 
 def restore_identity(
-    signature: Signature, returned: Any, args: tuple[Any, ...], kwargs: dict[str, Any], inputs: set[int]
+    signature: Signature,
+    returned: object,
+    args: tuple[object, ...],
+    kwargs: dict[str, object],
+    inputs: set[int],
 ) -> Any:
     """In-place results are the very tensors that were passed; fresh results share no memory with the kept
     copies."""

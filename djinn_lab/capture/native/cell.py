@@ -106,7 +106,7 @@ def _pad_packed(recorder: NativeRecorder, original: Callable[..., Any]) -> Calla
 
 
 @cache
-def _device_functions() -> list[tuple[Any, str]]:
+def _device_functions() -> list[tuple[object, str]]:
     """Functions of torch and methods of tensors that take a device."""
     names = set(_ALSO)
     for schema in torch._C._jit_get_all_schemas():

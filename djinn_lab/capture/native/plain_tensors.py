@@ -78,7 +78,7 @@ class PlainTensors:
         self._core.add_twin(tensor, storage, True)
         self._core.host_dirty = True
 
-    def _storage_for_writing(self, tensor: torch.Tensor) -> Any:
+    def _storage_for_writing(self, tensor: torch.Tensor) -> object:
         entry = self.dirty.get(_address(tensor))
         return entry[1] if entry is not None and _is_as_written(entry, tensor) else self._snapshot(tensor)
 
@@ -132,7 +132,7 @@ class PlainTensors:
             for (_, _, home), new in zip(dirty, fetched, strict=True):
                 home.copy_(new)
 
-    def drop_dirty(self) -> list[Any]:
+    def drop_dirty(self) -> list[object]:
         """Forget what was written; the values that it has on the pool."""
         dirty, self.dirty = self.dirty, {}
         self._core.host_dirty = False

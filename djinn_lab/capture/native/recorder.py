@@ -277,7 +277,7 @@ class NativeRecorder:
         """Something is about to read the memory itself, or to write it."""
         self.memory.show(storage)
 
-    def enter_root(self, module: torch.nn.Module) -> Any:
+    def enter_root(self, module: torch.nn.Module) -> object:
         """The paths of all modules below one that the cell calls."""
         names = self._names.get(module)
         if names is None:
@@ -355,7 +355,7 @@ class NativeRecorder:
         """Move the host's copy of the memory behind a lazy tensor to memory that processes share."""
         self.memory.share_between_processes(native.storage_of(tensor))
 
-    def value_of_lazy(self, tensor: torch.Tensor) -> Any:
+    def value_of_lazy(self, tensor: torch.Tensor) -> object:
         return native.value_of(tensor)
 
     def restore_value(self, tensor: torch.Tensor, value: Any) -> None:

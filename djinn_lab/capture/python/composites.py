@@ -48,15 +48,15 @@ def _may_be_differentiated(args: tuple[Any, ...], kwargs: dict[str, Any]) -> boo
     return any(isinstance(leaf, torch.Tensor) and leaf.requires_grad for leaf in leaves)
 
 
-def _always(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+def _always(args: tuple[object, ...], kwargs: dict[str, object]) -> bool:
     return True
 
 
-def _is_spectral(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+def _is_spectral(args: tuple[object, ...], kwargs: dict[str, object]) -> bool:
     return any(order in _SPECTRAL_ORDERS for order in (*args[1:2], kwargs.get("ord"), kwargs.get("p")))
 
 
-def _is_batch_of_one(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+def _is_batch_of_one(args: tuple[object, ...], kwargs: dict[str, object]) -> bool:
     """A product of batches of which one has a single matrix: one large product for a subclass, many small
     ones otherwise."""
     shapes = [item.shape for item in (*args, *kwargs.values()) if isinstance(item, torch.Tensor)]

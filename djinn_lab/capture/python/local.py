@@ -53,11 +53,13 @@ def run_locally(copies: PoolCopies, func: OpOverload, args: tuple[Any, ...], kwa
     )
 
 
-def _written_values(signature: Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[LazyValue]:
+def _written_values(
+    signature: Signature, args: tuple[object, ...], kwargs: dict[str, object]
+) -> list[LazyValue]:
     return [t._value for t in signature.written_tensors(args, kwargs) if type(t) is LazyTensor]
 
 
-def _lazy_values(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[LazyValue]:
+def _lazy_values(args: tuple[object, ...], kwargs: dict[str, object]) -> list[LazyValue]:
     found: list[LazyValue] = []
 
     def visit(tensor: torch.Tensor) -> None:

@@ -126,7 +126,7 @@ class PoolCopies:
             value = view
         return value
 
-    def _push_view(self, func: OpOverload, base: LazyValue, view: LazyValue, *more: Any) -> None:
+    def _push_view(self, func: OpOverload, base: LazyValue, view: LazyValue, *more: object) -> None:
         signature = signature_of(func)
         args = (wrap(base), *more)
         call = Arguments(lambda tensor: base, signature, args, {})

@@ -57,7 +57,7 @@ class LazyTensor(torch.Tensor):
         """Already on the pool."""
         return self
 
-    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
+    def __repr__(self, *, tensor_contents: object = None) -> str:  # type: ignore[override]
         recorder = self._value.storage.recorder
         if not recorder.may_display():
             shape = tuple(self.shape)
@@ -106,7 +106,7 @@ class LazyTensor(torch.Tensor):
         memo[id(self)] = copied
         return copied
 
-    def __reduce_ex__(self, protocol: Any) -> Any:
+    def __reduce_ex__(self, protocol: object) -> Any:
         with _disable_current_modes(), torch._C.DisableTorchFunction():
             host = plain(self.detach(), "save").clone().requires_grad_(self.requires_grad)
             if getattr(self, "_is_param", False):
@@ -174,7 +174,7 @@ def plain(tensor: torch.Tensor, cause: str) -> torch.Tensor:
     return tensor._value.storage.recorder.fetch([tensor._value], cause)[0]
 
 
-def find_recorder(args: tuple[Any, ...], kwargs: dict[str, Any]) -> StorageOwner:
+def find_recorder(args: tuple[object, ...], kwargs: dict[str, object]) -> StorageOwner:
     """The recorder that the first lazy tensor among the arguments belongs to."""
     for argument in (*args, *kwargs.values()):
         for item in argument if isinstance(argument, (list, tuple)) else (argument,):

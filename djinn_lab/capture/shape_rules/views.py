@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import prod
-from typing import Any
 
 from djinn_lab.capture.shape_rules.strides import Shape
 from djinn_lab.capture.shapes.signature import Signature
@@ -18,7 +17,7 @@ _Rule = Callable[..., Sequence[View] | None]
 
 
 def views_of(
-    signature: Signature, inputs: Sequence[Layout], args: Sequence[Any], kwargs: dict[str, Any]
+    signature: Signature, inputs: Sequence[Layout], args: Sequence[object], kwargs: dict[str, object]
 ) -> list[tuple[Layout, int]] | None:
     """The layouts of the views that an op makes, each with its distance from where the input begins. None
     where torch must be asked."""

@@ -116,7 +116,7 @@ def encode_literal(value: Any) -> Argument:
     )
 
 
-def _leaf(value: Any) -> Leaf:
+def _leaf(value: object) -> Leaf:
     encoded = encode_literal(value)
     assert not isinstance(encoded, list)
     return encoded
@@ -136,7 +136,7 @@ def _encode(kind: ArgumentKind, value: Any) -> Argument:
     return encode_literal(value)
 
 
-def make_template(signature: Signature, args: Sequence[Any], kwargs: dict[str, Any]) -> Template:
+def make_template(signature: Signature, args: Sequence[object], kwargs: dict[str, object]) -> Template:
     positional = [_encode(kind, value) for kind, value in zip(signature.kinds, args, strict=False)]
     named = {name: _encode(signature.keyword_kinds[name], value) for name, value in kwargs.items()}
     return Template(signature.name, positional, named)
@@ -212,7 +212,7 @@ class _Call:
         return self.signature.func(*arguments[0], **arguments[1])
 
 
-def _promoted_as(argument: Any) -> Any:
+def _promoted_as(argument: object) -> Any:
     """Return the facts that type promotion needs of an argument besides the tensors."""
     return argument if isinstance(argument, (torch.dtype, str)) or argument is None else type(argument)
 

@@ -37,7 +37,7 @@ class _GeneratorType(type(_GENERATOR)):  # type: ignore[misc]
     def __instancecheck__(cls, instance: object) -> bool:
         return type(instance) is _GENERATOR
 
-    def __call__(cls, device: Any = "cpu") -> torch.Generator:
+    def __call__(cls, device: object = "cpu") -> torch.Generator:
         return _GENERATOR("cpu" if is_pool(device) else device)  # type: ignore[no-any-return]
 
 
@@ -47,7 +47,9 @@ class PoolGenerator(_GENERATOR, metaclass=_GeneratorType):  # type: ignore[misc]
 
 def _autocast_init(original: Callable[..., None]) -> Callable[..., None]:
     @wraps(original)
-    def init(self: Any, device_type: str, dtype: torch.dtype | None = None, *rest: Any, **named: Any) -> None:
+    def init(
+        self: object, device_type: str, dtype: torch.dtype | None = None, *rest: object, **named: object
+    ) -> None:
         if is_pool(device_type):
             dtype = torch.float16 if dtype is None else dtype
             device_type = "cpu"
@@ -58,13 +60,13 @@ def _autocast_init(original: Callable[..., None]) -> Callable[..., None]:
 
 def _scaler_init(original: Callable[..., None]) -> Callable[..., None]:
     @wraps(original)
-    def init(self: Any, device: str = "cuda", *rest: Any, **named: Any) -> None:
+    def init(self: object, device: str = "cuda", *rest: object, **named: object) -> None:
         original(self, "cpu" if is_pool(device) else device, *rest, **named)
 
     return init
 
 
-def _asked_of_cpu(original: Callable[..., Any]) -> Callable[..., Any]:
+def _asked_of_cpu(original: Callable[..., object]) -> Callable[..., object]:
     """For questions about a device type, which torch takes to be ``cuda`` when it is left out."""
 
     @wraps(original)
@@ -74,7 +76,7 @@ def _asked_of_cpu(original: Callable[..., Any]) -> Callable[..., Any]:
     return ask
 
 
-def _load(original: Callable[..., Any]) -> Callable[..., Any]:
+def _load(original: Callable[..., object]) -> Callable[..., Any]:
     @wraps(original)
     def load(file: Any, map_location: Any = None, *rest: Any, **named: Any) -> Any:
         if isinstance(map_location, (str, torch.device)) and is_pool(map_location):
@@ -124,10 +126,10 @@ class PoolStream:
     def query(self) -> bool:
         return True
 
-    def wait_stream(self, stream: Any) -> None:
+    def wait_stream(self, stream: object) -> None:
         pass
 
-    def wait_event(self, event: Any) -> None:
+    def wait_event(self, event: object) -> None:
         pass
 
     def record_event(self, event: Any = None) -> Any:
@@ -153,7 +155,7 @@ class PoolEvent:
             self.run_pending("a CUDA event was recorded")
         self._done_s = perf_counter()
 
-    def wait(self, stream: Any = None) -> None:
+    def wait(self, stream: object = None) -> None:
         pass
 
     def query(self) -> bool:
@@ -171,11 +173,11 @@ class PoolEvent:
         return 1000 * (end._done_s - self._done_s)
 
 
-def _stream_context(stream: Any) -> AbstractContextManager[Any]:
+def _stream_context(stream: object) -> AbstractContextManager[object]:
     return nullcontext(stream)
 
 
-def _no_memory_info(device: Any = None) -> tuple[int, int]:
+def _no_memory_info(device: object = None) -> tuple[int, int]:
     raise CaptureError(
         "torch.cuda.mem_get_info: a cell does not know which device of the pool it will run on.",
         "Use %djinn status for the devices and %djinn memory for this session's memory.",
@@ -200,7 +202,7 @@ def cuda_answers(run_pending: Callable[[str], None]) -> list[Wanted]:
     return [(owner, name, partial(_instead, new)) for owner, name, new in wanted]
 
 
-def _instead(new: Any, original: Any) -> Any:
+def _instead(new: object, original: object) -> object:
     return new
 
 
@@ -212,11 +214,11 @@ class ToPool(torch.autograd.Function):
     """A copy on the pool; the gradient flows back unchanged."""
 
     @staticmethod
-    def forward(ctx: Any, tensor: torch.Tensor, recorder: Adopts) -> torch.Tensor:
+    def forward(ctx: object, tensor: torch.Tensor, recorder: Adopts) -> torch.Tensor:
         return recorder.adopt_copy(tensor)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Any) -> Any:
+    def backward(ctx: object, *gradients: object) -> object:
         return gradients[0], None
 
 
@@ -226,12 +228,12 @@ class FetchToHost(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, lazy: torch.Tensor, fetch: Callable[[torch.Tensor, str], torch.Tensor]
+        ctx: object, lazy: torch.Tensor, fetch: Callable[[torch.Tensor, str], torch.Tensor]
     ) -> torch.Tensor:
         fetched = fetch(lazy, "cpu")
         with paused():
             return fetched.clone()  # here, also inside a captured cell
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Any) -> Any:
+    def backward(ctx: object, *gradients: object) -> object:
         return gradients[0], None

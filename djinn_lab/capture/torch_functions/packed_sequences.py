@@ -7,7 +7,7 @@ layers read those counts in C++: they and the lengths stay on the host. Only the
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 PACK = torch.ops.aten._pack_padded_sequence.default
 
 
-def pack(recorder: Recorder, padded: torch.Tensor, lengths: torch.Tensor, batch_first: bool) -> Any:
+def pack(recorder: Recorder, padded: torch.Tensor, lengths: torch.Tensor, batch_first: bool) -> object:
     """The rows in the order of time (recorded), and the counts (a plain tensor)."""
     with recorder.paused_recording():
         if is_lazy(lengths):

@@ -25,7 +25,7 @@ _setters: list[Callable[[Any, torch.Tensor], bool]] = []
 class Places(Protocol):
     """Attributes by owner and name, all read and written together."""
 
-    def read(self) -> list[Any]:
+    def read(self) -> list[object]:
         """Return what is there, in the owners themselves: :data:`MISSING` where nothing is, or inherited."""
         ...
 
@@ -41,7 +41,7 @@ class PythonPlaces:
         self._places = places
         self._missing = missing
 
-    def read(self) -> list[Any]:
+    def read(self) -> list[object]:
         return [vars(owner).get(name, self._missing) for owner, name in self._places]
 
     def write(self, values: list[Any]) -> None:
@@ -77,13 +77,13 @@ class Replacements:
         finally:
             self._places.write(before)
 
-    def _made_of(self, before: list[Any]) -> list[Any]:
+    def _made_of(self, before: list[object]) -> list[object]:
         if any(map(is_not, before, self._made[0])):
             self._made = before, [make(getattr(owner, name)) for owner, name, make in self._wanted]
         return self._made[1]
 
 
-def _get_data(tensor: torch.Tensor) -> Any:
+def _get_data(tensor: torch.Tensor) -> object:
     return _DATA_OF_TORCH.__get__(tensor)
 
 

@@ -92,12 +92,12 @@ class Batch:
             else:
                 item.future.set_result(result)
 
-    def write_plainly(self, connection: sa.Connection) -> list[Any]:
+    def write_plainly(self, connection: sa.Connection) -> list[object]:
         """Write all or nothing, and return the results of awaited work, of which no caller knows yet. Raises
         SQLAlchemyError."""
         return self._attempt(connection, _plainly)
 
-    def _attempt(self, connection: sa.Connection, attempt: Attempt) -> list[Any]:
+    def _attempt(self, connection: sa.Connection, attempt: Attempt) -> list[object]:
         """Write everything in one transaction, and return the results of awaited work once committed."""
         with connection.begin():
             for kind in WriteKind:
@@ -126,12 +126,12 @@ class Batch:
             _complain(result)
 
 
-def _plainly(connection: sa.Connection, work: Callable[[sa.Connection], Any]) -> Any:
+def _plainly(connection: sa.Connection, work: Callable[[sa.Connection], object]) -> object:
     """Do work; its error ends the transaction."""
     return work(connection)
 
 
-def _apart(connection: sa.Connection, work: Callable[[sa.Connection], Any]) -> Any:
+def _apart(connection: sa.Connection, work: Callable[[sa.Connection], object]) -> object:
     """Do work in a savepoint, and return its error."""
     try:
         with connection.begin_nested():
@@ -142,7 +142,7 @@ def _apart(connection: sa.Connection, work: Callable[[sa.Connection], Any]) -> A
         return error
 
 
-def _complain(result: Any) -> None:
+def _complain(result: object) -> None:
     if isinstance(result, sa.exc.SQLAlchemyError):
         log.error("a write to the database failed", exc_info=result)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import fcntl
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 import sqlalchemy as sa
 
@@ -98,7 +98,7 @@ def _connect_once(engine: sa.Engine) -> None:
     connected = False
 
     @sa.event.listens_for(engine, "do_connect")
-    def connects(*_arguments: Any) -> None:
+    def connects(*_arguments: object) -> None:
         nonlocal connected
         if connected:
             lost = ConnectionError("the connection, and so the lead, was lost")

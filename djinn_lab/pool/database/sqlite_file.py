@@ -19,7 +19,7 @@ def sqlite_engine(url: str) -> sa.Engine:
     engine = sa.create_engine(url, connect_args={"timeout": BUSY_S, "check_same_thread": False})
 
     @sa.event.listens_for(engine, "connect")
-    def connected(connection: sqlite3.Connection, _record: Any) -> None:
+    def connected(connection: sqlite3.Connection, _record: object) -> None:
         connection.isolation_level = None
         connection.execute("PRAGMA journal_mode=WAL")
         connection.execute("PRAGMA synchronous=NORMAL")
@@ -74,7 +74,7 @@ class QuickWriter:
         self._driver.close()
         self._borrowed.invalidate()
 
-    def _sql(self, statement: sa.Executable, values: Mapping[str, Any]) -> tuple[str, list[str]]:
+    def _sql(self, statement: sa.Executable, values: Mapping[str, object]) -> tuple[str, list[str]]:
         """Rows of one statement have one set of columns."""
         found = self._compiled.get(statement)
         if found is None:

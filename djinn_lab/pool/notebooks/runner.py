@@ -179,13 +179,13 @@ class Runner:
 
     # -- from the client of the kernel ---------------------------------------------------------------------
 
-    def _cell_starts(self, cell: Any, cell_index: int) -> None:
+    def _cell_starts(self, cell: object, cell_index: int) -> None:
         number = self._numbers.get(cell_index)
         if number is not None:
             self._cell = number
             self._send(CellBegins(number, len(self._numbers)))
 
-    def _cell_executed(self, cell: Any, cell_index: int, execute_reply: Any) -> None:
+    def _cell_executed(self, cell: object, cell_index: int, execute_reply: object) -> None:
         self._write()
 
     # -- to the pool and the disk --------------------------------------------------------------------------

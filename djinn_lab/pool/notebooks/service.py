@@ -12,7 +12,6 @@ import contextlib
 import logging
 from collections.abc import Coroutine, Sequence
 from pathlib import Path
-from typing import Any
 from weakref import WeakValueDictionary
 
 import msgspec
@@ -370,7 +369,7 @@ class NotebookService:
                 if ended is not None:
                     self._handle(ended)
 
-    def _spawn(self, work: Coroutine[Any, Any, None], name: str = "notebooks") -> None:
+    def _spawn(self, work: Coroutine[object, object, None], name: str = "notebooks") -> None:
         task = asyncio.get_running_loop().create_task(work, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._task_ended)
