@@ -11,7 +11,7 @@ so while they hold that memory
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
 
 import blake3
 import torch
@@ -20,28 +20,42 @@ from djinn_lab.capture.host.memory_bytes import bytes_of_storage
 from djinn_lab.capture.values import Exposure
 
 
-class Exposures:
+class SharedStorage(Protocol):
+    """A storage of either recorder. ``host``: its bytes in this process, ``exposure`` of them, or None."""
+
+    host: Any
+    exposure: Any
+
+    def written_on_host(self) -> None: ...
+
+
+Storage = TypeVar("Storage", bound=SharedStorage)
+
+
+class Exposures(Generic[Storage]):
     """Exposures of the storages of one recorder. ``refer``: to one of them, without keeping it alive.
     ``is_held``: do others still have its host memory?"""
 
-    def __init__(self, refer: Callable[[Any], Callable[[], Any]], is_held: Callable[[Any], bool]) -> None:
+    def __init__(
+        self, refer: Callable[[Storage], Callable[[], Storage | None]], is_held: Callable[[Storage], bool]
+    ) -> None:
         self._refer = refer
         self._is_held = is_held
-        self._exposed: list[Callable[[], Any]] = []
+        self._exposed: list[Callable[[], Storage | None]] = []
 
     @property
     def present(self) -> bool:
         """Return whether any storage's memory is shared, or was lately."""
         return bool(self._exposed)
 
-    def expose(self, storage: Any, for_good: bool = False) -> None:
+    def expose(self, storage: Storage, for_good: bool = False) -> None:
         """Note that others hold this storage's host memory from now on; the memory is current."""
         if storage.exposure is None:
             storage.exposure = Exposure(digest_of(storage.host))
             self._exposed.append(self._refer(storage))
         storage.exposure.for_good |= for_good
 
-    def refresh(self, storage: Any) -> None:
+    def refresh(self, storage: Storage) -> None:
         """Notice what others wrote since the last look, and whether they are gone."""
         exposure = storage.exposure
         if exposure is None:

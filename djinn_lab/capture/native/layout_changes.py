@@ -10,7 +10,7 @@ import torch
 
 from djinn_lab.capture.arguments import map_tensors
 from djinn_lab.capture.host.ops import tensors_in
-from djinn_lab.capture.native.extension import native
+from djinn_lab.capture.native.extension import NativeValue, native
 from djinn_lab.capture.native.memory import all_of
 from djinn_lab.capture.refusals import refuse_resized_input
 from djinn_lab.capture.sending.segment import paused
@@ -112,7 +112,7 @@ class LayoutChanges:
         else:
             self._grow(tensor, value, layout)
 
-    def _grow(self, tensor: torch.Tensor, value: Any, layout: Layout) -> None:
+    def _grow(self, tensor: torch.Tensor, value: NativeValue, layout: Layout) -> None:
         """Give a lazy tensor new memory, which begins with what it had."""
         old, memory = value.storage, self._recorder.memory
         held = old.nbytes // layout.dtype.itemsize

@@ -15,7 +15,7 @@ import torch
 
 from djinn_lab.capture.host.exposure import Exposures
 from djinn_lab.capture.host.memory_bytes import bytes_of_storage
-from djinn_lab.capture.native.extension import native
+from djinn_lab.capture.native.extension import NativeCore, NativeStorage, NativeValue, native
 from djinn_lab.capture.sending.backend import INLINE_SOURCE_BYTES_MAX, Backend, Cut
 from djinn_lab.capture.sending.segment import Segment, paused
 from djinn_lab.capture.values import Layout, read_as
@@ -28,12 +28,13 @@ WHOLE_STORAGE_BYTES_MAX = 2**20
 views."""
 
 
-def all_of(storage: Any, dtype: torch.dtype) -> Any:
+def all_of(storage: NativeStorage, dtype: torch.dtype) -> NativeValue:
     """The value that is all of a storage, as elements of ``dtype``."""
-    return native.Value(storage, Layout.of(dtype, (storage.nbytes // dtype.itemsize,), (1,)), 0)
+    made: NativeValue = native.Value(storage, Layout.of(dtype, (storage.nbytes // dtype.itemsize,), (1,)), 0)
+    return made
 
 
-def host_view(value: Any) -> torch.Tensor:
+def host_view(value: NativeValue) -> torch.Tensor:
     """A plain tensor over the storage's host bytes, which must be current."""
     layout = value.layout
     tensor = torch.empty(0, dtype=layout.dtype)
@@ -41,14 +42,14 @@ def host_view(value: Any) -> torch.Tensor:
 
 
 class HostMemory:
-    def __init__(self, core: Any, segment: Segment) -> None:
+    def __init__(self, core: NativeCore, segment: Segment) -> None:
         self._core = core
         self._segment = segment
         self.exposures = Exposures(native.WeakStorage, _is_held)
 
     # ---------------------------------------------------------------- to the pool
 
-    def ready(self, storage: Any) -> None:
+    def ready(self, storage: NativeStorage) -> None:
         """Give the pool a current copy. Raises ValueLost when no copy of the bytes exists."""
         if storage.lost is not None:
             raise ValueLost(storage.lost, "Run the cell that made it again.")
@@ -65,7 +66,7 @@ class HostMemory:
         held = bytes_of_storage(storage.host)[: storage.nbytes]  # others may have let the host's grow
         self.stage(storage, self._base_layout(storage), held)
 
-    def _grow(self, storage: Any) -> None:
+    def _grow(self, storage: NativeStorage) -> None:
         """Torch made the storage larger, as it does with an empty ``out=``."""
         if storage.covered:
             raise CaptureError(
@@ -76,14 +77,14 @@ class HostMemory:
         made = native.record(_EMPTY, ([storage.nbytes // dtype.itemsize],), {"dtype": dtype, "device": _CPU})
         storage.take_base(native.storage_of(made))
 
-    def _base_layout(self, storage: Any) -> Layout:
+    def _base_layout(self, storage: NativeStorage) -> Layout:
         known: Layout = storage.layout
         if known.in_memory is known and known.dense and known.nbytes == storage.nbytes:
             return known
         layout: Layout = all_of(storage, known.dtype).layout
         return layout
 
-    def stage(self, storage: Any, layout: Layout, data: memoryview) -> None:
+    def stage(self, storage: NativeStorage, layout: Layout, data: memoryview) -> None:
         """The pool's copy of ``storage``, laid out like ``layout``, begins with these bytes."""
         if data.nbytes <= INLINE_SOURCE_BYTES_MAX:
             storage.send(layout, None, bytes(data))
@@ -106,7 +107,7 @@ class HostMemory:
 
     # ---------------------------------------------------------------- to the host
 
-    def fetch(self, values: Sequence[Any], cause: str) -> list[torch.Tensor]:
+    def fetch(self, values: Sequence[NativeValue], cause: str) -> list[torch.Tensor]:
         """Plain tensors over the host's copy of each value, brought over where it is not current. Not to be
         written to."""
         with paused():
@@ -120,7 +121,7 @@ class HostMemory:
             }
             return [direct[value.key()] if value.key() in direct else host_view(value) for value in values]
 
-    def fetch_whole(self, storages: Sequence[Any], cause: str) -> None:
+    def fetch_whole(self, storages: Sequence[NativeStorage], cause: str) -> None:
         """Make the host's copy of these storages current, all of them."""
         with paused():
             wanted = {s.serial: s for s in storages if s.nbytes and not s.host_is_current()}
@@ -132,7 +133,7 @@ class HostMemory:
                 if not storage.nbytes and not storage.host_is_current():
                     storage.host = torch.UntypedStorage(0)
 
-    def _target(self, value: Any, whole: bool) -> Any:
+    def _target(self, value: NativeValue, whole: bool) -> NativeValue:
         """``value`` itself, or all of its storage where that is small or mostly wanted anyway."""
         storage = value.storage
         self.ready(storage)
@@ -141,7 +142,7 @@ class HostMemory:
             return value
         return all_of(storage, value.layout.dtype)
 
-    def _bring(self, targets: Sequence[Any], cause: str) -> list[torch.Tensor]:
+    def _bring(self, targets: Sequence[NativeValue], cause: str) -> list[torch.Tensor]:
         if not targets:
             return []
         cut = Cut(cause, self._core.line)
@@ -150,14 +151,14 @@ class HostMemory:
 
     # ---------------------------------------------------------------- shared with others
 
-    def window(self, value: Any, cause: str) -> torch.Tensor:
+    def window(self, value: NativeValue, cause: str) -> torch.Tensor:
         """A plain tensor that shares memory with ``value``, as long as it lives."""
         self.fetch_whole([value.storage], cause)
         self.exposures.expose(value.storage)
         with paused():
             return host_view(value)
 
-    def show(self, storage: Any) -> None:
+    def show(self, storage: NativeStorage) -> None:
         """Bring the bytes over for C++ code that takes their address: torch's own fills small tensors so."""
         if storage.just_allocated:
             storage.host = torch.UntypedStorage(storage.nbytes)
@@ -166,7 +167,7 @@ class HostMemory:
             self.fetch_whole([storage], "memory read")
             self.exposures.expose(storage)
 
-    def share_between_processes(self, storage: Any) -> None:
+    def share_between_processes(self, storage: NativeStorage) -> None:
         """Move the host's copy to memory that processes share; they may write it unseen."""
         self.fetch_whole([storage], "share_memory_")
         with paused():
@@ -184,16 +185,16 @@ class HostMemory:
         return lazy
 
 
-def _is_held(storage: Any) -> bool:
+def _is_held(storage: NativeStorage) -> bool:
     return storage.exposure.pinned is not None or storage.host_users > 0
 
 
-def _dtype_of(storage: Any) -> torch.dtype:
+def _dtype_of(storage: NativeStorage) -> torch.dtype:
     dtype: torch.dtype = storage.layout.dtype
     return dtype if storage.nbytes % dtype.itemsize == 0 else torch.uint8
 
 
-def _keep(value: Any, tensor: torch.Tensor) -> bool:
+def _keep(value: NativeValue, tensor: torch.Tensor) -> bool:
     """Keep fetched bytes as the storage's host copy, when they are the whole storage."""
     if not value.covers_storage():
         return False
@@ -208,7 +209,7 @@ def _keep(value: Any, tensor: torch.Tensor) -> bool:
 
 
 class _Was(NamedTuple):
-    storage: Any
+    storage: NativeStorage
     base_id: int | None
     version: int
     host: Any
@@ -218,7 +219,7 @@ class _Was(NamedTuple):
 class NativeCheckpoint:
     """A :class:`~djinn_lab.capture.recorders.Checkpoint` of the native recorder."""
 
-    def __init__(self, core: Any, backend: Backend, end_cell: Callable[[], None]) -> None:
+    def __init__(self, core: NativeCore, backend: Backend, end_cell: Callable[[], None]) -> None:
         self._core = core
         self._backend = backend
         self._end_cell = end_cell
@@ -252,6 +253,6 @@ class NativeCheckpoint:
                 storage.forget_pool_copy()
             else:
                 storage.lose(reason)
-        died = sorted(self._known - alive)
+        died = sorted(base_id for base_id in self._known - alive if base_id is not None)
         if died:
             self._backend.release(died)

@@ -5,11 +5,11 @@ them.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 
 from djinn_lab.capture.host.exposure import digest_of
+from djinn_lab.capture.native.extension import NativeCore, NativeFlight
 from djinn_lab.capture.sending.segment import AssembledPart
 from djinn_lab.srg.program import EncodedProgram
 
@@ -19,7 +19,7 @@ class NativeNodes:
 
     goes_ahead = True
 
-    def __init__(self, core: Any) -> None:
+    def __init__(self, core: NativeCore) -> None:
         self._core = core
 
     @property
@@ -64,7 +64,7 @@ class NativeNodes:
         data, nodes, release, flight = self._core.assemble(list(fetch), rng_state)
         return AssembledPart(None if data is None else EncodedProgram(data, nodes), release, flight)
 
-    def settle(self, flight: Any, executed: int, arrived: bool, reason: str) -> None:
+    def settle(self, flight: NativeFlight, executed: int, arrived: bool, reason: str) -> None:
         self._core.draws_open = False
         self._core.settle(flight, executed, arrived, reason)
 
@@ -72,10 +72,10 @@ class NativeNodes:
         self._core.draws_open = False
         self._core.lose_pending(reason)
 
-    def lose_pool(self, flight: Any, reason: str) -> None:
+    def lose_pool(self, flight: NativeFlight, reason: str) -> None:
         self._core.lose_pool(flight, reason)
 
-    def bytes_of(self, flight: Any, source: int) -> torch.UntypedStorage | None:
+    def bytes_of(self, flight: NativeFlight, source: int) -> torch.UntypedStorage | None:
         host, exposure = self._core.bytes_of(flight, source)
         changed = exposure is not None and digest_of(host) != exposure.digest
         return None if changed else host

@@ -13,12 +13,11 @@ where every alias and numpy array sees them.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 
 from djinn_lab.capture.host.memory_bytes import bytes_of, travelling
-from djinn_lab.capture.native.extension import native
+from djinn_lab.capture.native.extension import NativeCore, NativeStorage, NativeValue, native
 from djinn_lab.capture.native.memory import HostMemory
 from djinn_lab.capture.refusals import refuse_unsupported
 from djinn_lab.capture.sending.segment import paused
@@ -35,7 +34,7 @@ def _address(tensor: torch.Tensor) -> int:
     return tensor.untyped_storage().data_ptr()
 
 
-def _is_as_written(entry: tuple[torch.Tensor, Any, torch.Tensor], tensor: torch.Tensor) -> bool:
+def _is_as_written(entry: tuple[torch.Tensor, NativeStorage, torch.Tensor], tensor: torch.Tensor) -> bool:
     return entry[0] is tensor and Layout.of_tensor(tensor) is Layout.of_tensor(entry[2])
 
 
@@ -43,10 +42,10 @@ class PlainTensors:
     """``dirty``: by address, those whose truth is on the pool, the pool's storage, and a view of the home
     memory: torch may give the tensor itself another shape meanwhile, without asking."""
 
-    def __init__(self, core: Any, memory: HostMemory) -> None:
+    def __init__(self, core: NativeCore, memory: HostMemory) -> None:
         self._core = core
         self._memory = memory
-        self.dirty: dict[int, tuple[torch.Tensor, Any, torch.Tensor]] = {}
+        self.dirty: dict[int, tuple[torch.Tensor, NativeStorage, torch.Tensor]] = {}
 
     def read(self, tensor: torch.Tensor) -> None:
         """Get a plain tensor ready to be read by the next node."""
@@ -78,7 +77,7 @@ class PlainTensors:
         self._core.add_twin(tensor, storage, True)
         self._core.host_dirty = True
 
-    def _storage_for_writing(self, tensor: torch.Tensor) -> object:
+    def _storage_for_writing(self, tensor: torch.Tensor) -> NativeStorage:
         entry = self.dirty.get(_address(tensor))
         return entry[1] if entry is not None and _is_as_written(entry, tensor) else self._snapshot(tensor)
 
@@ -132,7 +131,7 @@ class PlainTensors:
             for (_, _, home), new in zip(dirty, fetched, strict=True):
                 home.copy_(new)
 
-    def drop_dirty(self) -> list[object]:
+    def drop_dirty(self) -> list[NativeValue]:
         """Forget what was written; the values that it has on the pool."""
         dirty, self.dirty = self.dirty, {}
         self._core.host_dirty = False
@@ -157,7 +156,7 @@ class PlainTensors:
         native.look_at(tensor, native.value_of(self._memory.adopt(tensor, residency)))
         return True
 
-    def _snapshot(self, tensor: torch.Tensor) -> Any:
+    def _snapshot(self, tensor: torch.Tensor) -> NativeStorage:
         """A new storage of the pool's with the tensor's present contents."""
         layout = Layout.of_tensor(tensor)
         storage = self._core.new_storage(layout.span_bytes, layout.in_memory, "input")

@@ -27,7 +27,7 @@ from djinn_lab.capture.host.placement import Placement
 from djinn_lab.capture.host.turns import one_thread
 from djinn_lab.capture.native import on_host
 from djinn_lab.capture.native.cell import CellSurroundings
-from djinn_lab.capture.native.extension import native
+from djinn_lab.capture.native.extension import NativeCore, NativeStorage, NativeValue, native
 from djinn_lab.capture.native.layout_changes import LayoutChanges
 from djinn_lab.capture.native.memory import HostMemory, NativeCheckpoint
 from djinn_lab.capture.native.nodes import NativeNodes
@@ -55,7 +55,7 @@ def _changes_layout_unseen(signature: Signature, args: tuple[Any, ...]) -> bool:
 
 
 @contextmanager
-def _captured_by(core: Any) -> Iterator[None]:
+def _captured_by(core: NativeCore | None) -> Iterator[None]:
     """Let ``core`` record what this thread does; None: let nothing record it."""
     before = native.set_capturing(core)
     try:
@@ -70,7 +70,7 @@ class NativeRecorder:
     def __init__(self, backend: Backend, stream_nodes: int | None = None) -> None:
         introduce(NativeRecorder)
         self.lock = RLock()
-        self.core = native.Recorder(weakref.ref(self))
+        self.core: NativeCore = native.Recorder(weakref.ref(self))
         self.nodes = self.scopes = NativeNodes(self.core)
         self.segment = Segment(backend, self.nodes, stream_nodes)
         self.memory = HostMemory(self.core, self.segment)
@@ -273,7 +273,7 @@ class NativeRecorder:
         self.segment.flush(Cut("a numeric setting was changed", self.nodes.line()))
 
     @one_thread
-    def materialize(self, storage: Any) -> None:
+    def materialize(self, storage: NativeStorage) -> None:
         """Something is about to read the memory itself, or to write it."""
         self.memory.show(storage)
 
@@ -358,7 +358,7 @@ class NativeRecorder:
     def value_of_lazy(self, tensor: torch.Tensor) -> object:
         return native.value_of(tensor)
 
-    def restore_value(self, tensor: torch.Tensor, value: Any) -> None:
+    def restore_value(self, tensor: torch.Tensor, value: NativeValue) -> None:
         """Make a tensor name a value again."""
         if not native.is_lazy(tensor) or native.value_of(tensor) != value:
             native.look_at(tensor, value)
