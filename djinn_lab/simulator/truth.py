@@ -182,13 +182,17 @@ class _Moment:
     def of_memory(self, reason: str) -> Iterator[Claim]:
         running = frozenset(self._pool.runs)
         claims: list[tuple[str, str, Check]] = [
-            ("waits for a session to close", "one to close", self._closed_before_start),
-            ("waits for named cells", "waits for jobs? .* to end", lambda: self._stopped(running)),
-            ("waits for running cells", "waits for running cells to end", lambda: self._stopped(running)),
-            ("waits for any cell or close", "a cell to end or a session to close", self._freed),
+            ("waits for a session to close", "one to close(?!.*, as job)", self._closed_before_start),
+            ("waits for a close or freed values", "one to close.*, as job", self._freed),
+            ("waits for named cells", "waits for jobs? .* to end(?! or)", lambda: self._stopped(running)),
+            (
+                "waits for any cell or close",
+                "to end or a session to close|a session to close or to free",
+                self._freed,
+            ),
             ("its state is on its way", "are being restored", lambda: self._starts_within(MOMENT_S)),
             ("others are evicted", "are being evicted", lambda: self._starts_within(MOMENT_S)),
-            ("others wait before it", "others wait before it", lambda: self._others_first()),
+            ("others wait before it", "waits for memory before it", lambda: self._others_first()),
         ]
         for kind, words, holds in claims:
             if re.search(words, reason):

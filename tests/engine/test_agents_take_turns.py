@@ -159,7 +159,7 @@ def test_a_cell_that_only_a_closed_session_would_help_says_so() -> None:
     pool.run(pool.now_s + 5.0)
     waiting = [job.job for job, _, _ in pool.queue.waiting()]
     assert len(waiting) > 1
-    assert any("or a session to close" in pool.queue.explain(job) for job in waiting)
+    assert any("a session to close" in pool.queue.explain(job) for job in waiting)
     assert not any("waits for job" in pool.queue.explain(job) for job in waiting)
     pool.close(next(f"s{number}" for number in range(9) if f"third{number}" in pool.ended_s))
     pool.run(pool.now_s + 30.0)
@@ -176,7 +176,7 @@ def test_job_waiting_for_a_close_names_the_session_without_a_client() -> None:
     assert pool.queue.explain(job).endswith("it waits for one to close or to free values.")
     pool.send(engine.SessionDetached(pool.now_s, "s0"))
     pool.run(pool.now_s + 2.0)
-    assert pool.queue.explain(job).endswith("one has no client, and `djinn-lab close s0` drops its values.")
+    assert pool.queue.explain(job).endswith("`djinn-lab close s0` frees enough, and drops its values.")
     pool.close("s0")
     pool.run(pool.now_s + 1.0)
     assert pool.outcomes[job] == "DONE"
@@ -225,7 +225,7 @@ def test_a_small_cell_is_not_refused_for_what_larger_sessions_need() -> None:
     refused = pool.queue.job("b")
     assert refused is not None
     assert "needs 60.0 MiB" in refused.message
-    assert "waits for a cell to end or a session to close" in pool.queue.explain("a")
+    assert "waits for a session to close or to free values" in pool.queue.explain("a")
     pool.close("s1")
     pool.run(pool.now_s + 5.0)
     assert pool.outcomes["a"] == "DONE"

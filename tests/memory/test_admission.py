@@ -121,8 +121,8 @@ def test_new_session_beside_running_cells_waits_for_their_end_not_for_a_close() 
     answer = deferred(pool, "new", 200 * MIB)
     assert answer.release is MemoryRelease.ADMISSION
     assert answer.reason == (
-        "memory is full: 1 session holds 300.0 MiB, and running cells 500.0 MiB more, of 921.6 MiB on cpu:0,"
-        " and this one is expected to need 200.0 MiB; it waits for running cells to end"
+        "memory is full: 1 session holds 300.0 MiB, and running cells 500.0 MiB more, of 921.6 MiB"
+        " (90% of cpu:0), and this one is expected to need 200.0 MiB; it waits for job other to end"
     )
     pool.report("other")
     after = pool.feed(CellEnded(1.0, "other"))
@@ -151,14 +151,74 @@ def test_new_session_beside_full_ones_waits_for_a_close() -> None:
     pool.feed(SessionDetached(1.0, "other"))
     pool.feed(ClockTicked(2.0))
     (behind,) = pool.accounts.snapshot().deferred
-    assert behind.reason.endswith("one has no client, and `djinn-lab close other` drops its values")
+    advice = "one session has no client: `djinn-lab close other` frees enough, and drops its values"
+    assert behind.reason.endswith(advice)
+
+
+def test_no_session_is_to_be_closed_for_a_cell_that_it_would_not_help() -> None:
+    pool = Teachers()
+    for name, mebibytes in (("abandoned", 100), ("other", 700)):
+        pool.open(name, "bob")
+        pool.cell(name, mebibytes * MIB)
+    pool.feed(SessionDetached(1.0, "abandoned"))
+    answer = deferred(pool, "new", 300 * MIB)
+    assert answer.reason.endswith("it waits for one to close or to free values")
+
+
+def test_sessions_that_only_help_together_are_named_together() -> None:
+    pool = Teachers()
+    for name, mebibytes in (("first", 100), ("second", 150), ("other", 600)):
+        pool.open(name, "bob")
+        pool.cell(name, mebibytes * MIB)
+    for name in ("first", "second"):
+        pool.feed(SessionDetached(1.0, name))
+    answer = deferred(pool, "new", 300 * MIB)
+    commands = "`djinn-lab close second` and `djinn-lab close first`"
+    assert answer.reason.endswith(f"2 sessions have no client: {commands} free enough, and drop their values")
+    for name in ("first", "second"):
+        pool.feed(SessionClosed(2.0, name))
+        pool.held.pop(name)
+    pool.report()
+    assert not pool.accounts.snapshot().deferred
+
+
+def test_while_a_cell_runs_that_may_free_values_no_session_is_to_be_closed() -> None:
+    """The session of the running cell holds 500 MiB, and its cell frees 400 of them."""
+    pool = Teachers()
+    for name, mebibytes in (("abandoned", 300), ("other", 500)):
+        pool.open(name, "bob")
+        pool.cell(name, mebibytes * MIB)
+    pool.feed(SessionDetached(1.0, "abandoned"))
+    assert isinstance(pool.place("other", MIB, 0), GrantSegment)
+    answer = deferred(pool, "new", 200 * MIB)
+    assert answer.reason.endswith("it waits for one to close or to free values, as job other may at the end")
+    pool.held["other"] = 100 * MIB
+    pool.report("other")
+    after = pool.feed(CellEnded(1.0, "other"))
+    assert any(isinstance(command, GrantSegment) and command.job == "new" for command in after)
+
+
+def test_cell_behind_a_deferred_one_names_it() -> None:
+    pool = Teachers()
+    pool.open("other", "bob")
+    pool.cell("other", 800 * MIB)
+    deferred(pool, "first", 200 * MIB)
+    behind = deferred(pool, "second", 200 * MIB)
+    assert behind.reason == "memory of cpu:0 is full, and 1 new session waits before it (job first)"
+    behind = deferred(pool, "third", 200 * MIB)
+    assert behind.reason == "memory of cpu:0 is full, and 2 new sessions wait before it (job first first)"
 
 
 @pytest.mark.parametrize(
     ("others", "needs"),
     [
-        ((800,), "300.0 MiB in one piece"),
+        ((800,), "300.0 MiB in one piece, where cpu:0 has 224.0 MiB and the host 200.0 MiB free"),
         ((640, 170), "250.0 MiB and 170.0 MiB in one piece to exchange sessions"),
+        (
+            (300, 300, 300),
+            "150.0 MiB and 150.0 MiB in one piece to exchange sessions, where cpu:0 has 124.0 MiB"
+            " and the host 200.0 MiB free",
+        ),
     ],
 )
 def test_new_session_that_fits_only_in_pieces_waits_for_a_close(others: tuple[int, ...], needs: str) -> None:

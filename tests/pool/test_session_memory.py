@@ -406,7 +406,7 @@ def test_cell_on_full_tiers_is_deferred_with_a_reason_and_memory_rests(
                 break
         assert cell.is_alive(), "all cells were granted memory"
         (deferred,) = pool.rest.memory().deferred
-        assert "sessions fill the device and the tiers below; it waits for a cell to end" in deferred.reason
+        assert "fill the device and the tiers below; it waits for a session to close" in deferred.reason
         opened[number - 1].close()
         cell.join(30)
         assert not cell.is_alive()

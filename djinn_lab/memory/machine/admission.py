@@ -5,15 +5,17 @@ deferred there, with the reason. Admitted sessions are never deferred for it."""
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
+from itertools import compress
 from typing import NamedTuple
 
 from djinn_lab.events import MemoryRelease
+from djinn_lab.memory.machine.closing import advise_close, wait_for
 from djinn_lab.memory.machine.records import Device, PlacedSegment, SessionRecord
+from djinn_lab.memory.machine.sentences import running_text
 from djinn_lab.memory.machine.suggestions import Defer
 from djinn_lab.memory.policy import MemoryPolicy
-from djinn_lab.memory.states import Connection
-from djinn_lab.units import SHORT_ID_CHARS, counted, format_bytes
+from djinn_lab.units import SHORT_ID_CHARS, counted, format_bytes, listed
 
 LEARNED_FROM = 5
 """Sizes that must have been seen before new sessions are taken to reach them."""
@@ -127,41 +129,27 @@ def guess_bytes(segment: PlacedSegment, user: str, history: AdmissionHistory) ->
     return max(segment.kept_bytes, history.grown_bytes(user, segment.kept_bytes))
 
 
-def abandoned(device: Device) -> list[str]:
-    """Sessions that hold state and have no client: their users may close them."""
-    return sorted(
-        session.session
-        for session in device.sessions.values()
-        if session.connection is Connection.DETACHED and session.total_bytes > 0
-    )
-
-
-def wait_for(device: Device, release: str) -> str:
-    """The end of a reason: what the segment waits for, and which sessions without a client may be closed."""
-    elsewhere, found = "" if device.alone else ", or for memory on another device", abandoned(device)
-    waits = f"it waits for {release}{elsewhere}"
-    if not found:
-        return waits
-    many = "one has" if len(found) == 1 else f"{len(found)} have"
-    name = found[0][:SHORT_ID_CHARS]
-    return f"{waits}; {many} no client, and `djinn-lab close {name}` drops its values"
-
-
 def can_exchange(device: Device, sizes: Iterable[int]) -> bool:
     """Return whether sessions of these sizes fit on the device and the tiers below, with one free slot of the
     largest movable size: two sessions can change places only through a free slot. First fit, decreasing
     sizes."""
     falling = sorted(sizes, reverse=True)
     largest = next((nbytes for nbytes in falling if nbytes <= device.host_bytes), 0)
-    free = [device.memory_bytes - device.shared_bytes, device.host_bytes, device.disk_bytes]
-    if sum(falling) <= free[0]:
+    if sum(falling) <= device.memory_bytes - device.shared_bytes:
         return True
-    for nbytes in sorted([*falling, largest], reverse=True):
+    return _free_beside(device, [*falling, largest]) is not None
+
+
+def _free_beside(device: Device, sizes: Iterable[int]) -> list[int] | None:
+    """Return what sessions of these sizes leave free on the device, the host and the disk; None where they do
+    not fit. First fit, decreasing sizes."""
+    free = [device.memory_bytes - device.shared_bytes, device.host_bytes, device.disk_bytes]
+    for nbytes in sorted(sizes, reverse=True):
         tier = next((tier for tier, free_bytes in enumerate(free) if nbytes <= free_bytes), None)
         if tier is None:
-            return False
+            return None
         free[tier] -= nbytes
-    return True
+    return free
 
 
 def would_fit(
@@ -178,8 +166,7 @@ def would_fit(
     needed = max(keeps, session.total_bytes + peak_bytes)
     loads = _Loads.of(device, history)
     limit_bytes = int((share or 1.0) * device.capacity_bytes)
-    staying_bytes = sum(nbytes for nbytes in loads.expected if nbytes > device.host_bytes)  # over the tier
-    if needed > device.memory_bytes - device.shared_bytes - staying_bytes:
+    if needed > device.memory_bytes - device.shared_bytes - loads.staying_bytes(device):
         return False
     if loads.committed_bytes + needed > limit_bytes:
         return False
@@ -191,6 +178,8 @@ class _Loads(NamedTuple):
     expected to hold between two cells, and what it has been granted as well. Sessions that hold and run
     nothing are left out."""
 
+    names: list[str]
+    running: set[str]
     shared_bytes: int
     held: list[int]
     expected: list[int]
@@ -208,7 +197,22 @@ class _Loads(NamedTuple):
         expected = [_expected_bytes(session, history) for session in sessions]
         granted = [_granted_bytes(session) if session.session in running else 0 for session in sessions]
         held = [session.total_bytes + session.rebuild_bytes for session in sessions]
-        return cls(device.shared_bytes, held, expected, list(map(max, expected, granted)))
+        names, committed = [session.session for session in sessions], list(map(max, expected, granted))
+        return cls(names, running, device.shared_bytes, held, expected, committed)
+
+    def without(self, gone: Collection[str]) -> _Loads:
+        """Return the loads as they would be had these sessions closed."""
+        kept = [name not in gone for name in self.names]
+        return _Loads(
+            list(compress(self.names, kept)),
+            self.running,
+            self.shared_bytes,
+            *(list(compress(one, kept)) for one in (self.held, self.expected, self.committed)),
+        )
+
+    def staying_bytes(self, device: Device) -> int:
+        """Return the bytes of sessions that are too large to leave the device."""
+        return sum(nbytes for nbytes in self.expected if nbytes > device.host_bytes)
 
     @property
     def held_bytes(self) -> int:
@@ -250,8 +254,9 @@ class AdmissionGate:
         self._history = history
         self._now_s = now_s
         self._ahead = 0
+        self._first = ""
         self._behind = MemoryRelease.ADMISSION
-        self._loads = _Loads(0, [], [], [])
+        self._loads = _Loads([], set(), 0, [], [], [])
         self._counted: int | None = None
 
     def defer(self, segment: PlacedSegment) -> Defer | None:
@@ -266,21 +271,23 @@ class AdmissionGate:
         if objection is None:
             return None
         self._behind, reason = objection
-        self._ahead = 1
+        self._ahead, self._first = 1, segment.job[:SHORT_ID_CHARS]
         every_s = self._history.closing_every_s(self._now_s)
         estimate_s = every_s if self._behind is MemoryRelease.CLOSE else None
         return Defer(segment, f"admission 1: {reason}", reason, estimate_s, self._behind)
 
     def _defer_behind(self, segment: PlacedSegment) -> Defer:
         self._ahead += 1
-        kind = f"admission {self._ahead}, {self._behind}"
+        kind = f"admission {self._ahead}, {self._behind}, {self._first}"
         if segment.kind == kind:
             return Defer(segment, kind, segment.reason, segment.estimate_s, self._behind)
         every_s = self._history.closing_every_s(self._now_s)
         closes = self._behind is MemoryRelease.CLOSE and every_s is not None
         estimate_s = every_s * self._ahead if closes and every_s is not None else None
-        others = "one new session waits" if self._ahead == 2 else f"{self._ahead - 1} new sessions wait"
-        reason = f"memory of {self._device.device} is full, and {others} before it"
+        count = self._ahead - 1
+        others = f"{counted(count, 'new session')} {'waits' if count == 1 else 'wait'} before it"
+        named = f"job {self._first}" if count == 1 else f"job {self._first} first"
+        reason = f"memory of {self._device.device} is full, and {others} ({named})"
         return Defer(segment, kind, reason, estimate_s, self._behind)
 
     def _objection(self, segment: PlacedSegment) -> tuple[MemoryRelease, str] | None:
@@ -290,43 +297,99 @@ class AdmissionGate:
         wanted = guess_bytes(segment, device.sessions[segment.session].user, self._history)
         if loads.committed_bytes == device.shared_bytes:
             return None
-        limit_bytes = int((self._share or 1.0) * device.capacity_bytes)
+        limit_bytes = self._limit_bytes
         if loads.committed_bytes + wanted > limit_bytes:
             too_much = [limit_bytes < nbytes + wanted for nbytes in (loads.held_bytes, loads.expected_bytes)]
-            return self._full(limit_bytes, wanted, "", *too_much)
+            return self._full(segment, limit_bytes, wanted, "", *too_much)
         keeps = wanted if segment.kept_bytes is not None else 0
         if device.host_bytes and self._ends_exchange(keeps, loads.expected):
-            movable = [nbytes for nbytes in [*loads.expected, keeps] if nbytes <= device.host_bytes]
-            exchange = f" and {format_bytes(max(movable, default=0))} in one piece to exchange sessions"
-            why = exchange if movable else " in one piece"
-            return self._full(
-                device.capacity_bytes, wanted, why, self._ends_exchange(keeps, loads.held), True
-            )
+            held = self._ends_exchange(keeps, loads.held)
+            piece = self._in_one_piece(wanted, keeps, loads.held if held else loads.expected)
+            return self._full(segment, device.capacity_bytes, wanted, piece, held, True)
         return None
+
+    @property
+    def _limit_bytes(self) -> int:
+        return int((self._share or 1.0) * self._device.capacity_bytes)
 
     def _ends_exchange(self, keeps: int, sizes: list[int]) -> bool:
         """Return whether sessions can be exchanged only as long as this one is not admitted."""
         return not can_exchange(self._device, [*sizes, keeps]) and can_exchange(self._device, sizes)
 
+    def _in_one_piece(self, wanted: int, keeps: int, sizes: list[int]) -> str:
+        """Say what is needed in one piece, and what is free in each, where the sum of all would fit."""
+        device = self._device
+        largest = max((nbytes for nbytes in [*sizes, keeps] if nbytes <= device.host_bytes), default=0)
+        needs = (
+            f" and {format_bytes(largest)} in one piece to exchange sessions" if largest else " in one piece"
+        )
+        free = _free_beside(device, sizes)
+        if free is None or sum(free) < wanted + largest:
+            return needs
+        named = zip((f"{device.device} has", "the host", "the disk"), free, strict=True)
+        limits = (device.memory_bytes, device.host_bytes, device.disk_bytes)
+        parts = [
+            f"{tier} {format_bytes(nbytes)}"
+            for (tier, nbytes), limit in zip(named, limits, strict=True)
+            if limit
+        ]
+        return f"{needs}, where {listed(parts)} free"
+
     def _full(
-        self, limit_bytes: int, wanted: int, why: str, held: bool, expected: bool
+        self, segment: PlacedSegment, limit_bytes: int, wanted: int, piece: str, held: bool, expected: bool
     ) -> tuple[MemoryRelease, str]:
-        """``held``: what sessions hold is too much already; ``expected``: what they are expected to."""
+        """``piece``: what is needed in one piece. ``held``: what sessions hold is too much already;
+        ``expected``: what they are expected to."""
         device, loads = self._device, self._loads
         count = sum(nbytes > 0 for nbytes in loads.committed)
         holds, are = ("holds", "is") if count == 1 else ("hold", "are")
-        where = (
-            f"of {format_bytes(limit_bytes)} on {device.device}{' and the host' if device.host_bytes else ''}"
-        )
-        needs = f"and this one is expected to need {format_bytes(wanted)}{why}"
+        grow = f"{are} expected to grow to {format_bytes(loads.expected_bytes)}"
+        needs = f"and this one is expected to need {format_bytes(wanted)}{piece}"
+        release = MemoryRelease.ADMISSION
         if held:
-            release, waits = MemoryRelease.CLOSE, wait_for(device, "one to close or to free values")
-            does = f"{holds} {format_bytes(loads.held_bytes)} {where}"
+            release, does = MemoryRelease.CLOSE, f"{holds} {format_bytes(loads.held_bytes)}"
+            waits = self._until_closed(segment, wanted, limit_bytes, "free values")
         elif expected:
-            release, waits = MemoryRelease.ADMISSION, wait_for(device, "one to close or to stay smaller")
-            does = f"{are} expected to grow to {format_bytes(loads.expected_bytes)} {where}"
+            waits, does = self._until_closed(segment, wanted, limit_bytes, "stay smaller"), grow
         else:
-            release, waits = MemoryRelease.ADMISSION, "it waits for running cells to end"
+            waits = f"it waits for {running_text(device)} to end"
             more = format_bytes(loads.committed_bytes - loads.expected_bytes)
-            does = f"{holds} {format_bytes(loads.expected_bytes)}, and running cells {more} more, {where}"
-        return release, f"memory is full: {counted(count, 'session')} {does}, {needs}; {waits}"
+            have = f"{holds} {format_bytes(loads.held_bytes)}"
+            does = (
+                f"{grow if loads.expected_bytes > loads.held_bytes else have}, and running cells {more} more,"
+            )
+        where = _tiers(device, limit_bytes)
+        return release, f"memory is full: {counted(count, 'session')} {does} of {where}, {needs}; {waits}"
+
+    def _until_closed(self, segment: PlacedSegment, wanted: int, limit_bytes: int, otherwise: str) -> str:
+        """Say that sessions must close, or what else they may do. While cells run that may free enough at
+        their end, no session is to be closed."""
+        device, loads = self._device, self._loads
+        rest = loads.without(loads.running)
+        if loads.running and rest.held_bytes + wanted <= limit_bytes:
+            return wait_for(
+                device, f"one to close or to {otherwise}, as {running_text(device)} may at the end"
+            )
+        keeps = wanted if segment.kept_bytes is not None else 0
+
+        def enough(gone: Collection[str]) -> bool:
+            left = loads.without(gone)
+            fits = left.committed_bytes + wanted <= self._limit_bytes
+            runs = segment.peak_bytes <= device.memory_bytes - device.shared_bytes - left.staying_bytes(
+                device
+            )
+            movable = not device.host_bytes or not self._ends_exchange(keeps, left.expected)
+            return left.committed_bytes == device.shared_bytes or (fits and runs and movable)
+
+        return wait_for(device, f"one to close or to {otherwise}") + advise_close(device, enough)
+
+
+def _tiers(device: Device, limit_bytes: int) -> str:
+    """Return for example ``288.0 MiB (90% of cpu:0 and the host)``."""
+    below = [
+        name for name, nbytes in (("the host", device.host_bytes), ("the disk", device.disk_bytes)) if nbytes
+    ]
+    place = listed([device.device, *below])
+    if limit_bytes == device.capacity_bytes:
+        return f"{format_bytes(limit_bytes)} on {place}"
+    return f"{format_bytes(limit_bytes)} ({limit_bytes / device.capacity_bytes:.0%} of {place})"

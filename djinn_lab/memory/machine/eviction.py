@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from djinn_lab.events import MemoryRelease
-from djinn_lab.memory.machine import admission
+from djinn_lab.memory.machine.closing import until_closed
 from djinn_lab.memory.machine.costs import may_rebuild
 from djinn_lab.memory.machine.ranking import IDLE, LEASED, Victim, fewest, victims
 from djinn_lab.memory.machine.records import Device, PlacedSegment, SessionRecord
@@ -29,14 +29,15 @@ FAILURES_MAX = 3
 class Claims:
     """The device's capacity in a plan. ``free_bytes``: free now, less the claims of segments before;
     ``coming_bytes``: with evictions under way. ``host``: capacity for stores. ``taken``: victims of
-    segments before. ``exhausted``: a segment before found too few victims, so that none is sought for
-    later segments. ``release``: what frees the memory that they lack."""
+    segments before. ``exhausted``: a segment before, of job ``short``, found too few victims, so that none is
+    sought for later segments. ``release``: what frees the memory that they lack."""
 
     free_bytes: int
     coming_bytes: int
     host: HostCapacity | None = None
     taken: set[str] = field(default_factory=set)
     exhausted: bool = False
+    short: str = ""
     release: MemoryRelease = MemoryRelease.COPIES
 
     def short_of(self, device: Device, needed: int, what: str) -> str:
@@ -224,10 +225,8 @@ def _full(
             if holding[-1] is segment:
                 return
     claims.release = MemoryRelease.CLOSE
-    waits = admission.wait_for(device, "a cell to end or a session to close")
-    what = f"{holders_text(holders, device)}; {waits}"
-    kind = f"full, {len(admission.abandoned(device))}"
-    yield Defer(segment, kind, claims.short_of(device, needed, what), release=claims.release)
+    what = f"{holders_text(holders, device)}; {until_closed(device, claims.free_bytes + needed, needed)}"
+    yield Defer(segment, f"full, {what}", claims.short_of(device, needed, what), release=claims.release)
     claims.claim(-needed)
 
 

@@ -40,8 +40,9 @@ def short_of(device: Device, needed: int, free: int, what: str) -> str:
 def holders_text(holders: list[SessionRecord], device: Device) -> str:
     staying = [one for one in holders if one.place == "device" and one.total_bytes > device.host_bytes]
     if staying:
-        names = f"{counted(len(staying), 'session')} on it, larger than the host's tier, cannot leave"
-        return f"{names} ({format_bytes(device.host_bytes)})"
+        host = f"the host's {format_bytes(device.host_bytes)}"
+        leaves = "it is" if len(staying) == 1 else "they are"
+        return f"{counted(len(staying), 'session')} on it cannot leave, since {leaves} larger than {host}"
     fill = "fills" if len(holders) == 1 else "fill"
     return f"{counted(len(holders), 'session')} {fill} the device and the tiers below"
 

@@ -27,7 +27,7 @@ from djinn_lab.memory.machine.suggestions import Defer, Grant, StartTransfer, Su
 from djinn_lab.memory.machine.tier_capacity import expedite
 from djinn_lab.memory.policy import MemoryPolicy
 from djinn_lab.memory.states import Phase
-from djinn_lab.units import format_bytes
+from djinn_lab.units import SHORT_ID_CHARS, format_bytes
 
 LOOKED_AT = 16
 """So many waiting segments are asked whether they could use a device on which one would start early."""
@@ -138,10 +138,12 @@ def _serve_one(
         return
     if not claims.exhausted:
         yield from evict_for(segment, session, device, policy, now_s, claims, needed)
+        claims.short = segment.job if claims.exhausted else ""
         return
     if segment.job:
-        kind = f"behind, {claims.release}"
-        reason = claims.short_of(device, needed, "others wait before it")
+        kind = f"behind, {claims.release}, {claims.short}"
+        ahead = f"job {claims.short[:SHORT_ID_CHARS]} waits for memory before it"
+        reason = claims.short_of(device, needed, ahead)
         yield Defer(segment, kind, reason, release=claims.release)
     if claims.release is MemoryRelease.CLOSE:
         claims.claim(-needed)
