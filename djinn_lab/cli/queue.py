@@ -145,7 +145,7 @@ def cordon_device(
         print_line(f"Running cells preempted after their current op, to resume on another device: {running}.")
     else:
         print_line(f"Running cells that end there first (--drain preempts them): {running}.")
-    print_line(f"Sessions with values there, which move with their next cell: {sessions}.")
+    print_line(f"Sessions bound to it, which move with their next cell or part of a cell: {sessions}.")
     print_line(f"Let it serve again with: djinn-lab uncordon {device}")
 
 

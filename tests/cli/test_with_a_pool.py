@@ -157,6 +157,7 @@ def test_operators_reserve_devices_add_people_and_change_the_policy(environment:
     drained = command(environment, "cordon", "cpu:0", "--drain").stdout
     assert "end there first (--drain preempts them): 0." in cordoned
     assert "preempted after their current op, to resume on another device: 0." in drained
+    assert "Sessions bound to it, which move with their next cell or part of a cell: 0." in drained
     assert "cpu:0 is cordoned" in command(environment, "queue").stdout
     assert "serves again" in command(environment, "uncordon", "cpu:0").stdout
     assert "cordoned" not in command(environment, "queue").stdout

@@ -73,6 +73,15 @@ def test_explain_names_a_holder_past_its_predicted_end() -> None:
     assert "gpu:0 is held by holder of ann (runs longer than predicted)" in sentence(found)
 
 
+def test_explain_names_a_holder_that_ends_in_a_moment() -> None:
+    pool = DrivenPool(device_nodes(1), OURS)
+    pool.arrive(request("holder", 0, seconds=100.0))
+    pool.arrive(request("mine", 9, seconds=50.0, account="bob", rank=3))
+    pool.run(until_s=0)
+    found = explain(pool.cluster, pool.shares, pool.policy, 99.9999, "mine")
+    assert "held by holder of ann (expected to end in less than 1 ms)" in sentence(found)
+
+
 def test_behind_others_counts_them_by_account() -> None:
     pool = busy_pool()
     for number in range(3):

@@ -11,7 +11,7 @@ from djinn_lab.jobs.fairness import ShareTree
 from djinn_lab.jobs.job import Job, UnavailableDevices
 from djinn_lab.jobs.machine.eligibility import reserved_for
 from djinn_lab.jobs.states import JobState
-from djinn_lab.units import listed
+from djinn_lab.units import capitalised, listed
 
 POSITIONS_MAX = 128
 """With more pending jobs, only the first get positions and memory orders at every event, so that the cost
@@ -48,7 +48,7 @@ def explain(
         case JobState.SUBMITTED:
             return _explain_submitted(job, unavailable)
         case JobState.RESTORING:
-            return job.memory_reason or f"Waits for memory on {job.assigned_device}."
+            return capitalised(job.memory_reason) or f"Waits for memory on {job.assigned_device}."
         case JobState.QUEUED:
             return _explain_queued(job, queue_position, unavailable, eligibility)
         case JobState.PREEMPTED:
@@ -79,15 +79,26 @@ def ordinal(number: int) -> str:
 
 
 def _explain_submitted(job: Job, unavailable: UnavailableDevices) -> str:
-    if job.target in (*unavailable.cordoned, *unavailable.lost):
-        why = "cordoned" if job.target in unavailable.cordoned else "being started again"
-        return f"Waits for {job.target}, which is {why}."
+    if job.target in unavailable.cordoned:
+        return f"Waits for {job.target}, which is cordoned. {_uncordon((job.target,))}"
+    if job.target in unavailable.lost:
+        return f"Waits for {job.target}, which is being started again."
     if job.target is not None:
         why = "cordoned, being started again or tainted"
-        return f"Waits for {job.target}: every device that suits it is {why}."
+        help_text = f" {_uncordon(unavailable.cordoned)}" if unavailable.cordoned else ""
+        return f"Waits for {job.target}: every device that suits it is {why}.{help_text}"
     parts = [(unavailable.cordoned, "cordoned"), (unavailable.lost, "being started again")]
     shut = [f"{listed(names)} {'is' if len(names) == 1 else 'are'} {why}" for names, why in parts if names]
-    return f"Waits for a device; {listed(shut)}." if shut else "Waits for the first device to be ready."
+    if not shut:
+        return "Waits for the first device to be ready."
+    waits = f"Waits for a device; {listed(shut)}."
+    return f"{waits} {_uncordon(unavailable.cordoned)}" if unavailable.cordoned else waits
+
+
+def _uncordon(devices: Sequence[str]) -> str:
+    """Say what an operator can do about cordoned devices."""
+    which = "it" if len(devices) == 1 else "one"
+    return f"An operator lets {which} serve again with `djinn-lab uncordon {devices[0]}`."
 
 
 def _explain_queued(

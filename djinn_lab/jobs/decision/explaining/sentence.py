@@ -100,8 +100,10 @@ def _begun(part: str) -> str:
 
 def duration(seconds: float) -> str:
     """Return for example ``40 ms``, ``12 s``, ``3 min``, ``2.5 h``."""
+    if seconds < 0.0005:
+        return "less than 1 ms"
     if seconds < 1:
-        return f"{max(0.0, seconds) * 1000:.0f} ms"
+        return f"{seconds * 1000:.0f} ms"
     if seconds < 120:
         return f"{seconds:.3g} s"
     if seconds < 2 * 3600:
