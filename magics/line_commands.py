@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_leaves
 
 from djinn_lab.capture.lazy import is_lazy
 from djinn_lab.client.cell import Cell
@@ -155,7 +156,13 @@ def pull(notebook: Notebook, words: list[str]) -> str:
         if name not in notebook.shell.user_ns:
             raise OptionError(f"there is no variable {name!r}.", "Check the spelling.")
         value = notebook.shell.user_ns[name]
-        if isinstance(value, torch.nn.Module):
+        module = isinstance(value, torch.nn.Module)
+        if not module and not any(isinstance(leaf, torch.Tensor) for leaf in tree_leaves(value)):
+            raise OptionError(
+                f"{name!r} holds no tensor: it is of type {type(value).__name__}.",
+                "Name a tensor, a torch.nn.Module, or a list, tuple or dictionary of tensors.",
+            )
+        if module:
             notebook.session.pull(value)
         else:
             notebook.shell.user_ns[name] = notebook.session.fetch(value)

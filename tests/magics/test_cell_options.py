@@ -108,6 +108,8 @@ def test_verify_names_the_variable_and_the_first_index_that_differ(notebook: Not
     assert failed.error == "VerificationError"
     assert "product: 1 of 4 elements, first at index [2] (6.0, eager torch has 6.5)" in failed.traceback
     assert "largest difference 0.5, not within tolerance" in failed.traceback
+    quiet = notebook.run("%%djinn --verify --quiet\na = torch.ones(4) + 1\nproduct = a * 3")
+    assert quiet.error == "VerificationError"
     assert notebook.run("product.tolist()").values == ["[6.0, 6.0, 6.0, 6.0]"]
     assert notebook.run("Shadow._note = honest").status == "ok"
 

@@ -73,6 +73,7 @@ def test_line_commands(notebook: NotebookKernel) -> None:
     assert notebook.run("%djinn dashboard").text.startswith("http://127.0.0.1:")
     assert notebook.run("%djinn pull model\ntype(model.weight).__name__").values == ["'Parameter'"]
     assert notebook.run("%djinn pull nothing").error == "OptionError"
+    assert "'torch' holds no tensor: it is of type module" in notebook.run("%djinn pull torch").traceback
     assert "has no command" in notebook.run("%djinn sing").traceback
 
 
