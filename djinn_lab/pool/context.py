@@ -19,6 +19,8 @@ TICK_S = 0.25
 REFRESH_EVERY_TICKS = 4
 LAG_TICKS = 40
 FORECAST_JOBS_MAX = 200
+EMPTY_KEPT_S = 600.0
+"""For so long a session that holds nothing waits for its vanished client."""
 MIDDLE_COLLECTIONS_MAX = 200
 """Collections of the middle generation after which a full one is due though cells run. A full one stops the
 event loop for 0.2 s with a thousand sessions, and almost nothing here is in a cycle."""
@@ -29,6 +31,16 @@ def spare_full_collections() -> None:
     gc.freeze()
     young, middle, _ = gc.get_threshold()
     gc.set_threshold(young, middle, MIDDLE_COLLECTIONS_MAX)
+
+
+def close_empty_sessions(driver: Driver, kept_s: float) -> None:
+    """Close the sessions that hold nothing and whose client vanished ``kept_s`` ago or earlier."""
+    core, before_s = driver.core, driver.core.clock.now_s() - kept_s
+    for session in driver.registry:
+        vanished = session.link is None and session.last_seen <= before_s
+        holds = core.accounts.session_bytes(session.session) or core.queue.has_unfinished(session.session)
+        if vanished and not holds:
+            driver.close(session)
 
 
 class Heartbeat:
@@ -58,6 +70,7 @@ class Heartbeat:
             if ticks % REFRESH_EVERY_TICKS == 0:
                 await self._forecast()
                 self._driver.accounting.refresh_waiting()
+                close_empty_sessions(self._driver, EMPTY_KEPT_S)
                 self._collect_when_idle()
 
     def _collect_when_idle(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sqlite3
 import time
@@ -16,7 +17,16 @@ from blake3 import blake3
 from pool_kit import META, Client, Wire, act, held, http, new_user, read, rest, running_pool, upload
 from websockets.exceptions import ConnectionClosed
 
+from djinn_lab import memory
+from djinn_lab.pool.assembly import assemble
+from djinn_lab.pool.authentication import User
+from djinn_lab.pool.blobs.store import BlobStore
 from djinn_lab.pool.bookkeeping.records import CUTS_STORED_MAX
+from djinn_lab.pool.context import close_empty_sessions
+from djinn_lab.pool.database.engine import sqlite_url
+from djinn_lab.pool.database.store import Store
+from djinn_lab.pool.launchers.local import LocalLauncher
+from djinn_lab.pool.sessions.registry import ClientLink, ClientSession
 from djinn_lab.protocol import messages
 from djinn_lab.protocol.runtime_file import RuntimeInfo
 from djinn_lab.srg.program import Program, TensorMeta
@@ -371,3 +381,29 @@ def test_http_upgrade_with_a_wrong_token(shared_pool: RuntimeInfo) -> None:
     answer = httpx.get(f"{shared_pool.url}/v1/session", headers=headers, trust_env=False)
     assert answer.status_code == 401
     assert "token" in answer.json()["detail"]
+
+
+def test_an_empty_session_whose_client_vanished_is_closed_after_a_while(tmp_path: Path) -> None:
+    async def look(store: Store) -> None:
+        blobs = BlobStore(tmp_path, 2**20)
+        driver = assemble("pool", "token", LocalLauncher(tmp_path), (), blobs, store, lambda: None).driver
+        user = User("ann", "user")
+
+        def open_session(name: str) -> ClientSession:
+            now_s = driver.core.clock.now_s()
+            session = driver.registry.add(user, name, True, now_s, ClientLink())
+            driver.handle(memory.SessionOpened(now_s, session.session, "ann"))
+            return session
+
+        kept, vanished = open_session("kept"), open_session("vanished")
+        driver.detach(vanished)
+        close_empty_sessions(driver, 600.0)
+        assert len(driver.registry) == 2
+        close_empty_sessions(driver, 0.0)
+        assert list(driver.registry) == [kept]
+
+    store = Store(sqlite_url(tmp_path / "pool.sqlite3"))
+    try:
+        asyncio.run(look(store))
+    finally:
+        store.close()
