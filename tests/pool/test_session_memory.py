@@ -265,6 +265,8 @@ def test_past_device_and_host_a_new_session_waits_and_says_why(tmp_path: Path) -
         thread.start()
         job = wait_for(lambda: next((one for one in pool.rest.jobs() if "full" in one.reason), None))
         assert (job.session, job.state) == (late.welcome.session, "QUEUED")  # it has nothing to restore
+        assert [one.state for one in pool.rest.queue().waiting] == ["QUEUED"]
+        assert pool.rest.why(job.job).state == "QUEUED"
         (waiting,) = pool.rest.memory().deferred
         assert waiting.release.of_other_sessions
         assert torch.equal(opened[0].fetch(held[0]), state_of(0))

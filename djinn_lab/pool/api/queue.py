@@ -53,7 +53,8 @@ def add_queue_routes(app: FastAPI, context: PoolContext) -> None:
     async def whole_queue(_user: Annotated[User, Depends(reader)]) -> Response:
         snapshot, running = queue.decision(clock.now_s()), queue.running_jobs()
         explained = [request.job for request in snapshot.cluster.waiting[: queue_report.EXPLAINED_MAX]]
-        known = (*(job for name in explained if (job := queue.job(name))), *running)
+        shown_as = driver.accounting.shown
+        known = (*(shown_as(job) for name in explained if (job := queue.job(name))), *running)
         others = queue.waits_without_contending(queue_report.EXPLAINED_MAX - len(explained))
         found = await asyncio.to_thread(
             queue_report.report,
@@ -94,7 +95,9 @@ def add_queue_routes(app: FastAPI, context: PoolContext) -> None:
         snapshot, plain = queue.decision(clock.now_s()), queue.explain(known.job)
         plain = " ".join((plain, *driver.accounting.unusual([known]).values()))
         skill = driver.accounting.starts.skill
-        found = await asyncio.to_thread(queue_report.why, known, plain, snapshot, queue.decided_s, skill)
+        found = await asyncio.to_thread(
+            queue_report.why, driver.accounting.shown(known), plain, snapshot, queue.decided_s, skill
+        )
         return answer(msgspec.structs.replace(found, sentence=_with_use(found.sentence, view)))
 
     @app.get(

@@ -180,8 +180,7 @@ class JobAccounting:
         elif notice.state in jobs.FINISHED:
             self.starts.left(notice.job)
         record.note(notice, job)
-        if notice.state is jobs.JobState.RESTORING and not self._has_state_to_restore(record.session):
-            record.state = jobs.JobState.QUEUED.value
+        record.state = self._shown_state(notice.state, record.session).value
         if record.finished_at is not None:
             self._ended[notice.job] = None
         record.watts = None if record.device is None else self.core.queue.watts(record.device)
@@ -190,6 +189,14 @@ class JobAccounting:
             record.estimate_s = self.starts.wait_s(notice.job, self.core.clock.now_s())
         self._changed.add(notice.job)
         self.notify(record, job, self.durability.commit(urgent=False))
+
+    def shown(self, job: jobs.Job) -> jobs.Job:
+        """Return the job in the state in which people see it."""
+        return msgspec.structs.replace(job, state=self._shown_state(job.state, job.session))
+
+    def _shown_state(self, state: jobs.JobState, session: str) -> jobs.JobState:
+        restores = state is not jobs.JobState.RESTORING or self._has_state_to_restore(session)
+        return state if restores else jobs.JobState.QUEUED
 
     def _has_state_to_restore(self, session: str) -> bool:
         """Return whether a session that waits for memory has state on the host, on disk or on another device,
