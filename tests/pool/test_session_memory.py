@@ -267,6 +267,10 @@ def test_past_device_and_host_a_new_session_waits_and_says_why(tmp_path: Path) -
         assert (job.session, job.state) == (late.welcome.session, "QUEUED")  # it has nothing to restore
         assert [one.state for one in pool.rest.queue().waiting] == ["QUEUED"]
         assert pool.rest.why(job.job).state == "QUEUED"
+        asked = pool.rest.what_if(job.job, priority="HIGH")
+        assert asked.sentence.startswith(
+            "When it starts with that cannot be predicted, since it waits for memory."
+        )
         (waiting,) = pool.rest.memory().deferred
         assert waiting.release.of_other_sessions
         assert torch.equal(opened[0].fetch(held[0]), state_of(0))

@@ -127,7 +127,9 @@ def changed(
         before_s,
         after_s,
         refused,
-        f"{_compare(found, before_s, after_s, refused)} {error_sentence(skill.error)}",
+        _when_memory(job)
+        if cluster.waiting[job.job].stuck and refused is None
+        else f"{_compare(found, before_s, after_s, refused)} {error_sentence(skill.error)}",
         skill.error,
     )
 
@@ -213,6 +215,11 @@ def _running(job: Job, cluster: Cluster, unusual: str, qos_by_job: Mapping[str, 
         unusual=unusual,
         qos=_qos(job, qos_by_job),
     )
+
+
+def _when_memory(job: Job) -> str:
+    """Answer for a job that waits for memory, which may be freed at any moment."""
+    return f"When it starts with that cannot be predicted, since it waits for memory. {job.memory_reason}"
 
 
 def _compare(found: WhatIf, before_s: float | None, after_s: float | None, refused: str | None) -> str:
