@@ -263,7 +263,7 @@ def why_truth() -> Iterator[str]:
     )
     for name, words in (
         ("its state is on its way", "state on its way"),
-        ("others are evicted", "others are evicted"),
+        ("others are moved out", "others are evicted"),
         ("waits for a session to close", "waits for a session to close"),
         ("waits where its state lies", "where its state lies"),
         ("others wait before it", "others wait before it"),
