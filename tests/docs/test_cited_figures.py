@@ -22,8 +22,8 @@ OPERATORS, MODELS = f"operators-{MACHINE}-2026-11-22", f"models-{MACHINE}-2026-1
 LIBRARIES, TUTORIALS = f"libraries-{MACHINE}-2026-11-22", f"tutorials-{MACHINE}-2026-11-23"
 FUZZ, KILLS = "fuzz-intel-r-xeon-r-processor-2-cores-2026-11-24", f"kills-{MACHINE}-2026-11-22"
 RECORDER = "recorder-intel-r-xeon-r-processor-2-cores-2026-11-24"
-WHY, ENGINE = f"why-truth-{MACHINE}-2026-11-23", f"engine-{MACHINE}-2026-11-23"
-EARLY, SCALE_LIVE = f"early-start-{MACHINE}-2026-11-23", f"scale-live-{MACHINE}-2026-11-24"
+ENGINE = "engine-intel-r-xeon-r-processor-2-cores-2026-11-24"
+MEMORY_LIVE, EARLY = f"engine-{MACHINE}-2026-11-23", f"early-start-{MACHINE}-2026-11-23"
 SIMULATED, PYTHON = f"memory-simulated-{MACHINE}-2026-11-21", f"capture-{MACHINE}-2026-11-21"
 
 
@@ -247,8 +247,11 @@ def whole_cells() -> Iterator[str]:
     yield f"The stages of a cell sum to its total to within {off:.2f} %"
 
 
+UNTRUE = "sentences on why a cell waits that did not come true"
+
+
 def why_truth() -> Iterator[str]:
-    values = result(WHY)["figures"][0]["facts"]["values"]
+    values = figures(ENGINE)[UNTRUE]["facts"]["values"]
 
     def part(name: str) -> float:
         return float(values[name]["held"]) / float(values[name]["looks"])
@@ -263,7 +266,7 @@ def why_truth() -> Iterator[str]:
     )
     for name, words in (
         ("its state is on its way", "state on its way"),
-        ("others are moved out", "others are evicted"),
+        ("others are evicted", "others are evicted"),
         ("waits for a session to close", "waits for a session to close"),
         ("waits where its state lies", "where its state lies"),
         ("others wait before it", "others wait before it"),
@@ -288,7 +291,7 @@ def late(figure: Any) -> float:
 
 
 def scale() -> Iterator[str]:
-    found = figures(SCALE_LIVE)
+    found = figures(ENGINE)
     for kind, unit, unit_s in (("alive", "ms", 1), ("answer", "ms", 1), ("commands", "s", 1000)):
         chosen = [found[name] for name in SCALE[kind]]
         medians = ", ".join(shown(ours(figure) / unit_s) for figure in chosen)
@@ -368,7 +371,7 @@ def kills() -> Iterator[str]:
 
 
 def memory_live() -> Iterator[str]:
-    found = figures(ENGINE)
+    found = figures(MEMORY_LIVE)
     for name in found:
         workload, _, figure = name.partition(": ")
         if figure != "wake p99 over floor":
