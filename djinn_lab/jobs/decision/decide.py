@@ -33,8 +33,8 @@ from djinn_lab.jobs.placement import Placed
 from djinn_lab.jobs.request import WHOLE_DEVICE_MILLI, Demand, Request, members_in
 
 HOME_WAITS_MAX = 6.0
-"""After so many times its patience a candidate takes any device: others were always before it at home. The
-wait is bounded as in delay scheduling (Zaharia et al., EuroSys 2010)."""
+"""After so many times its patience a candidate preempts on any device: others were always before it at home.
+The wait is bounded as in delay scheduling (Zaharia et al., EuroSys 2010)."""
 
 
 def decide(
@@ -351,8 +351,11 @@ class _Decision:
         than the move would."""
         if request.home is None or claims:
             return None
-        waits = self._waits_for_home(request, self._demand(request), self.trial.allowed(request))
-        return request.home if waits else None
+        since_s = request.arrived_s if request.preempted_at_s is None else request.preempted_at_s
+        if self.trial.now_s - since_s > HOME_WAITS_MAX * self._home_patience_s(request):
+            return None
+        wait_s = self._home_wait_s(request, self._demand(request), self.trial.allowed(request))
+        return None if wait_s is None else request.home
 
     def _preempt(self, request: Request, found: Preemption) -> None:
         """Plan the preemption; until the victims have stopped, no other job starts on those nodes."""
@@ -375,7 +378,8 @@ class _Decision:
         if demand.device_milli == WHOLE_DEVICE_MILLI and not trial.capacity.devices_free:
             return None
         allowed = trial.allowed(request)
-        if request.home is not None and self._waits_for_home(request, demand, allowed):
+        if request.home is not None and (wait_s := self._home_wait_s(request, demand, allowed)) is not None:
+            trial.wake_by(trial.now_s + wait_s)
             self.why = Reason.HOME
             return None
         placed = trial.capacity.place(demand, trial.scoring, request.home, allowed)
@@ -395,28 +399,28 @@ class _Decision:
             return None
         return placed if where == placed.where else Placed(where, {})
 
-    def _waits_for_home(self, request: Request, demand: Demand, allowed: frozenset[str] | None) -> bool:
-        """Return whether its home is busy, and will be free before moving would pay."""
+    def _home_wait_s(self, request: Request, demand: Demand, allowed: frozenset[str] | None) -> float | None:
+        """Return the seconds to wait for its home, where that is busy and will be free before moving would
+        pay; else None."""
         trial, home = self.trial, request.home
         assert home is not None
         node = trial.cluster.nodes.get(home)
         if request.move_s <= 0 or node is None:
-            return False
+            return None
         if not node.ready or node.cordoned or (allowed is not None and home not in allowed):
-            return False
+            return None
         if (home, demand) not in self.full_homes:
             if trial.capacity.place(demand, trial.scoring, home, frozenset({home})) is not None:
-                return False
+                return None
             self.full_homes.add((home, demand))
         wait_s = trial.home_wait_s(home)
-        patience_s = max(self.policy.home_patience_s_min, self.policy.home_patience * request.move_s)
+        patience_s = self._home_patience_s(request)
         if wait_s is None or wait_s > patience_s:
-            return False
-        since_s = request.arrived_s if request.preempted_at_s is None else request.preempted_at_s
-        if trial.now_s - since_s > HOME_WAITS_MAX * patience_s:
-            return False
-        trial.wake_by(trial.now_s + (wait_s or patience_s))
-        return True
+            return None
+        return wait_s or patience_s
+
+    def _home_patience_s(self, request: Request) -> float:
+        return max(self.policy.home_patience_s_min, self.policy.home_patience * request.move_s)
 
     def _demand(self, request: Request) -> Demand:
         """Return the demand with as many members as its accounts' limits leave it."""

@@ -65,12 +65,12 @@ class PreemptionAttempts:
         self.policy = policy
         self.left = policy.preempt_depth if policy.preempts else 0
         self._looks = self.left * CHECKS_PER_ATTEMPT
-        self._failed_s: dict[tuple[str, Demand, bool], float] = {}
+        self._failed_s: dict[tuple[str, Demand, bool, str | None], float] = {}
 
-    def already_failed(self, request: Request, claims: bool) -> bool:
+    def already_failed(self, request: Request, claims: bool, node: str | None = None) -> bool:
         """Return whether an equal request of this account, with no longer an estimate, already failed to
-        preempt."""
-        failed_s = self._failed_s.get((request.account, request.demand, claims), math.inf)
+        preempt (``node``: on this one)."""
+        failed_s = self._failed_s.get((request.account, request.demand, claims, node), math.inf)
         return estimate_s(request, self.policy) >= failed_s
 
     def cannot_use_guarantee(self, request: Request) -> bool:
@@ -83,11 +83,12 @@ class PreemptionAttempts:
         """Return the preemption that lets the request start (``node``: on this one). ``claims``: the request
         is within a guarantee."""
         found = None
-        if not self.already_failed(request, claims):
+        if not self.already_failed(request, claims, node):
             found = preempting.find(trial, request, node)
-            if found is None and node is None:
-                self._failed_s[request.account, request.demand, claims] = estimate_s(request, self.policy)
-                self.left -= 1
+            if found is None:
+                failed = (request.account, request.demand, claims, node)
+                self._failed_s[failed] = estimate_s(request, self.policy)
+                self.left -= node is None
         self._looks -= found is None
         if not self._looks:
             self.left = 0
