@@ -7,6 +7,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -200,3 +201,12 @@ def test_holding_does_nothing_in_other_threads() -> None:
     thread.start()
     thread.join()
     assert seen == [signal.default_int_handler]
+
+
+def test_a_thread_waits_for_the_pool_while_the_main_thread_holds_interrupts() -> None:
+    def wait_in_a_thread() -> str:
+        with interrupts.delivered():
+            return "waited"
+
+    with interrupts.held(), ThreadPoolExecutor(1) as thread:
+        assert thread.submit(wait_in_a_thread).result() == "waited"

@@ -50,7 +50,7 @@ def held() -> Iterator[None]:
 def delivered() -> Iterator[None]:
     """Interrupts inside take effect at once, although they are held around it."""
     deliver()
-    if getsignal(_NUMBER) is not _note:
+    if threading.current_thread() is not threading.main_thread() or getsignal(_NUMBER) is not _note:
         yield
         return
     set_signal(_NUMBER, _handler)
