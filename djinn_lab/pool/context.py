@@ -37,9 +37,9 @@ def close_empty_sessions(driver: Driver, kept_s: float) -> None:
     """Close the sessions that hold nothing and whose client vanished ``kept_s`` ago or earlier."""
     core, before_s = driver.core, driver.core.clock.now_s() - kept_s
     for session in driver.registry:
-        vanished = session.link is None and session.last_seen <= before_s
-        holds = core.accounts.session_bytes(session.session) or core.queue.has_unfinished(session.session)
-        if vanished and not holds:
+        if session.link is not None or session.last_seen > before_s:
+            continue
+        if not (core.accounts.session_bytes(session.session) or core.queue.has_unfinished(session.session)):
             driver.close(session)
 
 

@@ -212,7 +212,7 @@ def compared(
 
 def recording() -> Iterator[str]:
     found = figures(RECORDER)
-    three = "perceptron with SGD, CNN with AdamW, transformer block with AdamW and foreach"
+    three = "perceptron, CNN, transformer block with foreach"
     for heat, same in (("hot", three), ("cold", "the same three")):
         ops, steps = ([found[f"{kind}, {heat}"] for kind in kinds] for kinds in (OPS, STEPS))
         yield compared(f"{heat} pointwise, mm, view, in-place, per op", ops, "us")

@@ -29,12 +29,17 @@ def _note(number: int, frame: FrameType | None) -> None:
     _arrived.append((number, frame))
 
 
+def _in_main_thread() -> bool:
+    """Return whether this thread may set handlers, and takes interrupts."""
+    return threading.current_thread() is threading.main_thread()
+
+
 @contextmanager
 def held() -> Iterator[None]:
     """Interrupts inside take effect where :func:`deliver` is called, at the latest at the end."""
     global _handler
     before = getsignal(_NUMBER)
-    if threading.current_thread() is not threading.main_thread() or not callable(before) or before is _note:
+    if not _in_main_thread() or not callable(before) or before is _note:
         yield
         return
     _handler = before
@@ -50,7 +55,7 @@ def held() -> Iterator[None]:
 def delivered() -> Iterator[None]:
     """Interrupts inside take effect at once, although they are held around it."""
     deliver()
-    if threading.current_thread() is not threading.main_thread() or getsignal(_NUMBER) is not _note:
+    if not _in_main_thread() or getsignal(_NUMBER) is not _note:
         yield
         return
     set_signal(_NUMBER, _handler)
@@ -62,6 +67,6 @@ def delivered() -> Iterator[None]:
 
 def deliver() -> None:
     """Call the process's own handler for the interrupts that arrived: it raises KeyboardInterrupt, mostly."""
-    if threading.current_thread() is threading.main_thread():
+    if _in_main_thread():
         while _arrived:
             _handler(*_arrived.popleft())

@@ -80,25 +80,26 @@ def ordinal(number: int) -> str:
 
 def _explain_submitted(job: Job, unavailable: UnavailableDevices) -> str:
     if job.target in unavailable.cordoned:
-        return f"Waits for {job.target}, which is cordoned. {_uncordon((job.target,))}"
+        return f"Waits for {job.target}, which is cordoned.{_uncordon((job.target,))}"
     if job.target in unavailable.lost:
         return f"Waits for {job.target}, which is being started again."
     if job.target is not None:
         why = "cordoned, being started again or tainted"
-        help_text = f" {_uncordon(unavailable.cordoned)}" if unavailable.cordoned else ""
-        return f"Waits for {job.target}: every device that suits it is {why}.{help_text}"
+        advice = _uncordon(unavailable.cordoned)
+        return f"Waits for {job.target}: every device that suits it is {why}.{advice}"
     parts = [(unavailable.cordoned, "cordoned"), (unavailable.lost, "being started again")]
     shut = [f"{listed(names)} {'is' if len(names) == 1 else 'are'} {why}" for names, why in parts if names]
     if not shut:
         return "Waits for the first device to be ready."
-    waits = f"Waits for a device; {listed(shut)}."
-    return f"{waits} {_uncordon(unavailable.cordoned)}" if unavailable.cordoned else waits
+    return f"Waits for a device; {listed(shut)}.{_uncordon(unavailable.cordoned)}"
 
 
 def _uncordon(devices: Sequence[str]) -> str:
-    """Say what an operator can do about cordoned devices."""
+    """Say what an operator can do about cordoned devices, in a sentence that follows another."""
+    if not devices:
+        return ""
     which = "it" if len(devices) == 1 else "one"
-    return f"An operator lets {which} serve again with `djinn-lab uncordon {devices[0]}`."
+    return f" An operator lets {which} serve again with `djinn-lab uncordon {devices[0]}`."
 
 
 def _explain_queued(

@@ -349,10 +349,8 @@ def _on_one_node(
         if best is not None and on_node[0].cost_s + move_s >= best.cost_s:
             continue
         found = _attempt(search, on_node, frozenset({node}))
-        if found is not None:
-            found = found._replace(cost_s=found.cost_s + move_s)
-        if found is not None and (best is None or found.cost_s < best.cost_s):
-            best = found
+        if found is not None and (best is None or found.cost_s + move_s < best.cost_s):
+            best = found = found._replace(cost_s=found.cost_s + move_s)
             if len(found.victims) == 1 and found.victims[0] is on_node[0] and not found.cost_s:
                 break
     return best
