@@ -13,6 +13,8 @@ from benchmarks.memory_live import LINK_BYTES_PER_S, SEED, Run, quantile, run_ag
 
 NAME = "memory-turns"
 BASELINE = "lru_write_through"
+ROUNDS = 3
+"""Runs of each policy in alternation: one run of the same policy differs from the next by a fifth."""
 FIT_AGENTS = 10
 """Number of agents whose sessions all fit."""
 OVERLOAD = next(workload for workload, _ in OTHERS if workload.agents == 120)
@@ -27,18 +29,20 @@ def measure(bench: Bench) -> list[Figure]:
 
 
 def _beside(bench: Bench, tape: Tape, workload: Workload) -> list[Figure]:
-    """Two minutes for each policy; a turn is a sample."""
+    """A minute for each policy and round; a round is a sample."""
     if bench.quick:
         workload = replace(workload, think_s=0.2)
     taken: dict[str, dict[str, list[float]]] = {}
     unfinished = dict.fromkeys(("ours", BASELINE), 0)
     plans = workload.plans(tape.shape, SEED, bench.quick)
-    for policy in ("ours", BASELINE):
-        run = run_agents(policy, tape, plans)
-        unfinished[policy] += sum(len(turns) < tape.shape.turns for turns in run.turns)
-        for metric, value in _metrics(run, wakes_s(run, plans), tape.shape).items():
-            contender = OURS if policy == "ours" else policy
-            taken.setdefault(metric, {})[contender] = [value]
+    pair = ("ours", BASELINE)
+    for number in range(1 if bench.quick else ROUNDS):
+        for policy in pair if number % 2 == 0 else pair[::-1]:
+            run = run_agents(policy, tape, plans)
+            unfinished[policy] += sum(len(turns) < tape.shape.turns for turns in run.turns)
+            for metric, value in _metrics(run, wakes_s(run, plans), tape.shape).items():
+                contender = OURS if policy == "ours" else policy
+                taken.setdefault(metric, {}).setdefault(contender, []).append(value)
     limits = {"copied": 1.2}
     facts = {"agents": len(plans), "turns": tape.shape.turns, "unfinished": unfinished}
     return [
@@ -51,7 +55,7 @@ def _beside(bench: Bench, tape: Tape, workload: Workload) -> list[Figure]:
             **facts,
         )
         for metric, samples in taken.items()
-        if all(value > 0 for value in samples[BASELINE])
+        if min(samples[BASELINE]) > 0
     ]
 
 
