@@ -11,16 +11,14 @@ An overload is allowed when
   need sparse, nested, quantized or opaque layouts, or that exist for one vendor's library only. Native ops
   that eager torch dispatches to on a CPU stay allowed.
 
-``python -m djinn_lab.capture.allow_list`` prints the list; ``--written`` prints which arguments each op
-writes, ``--random`` which ops draw random numbers. They are stored in ``djinn_lab/srg`` so that the pool
-can check graphs without torch; a test compares.
+``python -m djinn_lab.capture.allow_list`` prints the table that is stored as ``djinn_lab/srg/operators.txt``,
+so that the pool can check graphs without torch; a test compares. :mod:`djinn_lab.srg.ops` reads it.
 """
 
 from __future__ import annotations
 
 import re
-import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -55,21 +53,20 @@ _DENIED_BACKENDS = re.compile(
     r"|_flash_attention_.*|_efficient_attention_.*|_fill_mem_eff_.*|_scaled_dot_product_(efficient|cudnn|fused)_.*"
     r"|_scaled_dot_product_flash_attention(?!_for_cpu).*|_scaled_grouped_mm.*|_(use|has)_.*|.*_mps(_.*)?"
 )
+_KIND = re.compile(r"(Optional\[)?(.*?)(?(1)\])$")
+_ATOMS = {"ScalarType": "dtype", "Layout": "layout", "Device": "device", "MemoryFormat": "memory_format"}
 _NAMED_DIMENSIONS = re.compile(r".*(dimname|names).*", re.IGNORECASE)
 _RETURN_NOTHING = re.compile(r"_foreach_.*_|_fused_.*_|_amp_foreach_.*_|_assert_async")
 
+_STATISTICS = ("running_mean", "running_var")
 _WRITES_WITHOUT_SAYING = {
-    "aten.native_batch_norm.default": ("3:running_mean", "4:running_var"),
-    "aten.native_batch_norm.out": (
-        "3:running_mean",
-        "4:running_var",
-        "8:out",
-        "9:save_mean",
-        "10:save_invstd",
-    ),
-    "aten.batch_norm.default": ("3:running_mean", "4:running_var"),
-    "aten._batch_norm_impl_index.default": ("3:running_mean", "4:running_var"),
-    "aten.instance_norm.default": ("3:running_mean", "4:running_var"),
+    "aten.native_batch_norm.default": _STATISTICS,
+    "aten.native_batch_norm.out": _STATISTICS,
+    "aten.batch_norm.default": _STATISTICS,
+    "aten._batch_norm_impl_index.default": _STATISTICS,
+    "aten.batch_norm_update_stats.default": _STATISTICS,
+    "aten.batch_norm_update_stats.out": _STATISTICS,
+    "aten.instance_norm.default": _STATISTICS,
 }
 """Ops that write to arguments which their schema does not mark."""
 
@@ -100,25 +97,28 @@ def allowed_ops() -> list[str]:
     return sorted({op for op, schema in _schemas() if _is_allowed(schema)})
 
 
-def written_arguments() -> dict[str, tuple[str, ...]]:
-    """For each allowed op that writes to its arguments, those as ``position:name``."""
-    written = {}
-    for op, schema in _schemas():
-        if _is_allowed(schema):
-            marked = (
-                f"{position}:{argument.name}"
-                for position, argument in enumerate(schema.arguments)
-                if argument.alias_info is not None and argument.alias_info.is_write
-            )
-            arguments = _WRITES_WITHOUT_SAYING.get(op, ()) or tuple(marked)
-            if arguments:
-                written[op] = arguments
-    return dict(sorted(written.items()))
+def table() -> Iterator[str]:
+    """Lines of ``operators.txt``: each allowed op with its arguments, and what else is known of it."""
+    schemas = dict(sorted((op, schema) for op, schema in _schemas() if _is_allowed(schema)))
+    for op, schema in schemas.items():
+        written = _WRITES_WITHOUT_SAYING.get(op, ())
+        random = ("random",) if draws(_overload(op)) else ()
+        yield " ".join((op, *(_described(argument, written) for argument in schema.arguments), *random))
 
 
-def random_ops() -> list[str]:
-    """Allowed ops that draw from the random stream, sorted."""
-    return [op for op in allowed_ops() if draws(_overload(op))]
+def _described(argument: Any, written: Sequence[str]) -> str:
+    """``name:kind``, then ``?`` where None is allowed, ``=`` where it may be left out, ``!`` where the op
+    writes it. Before a name, ``*``: by keyword only."""
+    optional, kind = _KIND.fullmatch(str(argument.real_type)).groups()  # type: ignore[union-attr]
+    kind = _ATOMS.get(kind, kind)
+    if kind.startswith("List["):
+        inner = kind.removeprefix("List[").removesuffix("]")
+        kind = f"{'Tensor?' if inner == 'Optional[Tensor]' else inner}[{argument.N or ''}]"
+    alias = argument.alias_info
+    writes = (alias is not None and alias.is_write) or argument.name in written
+    marks = (("?", optional), ("=", argument.has_default_value()), ("!", writes))
+    ends = "".join(mark for mark, meant in marks if meant)
+    return f"{'*' if argument.kwarg_only else ''}{argument.name}:{kind}{ends}"
 
 
 def _overload(op: str) -> Any:
@@ -127,9 +127,4 @@ def _overload(op: str) -> Any:
 
 
 if __name__ == "__main__":
-    if "--random" in sys.argv[1:]:
-        print("\n".join(random_ops()))
-    elif "--written" in sys.argv[1:]:
-        print("\n".join(" ".join((op, *arguments)) for op, arguments in written_arguments().items()))
-    else:
-        print("\n".join(allowed_ops()))
+    print("\n".join(table()))

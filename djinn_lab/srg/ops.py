@@ -1,42 +1,68 @@
-"""What is known about ATen ops without torch: which are allowed, which arguments they write, which draw
-random numbers.
+"""What is known about ATen ops without torch: which are allowed, which arguments they take and write, and
+which draw random numbers.
 
-The tables are generated from torch's registry by ``djinn_lab.capture.allow_list``.
+``operators.txt`` is generated from torch's registry by :mod:`djinn_lab.capture.allow_list`, which describes
+its format.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib.resources import files
+from typing import NamedTuple
 
 from djinn_lab.srg.program import Leaf, Template, TensorHole
 
+_PARAMETER = re.compile(r"(\*?)(\w+):(\w+\??)(?:\[(\d*)\])?(\??)(=?)(!?)")
 
-def _lines(name: str) -> list[str]:
-    return files("djinn_lab.srg").joinpath(name).read_text(encoding="utf-8").splitlines()
+
+class Parameter(NamedTuple):
+    """``kind``: of the value, or of a list's items. ``items``: how many where the op fixes it, else 0; None
+    for what is no list. ``optional``: it may be None."""
+
+    name: str
+    kind: str
+    items: int | None
+    optional: bool
+    has_default: bool
+    keyword_only: bool
+    written: bool
+
+
+@cache
+def _table() -> Mapping[str, list[str]]:
+    lines = files("djinn_lab.srg").joinpath("operators.txt").read_text(encoding="utf-8").splitlines()
+    return {op: words for op, *words in map(str.split, lines)}
 
 
 @cache
 def allowed_ops() -> frozenset[str]:
     """Overloads that a graph may name, e.g. ``aten.addmm.default``."""
-    return frozenset(_lines("allowed_ops.txt"))
+    return frozenset(_table())
 
 
 @cache
 def random_ops() -> frozenset[str]:
     """Allowed overloads that draw from the random stream."""
-    return frozenset(_lines("random_ops.txt"))
+    return frozenset(op for op, words in _table().items() if "random" in words)
 
 
 @cache
-def _written_arguments() -> dict[str, tuple[tuple[int, str], ...]]:
-    table = {}
-    for line in _lines("written_arguments.txt"):
-        op, *arguments = line.split()
-        pairs = (argument.split(":") for argument in arguments)
-        table[op] = tuple((int(position), name) for position, name in pairs)
-    return table
+def parameters(op: str) -> tuple[Parameter, ...]:
+    """What an allowed op takes. Raises KeyError for any other."""
+    described = (_PARAMETER.fullmatch(word) for word in _table()[op])
+    return tuple(_parameter(*match.groups()) for match in described if match is not None)
+
+
+def _parameter(
+    star: str, name: str, kind: str, count: str | None, optional: str, default: str, written: str
+) -> Parameter:
+    if count is None and kind.endswith("?"):
+        kind, optional = kind[:-1], "?"
+    items = None if count is None else int(count or 0)
+    return Parameter(name, kind, items, bool(optional), bool(default), bool(star), bool(written))
 
 
 def leaves_of(template: Template) -> Iterator[Leaf]:
@@ -60,13 +86,11 @@ def base_name(op: str) -> str:
 
 def written_holes(template: Template) -> tuple[int, ...]:
     """Return the inputs of a node, by position, that the op writes to in place."""
-    written = _written_arguments().get(template.op)
-    if written is None:
+    written = _written(template.op)
+    if not written:
         return ()
-    positions = {position for position, _ in written}
-    names = {name for _, name in written}
-    arguments = [(position in positions, value) for position, value in enumerate(template.args)]
-    arguments += [(name in names, value) for name, value in template.kwargs.items()]
+    arguments = [(position in written, value) for position, value in enumerate(template.args)]
+    arguments += [(name in written, value) for name, value in template.kwargs.items()]
     holes: list[int] = []
     first = 0
     for is_written, value in arguments:
@@ -76,3 +100,11 @@ def written_holes(template: Template) -> tuple[int, ...]:
             holes.extend(range(first, first + count))
         first += count
     return tuple(holes)
+
+
+@cache
+def _written(op: str) -> frozenset[int | str]:
+    """Positions and names of the arguments that an op writes; none for an op that is not allowed."""
+    taken = parameters(op) if op in allowed_ops() else ()
+    written = [(place, one.name) for place, one in enumerate(taken) if one.written]
+    return frozenset(part for pair in written for part in pair)

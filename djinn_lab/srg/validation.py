@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Sequence
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 import msgspec
 
 from djinn_lab.errors import Refused
+from djinn_lab.srg.arguments import holes_that_need_a_tensor, wrong_arguments
 from djinn_lab.srg.blob_names import is_digest, is_drawn
 from djinn_lab.srg.ops import allowed_ops, leaves_of
 from djinn_lab.srg.plan_key import Contents
@@ -141,8 +142,16 @@ def _check_meta(index: int, meta: TensorMeta, limits: ProgramLimits) -> None:
         _refuse_tensor(what, format_bytes(limits.tensor_bytes_max))
 
 
-def _check_template(index: int, template: Template, limits: ProgramLimits) -> tuple[int, int, str]:
-    """The template's tensor holes, scalar holes and op name."""
+class _Holes(NamedTuple):
+    """A template's tensor holes, of which some ``needed`` a tensor, its scalar holes and its op."""
+
+    tensors: int
+    scalars: int
+    op: str
+    needed: frozenset[int]
+
+
+def _check_template(index: int, template: Template, limits: ProgramLimits) -> _Holes:
     op = template.op
     if op not in allowed_ops():
         _refuse(f"template {index} names the op {op[:80]!r}, which is not on the allow-list")
@@ -158,7 +167,10 @@ def _check_template(index: int, template: Template, limits: ProgramLimits) -> tu
             _check_leaf(here, leaf, limits)
     if leaves > limits.arguments_max:
         _refuse(f"{here} has {leaves} arguments, and at most {limits.arguments_max} are allowed")
-    return tensors, scalars, op
+    wrong = wrong_arguments(template)
+    if wrong is not None:
+        _refuse(f"{here} {wrong}")
+    return _Holes(tensors, scalars, op, holes_that_need_a_tensor(template))
 
 
 def _check_leaf(here: str, leaf: Leaf, limits: ProgramLimits) -> None:
@@ -205,14 +217,14 @@ def _check_bytes(source: Source, meta: TensorMeta) -> None:
             )
 
 
-def _check_nodes(program: Program, holes: list[tuple[int, int, str]], known: set[int | None]) -> None:
+def _check_nodes(program: Program, holes: list[_Holes], known: set[int | None]) -> None:
     """Check each node against what exists before it, and add what it produces to ``known``."""
     metas_allowed: set[int | None] = {None, *range(len(program.metas))}
     scope_count, template_count, last = len(program.scopes), len(holes), len(program.nodes) - 1
     for index, node in enumerate(program.nodes):
         if not 0 <= node.template < template_count:
             _refuse(f"node {index} refers to template {node.template} of {template_count}")
-        tensors, scalars, op = holes[node.template]
+        tensors, scalars, op, needed = holes[node.template]
         if not 0 <= node.scope < scope_count:
             _refuse(f"node {index} ({op}) refers to scope {node.scope} of {scope_count}")
         if len(node.inputs) != tensors or len(node.scalars) != scalars:
@@ -223,6 +235,8 @@ def _check_nodes(program: Program, holes: list[tuple[int, int, str]], known: set
         if not known.issuperset(node.inputs):
             missing = [value for value in node.inputs if value not in known]
             _refuse(f"node {index} ({op}) reads value {missing[0]}, which nothing before it produces")
+        if None in node.inputs and any(node.inputs[place] is None for place in needed):
+            _refuse(f"node {index} ({op}) has no value where it needs a tensor")
         if not metas_allowed.issuperset(node.output_metas):
             _refuse(f"node {index} ({op}) has an output meta outside 0..{len(program.metas) - 1}")
         if node.dynamic:

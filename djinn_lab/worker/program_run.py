@@ -188,6 +188,10 @@ class ProgramRun:
         else:
             inputs = [tensors[value] for value in node.inputs if value is not None]
             returned = call(inputs, node.scalars)
+        if node.dynamic:
+            needed = _memory_bytes(returned)
+            memory.reserve(needed, call.op)  # known only now
+            self._reserved = needed
         added = self._store(node, call, returned, made) if made or node.dynamic else 0
         if needed or added:
             memory.settle(needed, added)
@@ -339,3 +343,9 @@ class ProgramRun:
         if not self._outcome.missing:  # else the client sends it again, or releases them by themselves
             self._values.release(self._program.release)
         self._values.end_segment(kept)
+
+
+def _memory_bytes(returned: object) -> int:
+    """Bytes of the memory behind what an op returned."""
+    items = returned if isinstance(returned, (list, tuple)) else (returned,)
+    return sum(item.untyped_storage().nbytes() for item in items if isinstance(item, torch.Tensor))

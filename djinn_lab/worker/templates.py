@@ -11,6 +11,7 @@ from djinn_lab.errors import Refused
 from djinn_lab.srg.ops import allowed_ops, base_name, written_holes
 from djinn_lab.srg.program import Argument, Atom, ComplexNumber, Scalar, ScalarHole, Template, TensorHole
 from djinn_lab.worker.executor import Executor, Op
+from djinn_lab.worker.transfer import zero_memory
 
 Build = Callable[[Iterator[torch.Tensor | None], Iterator[Scalar]], Any]
 
@@ -19,6 +20,10 @@ _NUMBER_KINDS = (bool, int, float, str, type(None))
 
 _UNINITIALISED = ("aten.empty", "aten.new_empty", "aten.resize_")
 """Ops that return memory as they find it: it is zeroed, since it may have been another user's."""
+
+
+_CHECKED = {"aten._reshape_alias.default": "aten.as_strided.default"}
+"""Ops that trust their caller to stay within a tensor's memory, and those that look."""
 
 
 _FILLED = ("aten.empty.memory_format", "aten.empty_strided.default")
@@ -68,7 +73,7 @@ class Call:
     def _native(self, executor: Executor, template: Template, device: torch.device) -> Op | None:
         """The same call without Python; None for one that only Python can make, or that moves tensors to
         other memory."""
-        _, name, overload = template.op.split(".")
+        _, name, overload = _CHECKED.get(template.op, template.op).split(".")
         if self.resizes and ("resize" in name or name.startswith("set_")):
             return None
         try:
@@ -97,7 +102,9 @@ class Call:
         if self.writes and len({*map(id, tensors)}) < len(tensors):
             tensors = _apart_from_written(tensors, self.writes)
         returned = self._call(tensors, scalars)
-        if self._zeroed:
+        if self._zeroed and self.fresh[0]:
+            zero_memory(returned)
+        elif self._zeroed:
             returned.zero_()
         return returned
 
@@ -153,7 +160,7 @@ def _in_grad_mode(func: Callable[..., Any]) -> Callable[..., Any]:
 def _lookup(op: str) -> Any:
     if op not in allowed_ops():
         raise Refused(f"{op} is not on the list of ops that a pool runs.", "Run this cell with %%local.")
-    _, name, overload = op.split(".")
+    _, name, overload = _CHECKED.get(op, op).split(".")
     return getattr(getattr(torch.ops.aten, name), overload)
 
 

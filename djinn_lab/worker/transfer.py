@@ -52,11 +52,16 @@ def load_shared(
 def zeros_strided(
     shape: Sequence[int], stride: Sequence[int], dtype: torch.dtype, device: torch.device
 ) -> torch.Tensor:
-    """Zeros in the gaps, too: what lay there may have been another user's, and a view can look between the
-    elements."""
+    """Zeros in the gaps, too."""
     made = torch.empty_strided(shape, stride, dtype=dtype, device=device)
-    torch.empty(0, dtype=torch.uint8, device=device).set_(made.untyped_storage()).zero_()
+    zero_memory(made)
     return made
+
+
+def zero_memory(tensor: torch.Tensor) -> None:
+    """Fill a new tensor's whole memory with zeros: what lay there may have been another user's, and a view
+    can look between the elements."""
+    torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(tensor.untyped_storage()).zero_()
 
 
 def _raw_bytes(source: Source, expected: int, blobs: Mapping[str, str]) -> torch.Tensor:

@@ -73,8 +73,7 @@ def test_every_module_of_the_checkout_is_in_the_wheel(wheel: zipfile.ZipFile) ->
     "name",
     [
         "djinn_lab/py.typed",
-        "djinn_lab/srg/allowed_ops.txt",
-        "djinn_lab/srg/written_arguments.txt",
+        "djinn_lab/srg/operators.txt",
         "djinn_lab/kernels/djinn/kernel.json",
         "djinn_lab/dashboard/main.py",
     ],

@@ -56,6 +56,47 @@ def test_every_generated_program_is_accepted(plan: list[Step]) -> None:
     validate_program(decode_program(encode_program(build(plan))))
 
 
+WRONG_ARGUMENTS: dict[str, tuple[str, list[Any], dict[str, Any], str]] = {
+    "a number for a layout": ("aten.zeros_like.default", [HOLE], {"layout": 1}, "takes layout for 'layout'"),
+    "a text for a device": (
+        "aten.zeros_like.default",
+        [HOLE],
+        {"device": "meta"},
+        "takes device for 'device'",
+    ),
+    "a number for a dtype": ("aten.view.dtype", [HOLE, 13], {}, "takes dtype for 'dtype', not int"),
+    "a number for a memory format": (
+        "aten.zeros_like.default",
+        [HOLE],
+        {"memory_format": 99},
+        "takes memory_format for 'memory_format'",
+    ),
+    "another kind of atom": ("aten.view.dtype", [HOLE, Atom("device", "cpu")], {}, "takes dtype for 'dtype'"),
+    "too few arguments": ("aten.max_pool2d.default", [HOLE], {}, "lacks its argument 'kernel_size'"),
+    "too many arguments": ("aten.relu.default", [HOLE, 1], {}, "has 2 positional arguments and takes 1"),
+    "an argument by keyword only": ("aten.zeros_like.default", [HOLE, None], {}, "has 2 positional"),
+    "an unknown argument": ("aten.relu.default", [HOLE], {"where": 1}, "has no argument 'where'"),
+    "an argument twice": ("aten.relu.default", [HOLE], {"self": 1}, "is given its argument 'self' twice"),
+    "a list for a tensor": ("aten.relu.default", [[HOLE]], {}, "takes no list for 'self'"),
+    "a tensor for a list": ("aten.cat.default", [HOLE], {}, "takes a list for 'tensors'"),
+    "nothing for a tensor": ("aten.mm.default", [HOLE, None], {}, "needs a value for 'mat2'"),
+    "a tensor for a number": ("aten.relu.default", [1.5], {}, "takes Tensor for 'self', not float"),
+    "a hole where a size is": ("aten.sum.dim_IntList", [HOLE, [ScalarHole()]], {}, "takes int for 'dim'"),
+    "a size beyond 64 bits": ("aten.sum.dim_IntList", [HOLE, [2**63]], {}, "takes int for 'dim', not int"),
+    "another number of sizes": (
+        "aten.max_pool2d.default",
+        [HOLE, [1, 2, 3]],
+        {},
+        "takes 2 values",
+    ),
+    "an unknown mode": (
+        "aten.grid_sampler_2d.default",
+        [HOLE, HOLE, 7, 0, False],
+        {},
+        "takes 0 to 2 for 'interpolation_mode', not 7",
+    ),
+}
+
 BAD = {
     "an op off the list": (changed("templates", 1, op="aten.from_file.default"), "aten.from_file.default"),
     "a dangling reference": (
@@ -97,6 +138,10 @@ BAD = {
         "depend on data but is not the last node",
     ),
     "a dynamic node with metas": (changed("nodes", 2, dynamic=True), "yet states output metas"),
+    **{
+        what: (changed("templates", 1, op=op, args=args, kwargs=kwargs), wrong)
+        for what, (op, args, kwargs, wrong) in WRONG_ARGUMENTS.items()
+    },
     "a path for a blob": (changed("sources", 0, blob="../../etc/passwd"), "not a BLAKE3 hex digest"),
     "inline bytes of another size": (changed("sources", 0, inline=b"1234"), "4 inline bytes"),
     "a blob and inline bytes": (

@@ -178,7 +178,16 @@ class Run {
       node.op->call(stack_, [&](int32_t place) -> const at::Tensor& { return values_[inputs[place]].tensor; }, numbers);
     }
     node.op->results(stack_, results_);
-    if (node.op->zeroed) results_.at(0).zero_();
+    if (node.op->zeroed && node.op->fresh.at(0)) {
+      zero_memory(results_.at(0));
+    } else if (node.op->zeroed) {
+      results_.at(0).zero_();
+    }
+  }
+
+  // Of a new tensor all memory: what lay there may have been another user's, and a view can look between the elements.
+  static void zero_memory(const at::Tensor& tensor) {
+    at::empty({0}, tensor.options().dtype(at::kByte)).set_(tensor.storage()).zero_();
   }
 
   // Two tensors that lie alike are one value here. Where torch would let both be given, the one that is read is another
@@ -221,7 +230,7 @@ class Run {
     if (!made.fresh) return true;
     if (tensor.storage_offset() == 0 && tensor.strides() == c10::IntArrayRef(meta.stride)) return true;
     at::Tensor expected = at::empty_strided(meta.shape, meta.stride, tensor.options());
-    at::empty({0}, tensor.options().dtype(at::kByte)).set_(expected.storage()).zero_();  // the gaps, too
+    zero_memory(expected);
     tensor = expected.copy_(tensor);
     return true;
   }
