@@ -33,6 +33,10 @@ FOLLOWERS_MAX = 4
 """Segments of a session that a pool holds until those before them have run."""
 CODES_MAX = 256
 """Cell sources that a connection remembers."""
+NAME_CHARS_MAX = 200
+"""Of the names of sessions and cells; the rest is left out."""
+CODE_CHARS_MAX = 2**18
+"""Of a cell's source, as the pool keeps and shows it."""
 INLINE_BYTES_MAX = 64 * 2**10
 """Fetched tensors up to this size ride in the result message."""
 

@@ -78,7 +78,8 @@ def _wrong_value(op: str, parameter: Parameter, value: Argument) -> str | None:
         return f"takes a list for {parameter.name!r}"
     for leaf in value if isinstance(value, list) else (value,):
         if not _FITS[parameter.kind](leaf):
-            return f"takes {parameter.kind} for {parameter.name!r}, not {type(leaf).__name__}"
+            shown = leaf if isinstance(leaf, int | float | str) else type(leaf).__name__
+            return f"takes {parameter.kind} for {parameter.name!r}, not {str(shown)[:40]}"
         highest = (
             2 if parameter.name == "mode" and op.startswith(_BAGS) else _HIGHEST_MODE.get(parameter.name)
         )

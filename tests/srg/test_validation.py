@@ -64,7 +64,7 @@ WRONG_ARGUMENTS: dict[str, tuple[str, list[Any], dict[str, Any], str]] = {
         {"device": "meta"},
         "takes device for 'device'",
     ),
-    "a number for a dtype": ("aten.view.dtype", [HOLE, 13], {}, "takes dtype for 'dtype', not int"),
+    "a number for a dtype": ("aten.view.dtype", [HOLE, 13], {}, "takes dtype for 'dtype', not 13"),
     "a number for a memory format": (
         "aten.zeros_like.default",
         [HOLE],
@@ -80,9 +80,14 @@ WRONG_ARGUMENTS: dict[str, tuple[str, list[Any], dict[str, Any], str]] = {
     "a list for a tensor": ("aten.relu.default", [[HOLE]], {}, "takes no list for 'self'"),
     "a tensor for a list": ("aten.cat.default", [HOLE], {}, "takes a list for 'tensors'"),
     "nothing for a tensor": ("aten.mm.default", [HOLE, None], {}, "needs a value for 'mat2'"),
-    "a tensor for a number": ("aten.relu.default", [1.5], {}, "takes Tensor for 'self', not float"),
+    "a tensor for a number": ("aten.relu.default", [1.5], {}, "takes Tensor for 'self', not 1.5"),
     "a hole where a size is": ("aten.sum.dim_IntList", [HOLE, [ScalarHole()]], {}, "takes int for 'dim'"),
-    "a size beyond 64 bits": ("aten.sum.dim_IntList", [HOLE, [2**63]], {}, "takes int for 'dim', not int"),
+    "a size beyond 64 bits": (
+        "aten.sum.dim_IntList",
+        [HOLE, [2**63]],
+        {},
+        "takes int for 'dim', not 9223372036854775808",
+    ),
     "another number of sizes": (
         "aten.max_pool2d.default",
         [HOLE, [1, 2, 3]],

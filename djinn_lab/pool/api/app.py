@@ -19,6 +19,7 @@ from djinn_lab.pool.api.jobs import add_job_routes
 from djinn_lab.pool.api.notebooks import add_notebook_routes
 from djinn_lab.pool.api.queue import add_queue_routes
 from djinn_lab.pool.api.read_limits import ReadLimiter
+from djinn_lab.pool.api.request_limits import BodyLimiter
 from djinn_lab.pool.api.responses import admin, answer, documented, reader, runner
 from djinn_lab.pool.api.status import memory_view, pool_status, session_view
 from djinn_lab.pool.authentication import Role, User, new_token, token_digest
@@ -45,6 +46,7 @@ def create_app(context: PoolContext) -> FastAPI:
     pool = context.driver.core.pool
     app.add_middleware(Audited, authentication=context.authentication, store=context.store, pool=pool)
     app.add_middleware(CommittedAnswers, durability=context.driver.accounting.durability)
+    app.add_middleware(BodyLimiter)
     app.add_middleware(ReadLimiter, authentication=context.authentication)
     app.state.context = context
     endpoint = SessionEndpoint(context.driver, context.authentication, context.blobs)

@@ -10,6 +10,7 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.websockets import WebSocket
 
+from djinn_lab.pool.api.request_limits import PunctualProtocol
 from djinn_lab.protocol.messages import MESSAGE_BYTES_MAX
 
 PING_TIMEOUT_S = 120.0
@@ -24,6 +25,7 @@ class WebServer(uvicorn.Server):
     def __init__(self, app: ASGIApp, grace_s: int) -> None:
         config = uvicorn.Config(
             app,
+            http=PunctualProtocol,
             log_config=None,
             access_log=False,
             lifespan="off",

@@ -62,6 +62,7 @@ class BlobStore:
         self.bytes_max = bytes_max
         self.results = directory / RESULTS
         self._store = directory / STORE
+        self._uploading_bytes = 0
         self._blobs: OrderedDict[str, Blob] = OrderedDict()
         """By file."""
         self._named: dict[str, Blob] = {}
@@ -154,18 +155,21 @@ class BlobStore:
             with incoming.open("wb") as file:
                 async for chunk in chunks:
                     nbytes += len(chunk)
+                    self._uploading_bytes += len(chunk)
                     if nbytes > self.bytes_max:
                         raise Refused(
                             f"The upload exceeds {format_bytes(self.bytes_max)}, all that this pool keeps."
                         )
+                    self._evict_for(0)
                     if len(chunk) <= INLINE_VERIFY_BYTES_MAX:
                         file.write(chunk)
                         hasher.update(chunk)
                     else:
                         await asyncio.to_thread(file.write, chunk)
                         await asyncio.to_thread(hasher.update, chunk)
-            await self._take(user, digest, nbytes, incoming, hasher.hexdigest())
+            await self._take(user, digest, nbytes, incoming, hasher.hexdigest(), counted=True)
         finally:
+            self._uploading_bytes -= nbytes
             incoming.unlink(missing_ok=True)
         return nbytes
 
@@ -189,8 +193,10 @@ class BlobStore:
         path.unlink(missing_ok=True)
         return file
 
-    async def _take(self, user: str, name: str, nbytes: int, incoming: Path, found: str | None) -> None:
-        """``found``: the digest that was computed, if any."""
+    async def _take(
+        self, user: str, name: str, nbytes: int, incoming: Path, found: str | None, counted: bool = False
+    ) -> None:
+        """``found``: the digest that was computed, if any. ``counted``: among the uploads under way."""
         if is_digest(name) and found != name:
             self._drop(incoming)
             raise Refused(
@@ -209,7 +215,11 @@ class BlobStore:
         if blob is not None:
             self._drop(incoming)
         else:
-            self._evict_for(nbytes, incoming)
+            try:
+                self._evict_for(0 if counted else nbytes)
+            except Refused:
+                self._drop(incoming)
+                raise
             incoming.rename(self._store / name)
             blob = self._blobs[name] = Blob(name, nbytes, sketch)
             if sketch is not None:
@@ -229,15 +239,15 @@ class BlobStore:
         blob.names.add(digest)
         self._named[digest] = blob
 
-    def _evict_for(self, nbytes: int, incoming: Path) -> None:
-        free = self.bytes_max - self.nbytes
+    def _evict_for(self, nbytes: int) -> None:
+        """Make room beside the uploads under way. Raises Refused where too much is in use."""
+        free = self.bytes_max - self.nbytes - self._uploading_bytes
         for blob in [blob for blob in self._blobs.values() if blob.pins == 0]:
             if free >= nbytes:
                 break
             free += blob.nbytes
             self._evict(blob)
         if free < nbytes:
-            self._drop(incoming)
             raise Refused(
                 f"The pool keeps at most {format_bytes(self.bytes_max)} of uploaded tensors, all in use now.",
                 "Try again when other cells have finished, or give the machine more shared memory.",

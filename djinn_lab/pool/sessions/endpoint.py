@@ -100,7 +100,9 @@ class SessionEndpoint:
         resumed = session is not None
         if session is None:
             now_s = self._driver.core.clock.now_s()
-            session = self._driver.registry.add(user, hello.name[:200], same_host, now_s, link)
+            session = self._driver.registry.add(
+                user, hello.name[: protocol.NAME_CHARS_MAX], same_host, now_s, link
+            )
             self._driver.handle(memory.SessionOpened(now_s, session.session, user.name))
         directory = self._blobs.open_session(session.session)
         link.send(

@@ -18,7 +18,9 @@ from djinn_lab.pool.gangs.plans import GangDecision
 from djinn_lab.pool.sessions.admission import InspectedProgram
 from djinn_lab.pool.sessions.pacing import SessionPace
 from djinn_lab.protocol.messages import (
+    CODE_CHARS_MAX,
     CODES_MAX,
+    NAME_CHARS_MAX,
     PROTOCOL_VERSION,
     FromPool,
     JobUpdate,
@@ -213,7 +215,10 @@ class SubmissionDecoder:
     async def complete(self, submit: SubmitSegment) -> SubmitSegment:
         """Complete a submit with its whole program and code. Raises Refused when it refers to what never
         came."""
-        code = self._code(submit)
+        code = self._code(submit)[:CODE_CHARS_MAX]
+        submit = msgspec.structs.replace(
+            submit, cell=submit.cell[:NAME_CHARS_MAX], cut=submit.cut[:NAME_CHARS_MAX]
+        )
         if not submit.delta:
             return msgspec.structs.replace(submit, code=code)
         large = self._programs.weight(submit.program) > DELTA_INLINE_BYTES_MAX

@@ -1,0 +1,79 @@
+"""What a request may take before it is answered: bytes of its body, and seconds for its headers."""
+
+from __future__ import annotations
+
+import asyncio
+
+from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from djinn_lab.units import format_bytes
+
+BODY_BYTES_MAX = 2**20
+HEADERS_S = 10.0
+COUNTED_BY_THEMSELVES = ("/v1/blobs/", "/v1/notebooks")
+TOO_LARGE = f"The body of this request has more than {format_bytes(BODY_BYTES_MAX)}. Send less at once."
+
+
+class BodyLimiter:
+    """ASGI middleware: a request with too large a body is answered with 413, and the rest is not read."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["path"].startswith(COUNTED_BY_THEMSELVES):
+            await self._app(scope, receive, send)
+            return
+        received = 0
+
+        async def receive_limited() -> Message:
+            nonlocal received
+            message = await receive()
+            received += len(message.get("body", b""))
+            if received > BODY_BYTES_MAX:
+                raise HTTPException(413, TOO_LARGE)
+            return message
+
+        announced = Headers(scope=scope).get("content-length", "0")
+        if announced.isdecimal() and int(announced) > BODY_BYTES_MAX:
+            await JSONResponse({"detail": TOO_LARGE}, 413, {"Connection": "close"})(scope, receive, send)
+            return
+        await self._app(scope, receive_limited, send)
+
+
+class PunctualProtocol(H11Protocol):
+    """Close a connection whose next request has not arrived, up to the end of its headers, within
+    HEADERS_S of its first byte or, for the first one, of the connection."""
+
+    _deadline: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._expect()
+
+    def data_received(self, data: bytes) -> None:
+        if not self._under_way():
+            self._expect()
+        super().data_received(data)
+        if self._under_way() or self.transport.get_protocol() is not self:
+            self._stop_waiting()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_waiting()
+        super().connection_lost(exc)
+
+    def _under_way(self) -> bool:
+        return self.cycle is not None and not self.cycle.response_complete
+
+    def _expect(self) -> None:
+        if self._deadline is None:
+            self._deadline = self.loop.call_later(HEADERS_S, self.transport.close)
+
+    def _stop_waiting(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
