@@ -84,7 +84,7 @@ class ClientLink:
         self._below_limit.set()
 
     def close(self, session_closed: bool = False) -> None:
-        """End the connection after what is queued. ``session_closed``: the client is told so."""
+        """End the connection after what is queued. ``session_closed``: with the code CLOSE_SESSION."""
         self.session_closed = self.session_closed or session_closed
         self._outgoing.append(None)
         self._queued.set()
@@ -124,7 +124,7 @@ class ClientLink:
 
 class Arrival(NamedTuple):
     """A submitted segment that was inspected, or why it may not run. ``due_s``: when it came, or when the
-    segment that it follows was done. ``pins``: blobs kept for it until then."""
+    segment that it follows was done. ``pins``: its blobs, pinned until then."""
 
     submit: SubmitSegment
     received_s: float

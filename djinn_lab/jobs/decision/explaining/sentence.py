@@ -293,7 +293,7 @@ def _free(explanation: Explanation) -> str:
     """Say of free devices why the job does not start there."""
     if explanation.needs > 1:
         return "free, which are too few"
-    return "free for jobs ahead of it" if explanation.reason is Reason.BEHIND else "free"
+    return "free for jobs ahead of this one" if explanation.reason is Reason.BEHIND else "free"
 
 
 def _impossible(explanation: Explanation) -> str:
