@@ -24,6 +24,7 @@ from msgspec.structs import replace
 
 from benchmarks.bench import Bench
 from benchmarks.figures import OURS, Figure, Goal, figure, skipped
+from benchmarks.filling import fill, popularity
 from benchmarks.preemption import parking_bytes_per_s
 from djinn_lab.jobs.placement import DEFAULT, SCORINGS, fragmentation
 from djinn_lab.simulator.queue import (
@@ -36,7 +37,6 @@ from djinn_lab.simulator.queue import (
     equal_nodes,
     simulate_queue,
 )
-from djinn_lab.simulator.queue.filling import fill, popularity
 from djinn_lab.simulator.traces.catalog import open_trace
 from djinn_lab.simulator.traces.gpu_clusters import DEVICES_PER_NODE
 from djinn_lab.simulator.traces.lines import NoTraces

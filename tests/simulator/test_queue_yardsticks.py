@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from benchmarks.filling import fill, popularity
 from djinn_lab.jobs.placement import DEFAULT, SCORINGS, fragmentation
 from djinn_lab.simulator.queue import QueueFigures, QueueSettings, simulate_queue
-from djinn_lab.simulator.queue.filling import fill, popularity
 from djinn_lab.simulator.queue.settings import CHECKPOINT
 from djinn_lab.simulator.queue.workload import Trace
 from djinn_lab.simulator.traces.gpu_clusters import PHILLY_CONTENDED, load_philly
