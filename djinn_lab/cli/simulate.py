@@ -11,16 +11,17 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 from msgspec.structs import replace
+from rich.console import Console
 
 from djinn_lab.cli.options import AsJson
 from djinn_lab.cli.output import print_line, print_table
-from djinn_lab.cli.tuning import report_tuning, run_tuning
 from djinn_lab.errors import OptionError, UserError
 from djinn_lab.units import format_seconds
 
 if TYPE_CHECKING:
     from djinn_lab.jobs.request import ComputeNode
-    from djinn_lab.simulator.queue import BrokenLine, QueueRun, QueueSettings, Trace
+    from djinn_lab.simulator.queue import BrokenLine, QueueFigures, QueueRun, QueueSettings, Trace
+    from djinn_lab.simulator.queue.tuning import Tuning
 
 DEVICES_PER_NODE = 8
 BROKEN_SHOWN = 3
@@ -86,11 +87,11 @@ def run_simulation(
         shown = f" Broken lines: {len(found.broken)} ({_shown(found.broken)})." if found.broken else ""
         raise UserError(f"{found.name} has no jobs.{shown}")
     if tuned is not None:
-        tuning = run_tuning(found, simulated, chosen, settings, tuned)
+        tuning = _tune(found, simulated, chosen, settings, tuned)
         if as_json:
             print(msgspec.json.format(msgspec.json.encode(tuning), indent=2).decode())
         else:
-            report_tuning(tuning, tuned)
+            _report_tuning(tuning, tuned)
         return
     runs, seconds = [], []
     for name in chosen:
@@ -221,4 +222,70 @@ def _row(run: QueueRun, took_s: float) -> tuple[str, ...]:
         "" if found.jain is None else f"{found.jain:.3f}",
         str(found.preemptions),
         format_seconds(took_s),
+    )
+
+
+def _tune(
+    trace: Trace, nodes: dict[str, list[ComputeNode]], policies: list[str], settings: QueueSettings, out: Path
+) -> Tuning:
+    """Find parameters that suit these jobs better, if there are any, and write them to ``out`` if they win
+    on jobs that they were not chosen on. Raises OptionError for more than one policy to begin with,
+    UserError for a trace that is too short."""
+    from djinn_lab.jobs.decision import POLICIES
+    from djinn_lab.pool.policy_file import write_policy
+    from djinn_lab.simulator.queue.tuning import tune
+
+    if len(policies) != 1:
+        raise OptionError("--tune begins with one policy.", "Name one: --policy ours.")
+    console = Console(stderr=True)
+    try:
+        with console.status("Trying policies on the earlier jobs") as status:
+            found = tune(
+                trace,
+                nodes,
+                POLICIES[policies[0]],
+                settings,
+                lambda number, policy, figures: status.update(
+                    f"Tried {number} policies on the earlier jobs; "
+                    f"the last completes in {format_seconds(figures.jct_mean_s)}"
+                ),
+            )
+    except ValueError as error:
+        raise UserError(f"{error}.") from None
+    if found.worth_it:
+        write_policy(out, found.policy)
+    return found
+
+
+def _report_tuning(found: Tuning, out: Path) -> None:
+    """Print the chosen policy, its results on either part of the trace, and how to use it."""
+    headings = ("jobs", "policy", "completion mean", "wait mean", "wait p99", "Jain", "preemptions")
+    rows = [
+        _tuning_row(part, name, figures)
+        for part, sides in (("earlier (chosen on)", found.early), ("later (judged on)", found.late))
+        for name, figures in (("as it was", sides.before), ("tuned", sides.after))
+    ]
+    print_table(f"{found.tried} policies tried", headings, rows)
+    changed = ", ".join(f"{name} {value}" for name, value in found.changed.items())
+    if not found.changed:
+        print_line("Nothing that was tried is better on the earlier jobs: keep the policy as it is.")
+    elif found.worth_it:
+        print_line(f"On the later jobs it completes {found.late.gain:.1%} sooner with: {changed}.")
+        print_line(f"Written: {out}. Use it: djinn-lab pool start --queue-policy {out}")
+    else:
+        print_line(
+            f"{changed}: better on the earlier jobs, but not on the later ones "
+            f"({found.late.gain:+.1%}): keep the policy as it is. Nothing was written."
+        )
+
+
+def _tuning_row(part: str, name: str, figures: QueueFigures) -> tuple[str, ...]:
+    return (
+        part,
+        name,
+        format_seconds(figures.jct_mean_s),
+        format_seconds(figures.wait_mean_s),
+        format_seconds(figures.wait_p99_s),
+        "" if figures.jain is None else f"{figures.jain:.3f}",
+        str(figures.preemptions),
     )
