@@ -1,4 +1,4 @@
-"""What client and pool agree on about batch notebooks."""
+"""What client and pool agree on about batch notebooks; importing this loads nothing of the queue."""
 
 from __future__ import annotations
 
