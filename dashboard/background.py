@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from concurrent.futures import Executor
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import msgspec
 import panel as pn
@@ -13,6 +13,7 @@ import panel as pn
 from djinn_lab.errors import DjinnError, PoolError
 
 Result = TypeVar("Result")
+Value = TypeVar("Value")
 
 
 class Background:
@@ -26,7 +27,7 @@ class Background:
         self._document = pn.state.curdoc
         self._latest: dict[str, int] = {}
         self._lock = threading.Lock()
-        self._waiting: list[Callable[[], Any]] | None = [] if self._is_served else None
+        self._waiting: list[Callable[[], object]] | None = [] if self._is_served else None
 
     @property
     def _is_served(self) -> bool:
@@ -44,7 +45,7 @@ class Background:
         for call in waiting:
             self.soon(call)
 
-    def soon(self, call: Callable[[], Any]) -> None:
+    def soon(self, call: Callable[[], object]) -> None:
         """Call on the session's event loop, holding its document (at once where there is no session).
 
         Bokeh models may be changed there, and not in the handlers of Panel's widgets.
@@ -69,7 +70,7 @@ class Background:
         number = self._latest.get(key, 0) + 1
         self._latest[key] = number
 
-        def deliver(call: Callable[[Any], None], value: object) -> None:
+        def deliver(call: Callable[[Value], None], value: Value) -> None:
             def if_latest() -> None:
                 if self._latest[key] == number:
                     call(value)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import panel as pn
 
@@ -27,7 +27,7 @@ class Page(Protocol):
     """A page builds its view once; ``update`` is called a few times a second while it is shown."""
 
     @property
-    def view(self) -> Any: ...
+    def view(self) -> pn.viewable.Viewable: ...
 
     def update(self, snapshot: Snapshot) -> None: ...
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from html import escape
-from typing import Any
 
 import panel as pn
 
@@ -17,7 +16,7 @@ from djinn_lab.dashboard.widgets.controls import button, choice_bar
 from djinn_lab.dashboard.widgets.panes import NO_JOBS, heading, html_pane, notice, show_html, show_known
 from djinn_lab.dashboard.widgets.table_cells import columns
 from djinn_lab.errors import DjinnError
-from djinn_lab.protocol.rest.jobs import JobView
+from djinn_lab.protocol.rest.jobs import JobDetail, JobView
 from djinn_lab.protocol.rest.sessions import SessionView
 from djinn_lab.protocol.rest.status import DeviceView, PoolStatus
 from djinn_lab.units import format_bytes, format_seconds
@@ -76,7 +75,7 @@ class Overview:
         self.view = pn.Column(self._missing, self._live, sizing_mode="stretch_width", margin=0)
         self._wire()
 
-    def _build_live(self) -> Any:
+    def _build_live(self) -> pn.Column:
         bar = pn.Row(self.filter, self.graph, self.schedule, self.cancel, margin=0)
         parts = [
             self.devices,
@@ -157,7 +156,7 @@ class Overview:
             return
         hub = self._board.hub
 
-        def done(answer: Any) -> None:
+        def done(answer: JobDetail) -> None:
             show_html(self.details, job_details_html(job, answer.code, answer.events))
 
         def failed(error: DjinnError) -> None:

@@ -11,10 +11,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from itertools import groupby
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from djinn_lab.srg.graph import SRG, Node
 
@@ -258,7 +259,7 @@ def short_op(op: str) -> str:
     return name.removesuffix(".default")
 
 
-def _prefix(values: Iterable[object]) -> np.ndarray[Any, np.dtype[np.float64]]:
+def _prefix(values: Iterable[object]) -> NDArray[np.float64]:
     numbers = np.fromiter(values, dtype=np.float64)
     return np.concatenate([[0.0], np.cumsum(numbers)])
 

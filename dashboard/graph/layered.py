@@ -6,11 +6,12 @@ sweeps order each layer; then boxes move towards their neighbours. Edges that cl
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-Floats = np.ndarray[Any, np.dtype[np.float64]]
+Floats = NDArray[np.float64]
 Pairs = list[tuple[int, int]]
 GAP_X = 26.0
 GAP_Y = 38.0

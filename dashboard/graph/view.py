@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from bokeh.models import ColumnDataSource, CustomJS, HoverTool, Range1d, TapTool, WheelZoomTool
 from bokeh.models.glyphs import Bezier, Rect, Text
+from bokeh.plotting import figure
 
 from djinn_lab.dashboard.graph.folding import Tree
 from djinn_lab.dashboard.graph.scene import BOX_COLUMNS, Scene, box_columns, container_columns, link_columns
@@ -69,7 +69,7 @@ class GraphView:
 
         return changed
 
-    def _new_figure(self) -> Any:
+    def _new_figure(self) -> figure:
         plot = new_figure(
             self._look,
             height=640,
@@ -94,7 +94,7 @@ class GraphView:
             plot.js_on_change(name, fit)
         return plot
 
-    def _add_glyphs(self, plot: Any) -> tuple[Text, Text, Text]:
+    def _add_glyphs(self, plot: figure) -> tuple[Text, Text, Text]:
         look = self._look
         plot.add_glyph(
             self.containers,
@@ -115,11 +115,15 @@ class GraphView:
             Rect(x="x", y="header_y", width="width", height="header_height", fill_alpha=0.0, line_alpha=0.0),
         )
         for source, dash in ((self.links, "solid"), (self.back_links, "dashed")):
-            ends: dict[str, Any] = {
-                name: name for name in ("x0", "y0", "x1", "y1", "cx0", "cy0", "cx1", "cy1")
-            }
             curve = Bezier(
-                **ends,
+                x0="x0",
+                y0="y0",
+                x1="x1",
+                y1="y1",
+                cx0="cx0",
+                cy0="cy0",
+                cx1="cx1",
+                cy1="cy1",
                 line_color=look.edge,
                 line_width="thickness",
                 line_alpha=0.75,
@@ -151,7 +155,7 @@ class GraphView:
 
     @staticmethod
     def _text(
-        plot: Any, source: ColumnDataSource, x: str, y: str, text: str, align: str, colour: str, style: str
+        plot: figure, source: ColumnDataSource, x: str, y: str, text: str, align: str, colour: str, style: str
     ) -> Text:
         glyph = Text(
             x=x,

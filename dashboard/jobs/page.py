@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from html import escape
-from typing import Any
 
 import panel as pn
 
@@ -98,7 +97,7 @@ class JobsPage:
             sizing_mode="stretch_width",
         )
         self._notebooks_heading = html_pane(margin=(4, 0, 8, 0), visible=False)
-        full: dict[str, Any] = {"sizing_mode": "stretch_width", "margin": 0}
+        full: dict[str, object] = {"sizing_mode": "stretch_width", "margin": 0}
         self._heading = html_pane(margin=(0, 0, 8, 0))
         self._first_steps = html_pane(NO_JOBS, visible=False)
         bar = pn.Row(self.filter, self.search, margin=0)
@@ -213,7 +212,7 @@ def matching(jobs: Sequence[JobView], show: str, text: str) -> list[JobView]:
     return found
 
 
-def history_row(job: JobView, now: float) -> dict[str, Any]:
+def history_row(job: JobView, now: float) -> dict[str, object]:
     """A job as a row of its history."""
     row = job_row(job, now)
     submitted = job.submitted_at or 0.0
@@ -227,7 +226,7 @@ def history_row(job: JobView, now: float) -> dict[str, Any]:
     }
 
 
-def _waited(job: JobView, submitted: float, now: float) -> dict[str, Any] | None:
+def _waited(job: JobView, submitted: float, now: float) -> dict[str, object] | None:
     """Return the wait of a job until its start; of a pending job, the wait so far."""
     if job.stages:
         waited_s = sum(job.stages.get(name, 0.0) for name in ("queued", "restoring"))
@@ -237,9 +236,9 @@ def _waited(job: JobView, submitted: float, now: float) -> dict[str, Any] | None
     return so_far(float(max(0, int(now - submitted))))
 
 
-def trace_rows(events: Sequence[JobEvent]) -> list[dict[str, Any]]:
+def trace_rows(events: Sequence[JobEvent]) -> list[dict[str, object]]:
     """List the queue's events of one job as rows, oldest first."""
-    rows = []
+    rows: list[dict[str, object]] = []
     before = None
     for number, event in enumerate(events):
         gap_s = 0.0 if before is None else max(0.0, event.at - before)
@@ -263,7 +262,7 @@ def _detail(detail: Mapping[str, object]) -> str:
     return text if len(text) <= DETAIL_CHARS_MAX else f"{text[: DETAIL_CHARS_MAX - 1]}…"
 
 
-def _value(key: str, value: Any) -> str:
+def _value(key: str, value: object) -> str:
     if key.endswith("_s") and isinstance(value, float):
         return format_seconds(value)
     return str(value)

@@ -8,6 +8,7 @@ from typing import Any
 
 import panel as pn
 from bokeh.models import ColumnDataSource, FactorRange, HoverTool, Range1d
+from bokeh.plotting import figure
 
 from djinn_lab.client.session_memory import STATES
 from djinn_lab.dashboard.memory.history import MemoryHistory, Span
@@ -133,7 +134,7 @@ class MemoryLanes:
         self.figure = self._new_figure(look)
         self.view = pn.pane.Bokeh(self.figure, sizing_mode="stretch_width", margin=0)
 
-    def _new_figure(self, look: Look) -> Any:
+    def _new_figure(self, look: Look) -> figure:
         plot = new_figure(
             look,
             height=120,

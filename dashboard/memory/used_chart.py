@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import panel as pn
 from bokeh.models import (
@@ -13,6 +12,7 @@ from bokeh.models import (
     HoverTool,
     Range1d,
 )
+from bokeh.plotting import figure
 
 from djinn_lab.dashboard.hub import HISTORY_MAX, MemorySample
 from djinn_lab.dashboard.widgets.components import LiveTable
@@ -59,7 +59,7 @@ class MemoryChart:
         self.follow.param.watch(lambda event: self._follow_changed(), "value")
         self.as_table.param.watch(lambda event: self._table_toggled(), "value")
 
-    def _new_figure(self) -> Any:
+    def _new_figure(self) -> figure:
         plot = new_figure(
             self._look,
             height=210,

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from typing import Any
 
 import panel as pn
 from bokeh.models import ColumnDataSource, FactorRange, HoverTool, Label, Range1d, Span
+from bokeh.plotting import figure
 
 from djinn_lab.dashboard.widgets.theme import BAD_COLOUR, Look, new_figure
 from djinn_lab.memory.snapshot import WakeUps
@@ -50,7 +50,7 @@ class WakeChart:
         self.figure = self._new_figure(look)
         self.view = pn.pane.Bokeh(self.figure, sizing_mode="stretch_width", margin=0)
 
-    def _new_figure(self, look: Look) -> Any:
+    def _new_figure(self, look: Look) -> figure:
         plot = new_figure(
             look,
             height=210,

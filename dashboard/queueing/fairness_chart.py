@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import panel as pn
 from bokeh.models import ColumnDataSource, HoverTool, Legend, LegendItem, Range1d
+from bokeh.plotting import figure
 
 from djinn_lab.dashboard.queueing.history import RecentUse
 from djinn_lab.dashboard.widgets.theme import DEVICE_COLOURS, Look, new_figure
@@ -31,7 +31,7 @@ class FairnessChart:
         self.view = pn.Column(*views, sizing_mode="stretch_width", margin=0)
         self._drawn_at = 0.0
 
-    def _new_use(self, look: Look) -> Any:
+    def _new_use(self, look: Look) -> figure:
         plot = new_figure(
             look,
             height=190,
@@ -52,7 +52,7 @@ class FairnessChart:
         plot.add_tools(hover)
         return plot
 
-    def _new_jain(self, look: Look) -> Any:
+    def _new_jain(self, look: Look) -> figure:
         plot = new_figure(
             look,
             height=120,

@@ -7,12 +7,15 @@ import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from io import StringIO
-from typing import Any
+from typing import Any, NamedTuple
 
 from djinn_lab.dashboard.graph.folding import short_op
 from djinn_lab.dashboard.widgets.bars import BarLane, bars_in, make_lane
+from djinn_lab.dashboard.widgets.table_cells import number_cell
 from djinn_lab.dashboard.widgets.theme import PHASE_COLOURS, TRANSFER_COLOUR, phase_colour
+from djinn_lab.scheduler.costs import Bound
 from djinn_lab.scheduler.schedule import ExecutionSchedule, ScheduledNode
+from djinn_lab.srg.program import Phase
 from djinn_lab.units import format_bytes, format_seconds
 
 TRANSFER_BARS_MAX = 200
@@ -146,18 +149,36 @@ def schedule_sentence(schedule: ExecutionSchedule) -> str:
     return sentence + f". Peak memory planned: {format_bytes(schedule.memory.peak_bytes)}."
 
 
-def table_rows(schedule: ExecutionSchedule) -> tuple[list[dict[str, Any]], str]:
+class OpRow(NamedTuple):
+    """Show an op of a schedule. ``measured_start_ms``, ``measured_ms``: None for one that did not run."""
+
+    node: int
+    op: str
+    module: str
+    line: int
+    phase: Phase
+    bound: Bound
+    live_bytes: int
+    start_ms: float
+    predicted_ms: float
+    measured_start_ms: float | None
+    measured_ms: float | None
+
+
+def table_rows(schedule: ExecutionSchedule) -> tuple[list[dict[str, object]], str]:
     """The longest ops first, and a note when not all are listed."""
-    rows = sorted(_all_rows(schedule), key=lambda row: -max(row["predicted_ms"], row["measured_ms"] or 0.0))
-    listed = [
+    rows = sorted(_all_rows(schedule), key=lambda row: -max(row.predicted_ms, row.measured_ms or 0.0))
+    listed: list[dict[str, object]] = [
         {
-            "id": str(row["node"]),
-            **{key: row[key] for key in ("node", "op", "module", "line", "phase")},
-            "start": {"text": f"{row['start_ms']:.3f}", "sort": row["start_ms"]},
-            "predicted": {"text": f"{row['predicted_ms']:.3f}", "sort": row["predicted_ms"]},
-            "measured": None
-            if row["measured_ms"] is None
-            else {"text": f"{row['measured_ms']:.3f}", "sort": row["measured_ms"]},
+            "id": str(row.node),
+            "node": row.node,
+            "op": row.op,
+            "module": row.module,
+            "line": row.line,
+            "phase": row.phase,
+            "start": number_cell(row.start_ms, "{:.3f}".format),
+            "predicted": number_cell(row.predicted_ms, "{:.3f}".format),
+            "measured": number_cell(row.measured_ms, "{:.3f}".format),
         }
         for row in rows[:TABLE_MAX]
     ]
@@ -165,22 +186,22 @@ def table_rows(schedule: ExecutionSchedule) -> tuple[list[dict[str, Any]], str]:
     return listed, note
 
 
-def _all_rows(schedule: ExecutionSchedule) -> list[dict[str, Any]]:
+def _all_rows(schedule: ExecutionSchedule) -> list[OpRow]:
     starts, ends = schedule.node_start_s or (), schedule.node_end_s or ()
     return [
-        {
-            "node": node.node,
-            "op": node.op,
-            "module": node.module,
-            "line": node.line,
-            "phase": node.phase,
-            "bound": node.bound,
-            "live_bytes": node.live_bytes,
-            "start_ms": node.start_s * 1e3,
-            "predicted_ms": (node.end_s - node.start_s) * 1e3,
-            "measured_start_ms": starts[node.node] * 1e3 if node.node < len(ends) else None,
-            "measured_ms": (ends[node.node] - starts[node.node]) * 1e3 if node.node < len(ends) else None,
-        }
+        OpRow(
+            node=node.node,
+            op=node.op,
+            module=node.module,
+            line=node.line,
+            phase=node.phase,
+            bound=node.bound,
+            live_bytes=node.live_bytes,
+            start_ms=node.start_s * 1e3,
+            predicted_ms=(node.end_s - node.start_s) * 1e3,
+            measured_start_ms=starts[node.node] * 1e3 if node.node < len(ends) else None,
+            measured_ms=(ends[node.node] - starts[node.node]) * 1e3 if node.node < len(ends) else None,
+        )
         for node in schedule.nodes
     ]
 
@@ -189,8 +210,8 @@ def to_csv(schedule: ExecutionSchedule) -> str:
     """Every op as a line of CSV."""
     rows = _all_rows(schedule)
     text = StringIO()
-    writer = csv.DictWriter(text, fieldnames=list(rows[0]) if rows else ["node"])
-    writer.writeheader()
+    writer = csv.writer(text)
+    writer.writerow(OpRow._fields if rows else ("node",))
     writer.writerows(rows)
     return text.getvalue()
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from html import escape
 from io import BytesIO
-from typing import Any
 
 import panel as pn
 from bokeh.models import ColumnDataSource, FactorRange, HoverTool, Range1d, Span, WheelZoomTool
+from bokeh.plotting import figure
 
 from djinn_lab.dashboard.board import Board
 from djinn_lab.dashboard.hub import Snapshot
@@ -109,7 +109,7 @@ class SchedulePage:
         self._missing = html_pane()
         self.view = pn.Column(self._missing, self._live, sizing_mode="stretch_width", margin=0)
 
-    def _new_gantt(self) -> Any:
+    def _new_gantt(self) -> figure:
         plot = new_figure(
             self._board.look,
             height=230,
@@ -135,7 +135,7 @@ class SchedulePage:
         plot.add_tools(HoverTool(renderers=[ops, transfers], tooltips=_TOOLTIPS))
         return plot
 
-    def _new_memory(self) -> Any:
+    def _new_memory(self) -> figure:
         plot = new_figure(
             self._board.look,
             height=150,

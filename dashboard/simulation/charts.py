@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import panel as pn
-from bokeh.models import ColumnDataSource, CustomJSTickFormatter, HoverTool, Legend, LegendItem
+from bokeh.models import ColumnDataSource, CustomJSTickFormatter, GlyphRenderer, HoverTool, Legend, LegendItem
+from bokeh.plotting import figure
 
 from djinn_lab.dashboard.widgets.theme import DEVICE_COLOURS, Look, new_figure
 from djinn_lab.simulator.queue.result_file import QueueResult
@@ -40,7 +41,7 @@ class SimulationCharts:
 
     def __init__(self, look: Look) -> None:
         self._look = look
-        self._drawn: dict[str, list[Any]] = {}
+        self._drawn: dict[str, list[GlyphRenderer]] = {}
         self.view = pn.Column(sizing_mode="stretch_width", margin=0)
 
     def show(self, result: QueueResult, pool: str) -> None:
@@ -75,10 +76,10 @@ class SimulationCharts:
                 line.glyph.line_alpha = 0.18 if behind else 1.0
                 line.glyph.line_width = 2.4 if name == policy else 1.8
 
-    def _over_time(self, label: str) -> Any:
+    def _over_time(self, label: str) -> figure:
         return self._plot(label, x_axis_label="since the first submission")
 
-    def _plot(self, label: str, **options: Any) -> Any:
+    def _plot(self, label: str, **options: object) -> figure:
         plot = new_figure(
             self._look, height=210, tools="xpan,xwheel_zoom,reset,save", y_axis_label=label, **options
         )
@@ -99,7 +100,7 @@ def _known(run: QueueRun, pool: str) -> bool:
     return course is not None and bool(course.times_s)
 
 
-def _draw(plot: Any, x: Sequence[float], y: Sequence[float], policy: str, line: Line) -> Any:
+def _draw(plot: figure, x: Sequence[float], y: Sequence[float], policy: str, line: Line) -> GlyphRenderer:
     source = ColumnDataSource({"x": list(x), "y": list(y), "policy": [policy] * len(x)})
     drawn = plot.line("x", "y", source=source, line_width=1.8, line_color=line.colour, line_dash=line.dash)
     plot.add_tools(HoverTool(renderers=[drawn], tooltips=[("", "@policy"), (plot.yaxis[0].axis_label, "@y")]))

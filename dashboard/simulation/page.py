@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import panel as pn
 
@@ -81,7 +81,7 @@ class SimulationPage:
         if content:
             self._read(lambda: parse_result(content, name))
 
-    def _read(self, work: Any) -> None:
+    def _read(self, work: Callable[[], QueueResult]) -> None:
         show_html(self._message, notice("Reading the file."))
         self._board.background.run("simulation", work, self.show, self._failed)
 

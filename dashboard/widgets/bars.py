@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 BARS_MAX = 1500
 """Bars drawn for one row. With fewer ops in the window each has its own."""
-Floats = np.ndarray[Any, np.dtype[np.float64]]
-Integers = np.ndarray[Any, np.dtype[np.int64]]
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
 
 
 class BarLane(NamedTuple):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import panel as pn
 
 from djinn_lab.dashboard.board import Board
@@ -52,7 +50,7 @@ class JobChooser:
         wanted = LARGEST if segment is None else str(segment)
         self._fill(self.segment, parts, wanted if wanted in parts.values() else LARGEST)
 
-    def _fill(self, widget: Any, options: dict[str, object], value: Any) -> None:
+    def _fill(self, widget: pn.widgets.Select, options: dict[str, object], value: str) -> None:
         self._filling = True
         if widget.options != options:
             widget.param.update(options=options, value=value)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from io import BytesIO, StringIO
 
 import panel as pn
 
@@ -11,43 +12,49 @@ from djinn_lab.dashboard.widgets.components import STATIC
 _CSS = (STATIC / "widgets.css").read_text()
 
 
-def _styled(options: dict[str, object]) -> dict[str, Any]:
+def _styled(options: dict[str, object]) -> dict[str, object]:
     return {"margin": (0, 8, 8, 0), "stylesheets": [_CSS], **options}
 
 
-def button(label: str, **options: Any) -> Any:
+def button(label: str, **options: object) -> pn.widgets.Button:
     return pn.widgets.Button(label=label, **_styled(options))
 
 
-def toggle(label: str, **options: object) -> Any:
+def toggle(label: str, **options: object) -> pn.widgets.Toggle:
     return pn.widgets.Toggle(label=label, **_styled(options))
 
 
-def choice_bar(choices: dict[str, Any] | list[Any], value: Any, **options: Any) -> Any:
+def choice_bar(
+    choices: Mapping[str, object] | Sequence[object], value: object, **options: object
+) -> pn.widgets.RadioButtonGroup:
     """Make a choice of one of a few values, as a row of buttons."""
     return pn.widgets.RadioButtonGroup(options=choices, value=value, **_styled(options))
 
 
-def select(label: str, choices: dict[str, object] | list[object], **options: object) -> Any:
+def select(
+    label: str, choices: Mapping[str, object] | Sequence[object], **options: object
+) -> pn.widgets.Select:
     return pn.widgets.Select(label=label, options=choices, **_styled(options))
 
 
-def text_input(label: str, **options: object) -> Any:
+def text_input(label: str, **options: object) -> pn.widgets.TextInput:
     return pn.widgets.TextInput(label=label, **_styled(options))
 
 
-def text_area(label: str, **options: object) -> Any:
+def text_area(label: str, **options: object) -> pn.widgets.TextAreaInput:
     return pn.widgets.TextAreaInput(label=label, **_styled(options))
 
 
-def file_input(label: str, **options: object) -> Any:
+def file_input(label: str, **options: object) -> pn.widgets.FileInput:
     """A button that opens a file of the visitor's machine."""
     widget = pn.widgets.FileInput(**_styled(options))
     widget.label = label
     return widget
 
 
-def download(label: str, filename: str, callback: Any, **options: Any) -> Any:
+def download(
+    label: str, filename: str, callback: Callable[[], StringIO | BytesIO], **options: object
+) -> pn.widgets.FileDownload:
     """A button that saves what ``callback`` returns."""
     widget = pn.widgets.FileDownload(
         filename=filename, callback=callback, embed=False, auto=True, **_styled(options)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from html import escape
-from typing import Any
 
 import panel as pn
 
@@ -13,14 +12,14 @@ from djinn_lab.dashboard.widgets.components import STATIC
 PANE_CSS = (STATIC / "pane.css").read_text()
 
 
-def html_pane(content: str = "", **options: Any) -> Any:
+def html_pane(content: str = "", **options: object) -> pn.pane.HTML:
     """A pane of HTML over the full width."""
     options.setdefault("sizing_mode", "stretch_width")
     options.setdefault("margin", (0, 0, 12, 0))
     return pn.pane.HTML(content, stylesheets=[PANE_CSS], **options)
 
 
-def show_html(pane: Any, content: str) -> None:
+def show_html(pane: pn.pane.HTML, content: str) -> None:
     """Send HTML, when it differs from what is on the page."""
     if pane.object != content:
         pane.object = content
@@ -50,7 +49,9 @@ NO_JOBS = empty_state(
 )
 
 
-def show_known(live: Any, missing: Any, snapshot: Snapshot, what: object, waiting: str = "") -> bool:
+def show_known(
+    live: pn.Column, missing: pn.pane.HTML, snapshot: Snapshot, what: object, waiting: str = ""
+) -> bool:
     """Show ``live`` where the pool has said ``what`` the page is about, and else why there is nothing;
     ``waiting``: while a pool that answers was only just asked. Whether it is known."""
     known = what is not None and snapshot.connection in ("live", "lost")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import panel as pn
 from bokeh.models import DatetimeTickFormatter
@@ -89,7 +89,7 @@ MOMENTS = dict.fromkeys(("milliseconds", "seconds", "minsec"), "%H:%M:%S") | dic
 )
 
 
-def new_figure(look: Look, **options: object) -> Any:
+def new_figure(look: Look, **options: object) -> figure:
     """A figure in the page's colours; moments below it are written in full."""
     plot = figure(
         sizing_mode="stretch_width",

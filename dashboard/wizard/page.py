@@ -44,7 +44,9 @@ class SettingsForm:
         rows = [self._row(field, typed, reset) for field in FIELDS]
         self.view = pn.Column(*rows, sizing_mode="stretch_width", margin=0)
 
-    def _row(self, field: Field, typed: Callable[[str, str], None], reset: Callable[[str], None]) -> Any:
+    def _row(
+        self, field: Field, typed: Callable[[str, str], None], reset: Callable[[str], None]
+    ) -> pn.Column:
         path = field.path
         if field.choices:
             widget = select(field.label, list(field.choices), width=210)
