@@ -6,9 +6,9 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from typing import Any
 
-from IPython.core.completer import SimpleCompletion, context_matcher
+from IPython.core.completer import CompletionContext, SimpleCompletion, context_matcher
+from IPython.core.interactiveshell import InteractiveShell
 from IPython.core.magic import no_var_expand
 
 from djinn_lab.magics.line_commands import COMMANDS, SIGNALS, run_command
@@ -25,7 +25,7 @@ _INSTALLED = "_djinn_lab_extension"
 class Extension:
     """Everything that loading adds to a shell, so that unloading can take it away."""
 
-    def __init__(self, shell: Any) -> None:
+    def __init__(self, shell: InteractiveShell) -> None:
         self.shell = shell
         self.notebook = Notebook(shell, os.environ.get(KERNEL_VARIABLE) == "1")
         self.wrapper = CellWrapper(self.notebook.source)
@@ -40,10 +40,10 @@ class Extension:
         for name, value in ((MARKER, notebook.cell), (LOCAL_MARKER, lambda: None), (LAST, None)):
             shell.user_ns[name] = value
             shell.user_ns_hidden[name] = value
-        shell.register_magic_function(self._cell_magic(), "cell", "djinn")
-        shell.register_magic_function(self._local_magic(), "cell", "local")
-        shell.register_magic_function(self._line_magic(), "line", "djinn")
-        shell.register_magic_function(self._config_magic(), "line", "djinn_config")
+        shell.magics_manager.register_function(self._cell_magic(), "cell", "djinn")
+        shell.magics_manager.register_function(self._local_magic(), "cell", "local")
+        shell.magics_manager.register_function(self._line_magic(), "line", "djinn")
+        shell.magics_manager.register_function(self._config_magic(), "line", "djinn_config")
         notebook.watch_typing()
         if notebook.source.every_cell:
             print(
@@ -111,7 +111,7 @@ class Extension:
         return djinn_config
 
 
-def load_ipython_extension(shell: Any) -> None:
+def load_ipython_extension(shell: InteractiveShell) -> None:
     """Add ``%%djinn`` and ``%djinn`` to this shell."""
     if getattr(shell, _INSTALLED, None) is not None:
         return
@@ -120,7 +120,7 @@ def load_ipython_extension(shell: Any) -> None:
     setattr(shell, _INSTALLED, extension)
 
 
-def unload_ipython_extension(shell: Any) -> None:
+def unload_ipython_extension(shell: InteractiveShell) -> None:
     """Take them away again and free what the session holds on the pool."""
     extension = getattr(shell, _INSTALLED, None)
     if extension is None:
@@ -139,7 +139,7 @@ def _option_words(parser: argparse.ArgumentParser, words: list[str], fragment: s
 
 
 @context_matcher()  # type: ignore[untyped-decorator]
-def djinn_matcher(context: Any) -> dict[str, object]:
+def djinn_matcher(context: CompletionContext) -> dict[str, object]:
     line = context.line_with_cursor[: context.cursor_position] if context.cursor_line == 0 else ""
     words = line.split() + ([""] if line.endswith((" ", "\t")) else [])
     fragment = words[-1] if words else ""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 from collections import Counter
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import torch
 from torch.utils._pytree import tree_leaves
@@ -22,7 +21,7 @@ from djinn_lab.protocol.notebooks import ID_PREFIX
 from djinn_lab.srg.graph import SRG
 from djinn_lab.units import format_bytes, format_seconds
 
-Command = Callable[[Notebook, list[str]], Any]
+Command = Callable[[Notebook, list[str]], object]
 SIGNALS = ("IO_WAIT", "SOON", "COMPUTE")
 
 
@@ -134,7 +133,7 @@ def schedule(notebook: Notebook, words: list[str]) -> str:
     )
 
 
-def report(notebook: Notebook, words: list[str]) -> Any:
+def report(notebook: Notebook, words: list[str]) -> str:
     """Show where the last cell's time went, and why it was sent when it was."""
     return str(last(notebook, words).report)
 

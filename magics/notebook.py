@@ -6,9 +6,9 @@ import os
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import msgspec
+from IPython.core.interactiveshell import InteractiveShell
 
 from djinn_lab.client.connect import connect
 from djinn_lab.client.session import Session
@@ -45,7 +45,7 @@ def within_deadline(options: CellOptions) -> CellOptions:
 class Notebook:
     """Lives as long as the extension is loaded. The session is opened by the first captured cell."""
 
-    def __init__(self, shell: Any, every_cell: bool) -> None:
+    def __init__(self, shell: InteractiveShell, every_cell: bool) -> None:
         self.shell = shell
         self.source = CellSource(every_cell)
         self.defaults: CellOptions | None = None
@@ -80,13 +80,13 @@ class Notebook:
         options = within_deadline(self.options(line, "%%djinn"))
         return NotebookCell(self.session, self.shell, self.source.text, options)
 
-    def before_cell(self, info: Any = None) -> None:
+    def before_cell(self, info: object = None) -> None:
         """IPython's pre_run_cell: not called for silent requests, which is how variable inspectors ask."""
         self._user_cell_runs = True
         if self._session is not None:
             self._anticipation.soon(self._session)
 
-    def after_cell(self, result: Any = None) -> None:
+    def after_cell(self, result: object = None) -> None:
         self._user_cell_runs = False
         if self._session is not None:
             self._anticipation.computed()

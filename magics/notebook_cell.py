@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from threading import Timer
 from types import TracebackType
-from typing import Any
+
+from IPython.core.interactiveshell import InteractiveShell
 
 from djinn_lab.client.cell import Cell
 from djinn_lab.client.cuts import forbid_cuts, loops_of_cuts, warning_of
@@ -35,7 +36,7 @@ def stops_are_kept() -> Iterator[None]:
     report = sys.unraisablehook
     swallowed: list[Timer] = []
 
-    def hook(unraisable: Any) -> None:
+    def hook(unraisable: sys.UnraisableHookArgs) -> None:
         if not issubclass(unraisable.exc_type, KeyboardInterrupt):
             report(unraisable)
             return
@@ -57,7 +58,7 @@ def stops_are_kept() -> Iterator[None]:
             sys.unraisablehook = report
 
 
-def cell_name(shell: Any, file: str) -> str:
+def cell_name(shell: InteractiveShell, file: str) -> str:
     """``In [5]``, the number that the front end shows. (``shell.execution_count`` may be the next cell's.)"""
     label = shell.compile.format_code_name(file)
     return f"In [{shell.execution_count}]" if label is None else str(label[1]).replace("In[", "In [")
@@ -78,7 +79,7 @@ def end_at_user(error: BaseException) -> None:
 class NotebookCell:
     """The context manager that the AST wrap puts around a cell."""
 
-    def __init__(self, session: Session, shell: Any, text: str, options: CellOptions) -> None:
+    def __init__(self, session: Session, shell: InteractiveShell, text: str, options: CellOptions) -> None:
         self._session = session
         self._shell = shell
         self._text = text

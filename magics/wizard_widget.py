@@ -60,7 +60,7 @@ class WizardWidget(widgets.VBox):  # type: ignore[misc]
         self._wire()
         self._show()
 
-    def _row(self, field: Field) -> Any:
+    def _row(self, field: Field) -> widgets.HBox:
         path = field.path
         if field.choices:
             control = widgets.Dropdown(options=list(field.choices), description=field.label, style=_LABEL)

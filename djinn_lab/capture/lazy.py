@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
 
 import torch
+
+if TYPE_CHECKING:
+    from djinn_lab.capture.recorders import Recorder
 
 
 class Handle:
@@ -14,32 +17,41 @@ class Handle:
     __slots__ = ("__weakref__",)
 
 
-Answer = Callable[[Any], Any]
-_kinds: list[tuple[Answer, Answer, Answer]] = []
+class Kind(NamedTuple):
+    """How the tensors of one kind of recorder are known, whose they are, and what names their memory. The
+    last two take tensors of that kind only."""
+
+    is_lazy: Callable[[object], bool]
+    recorder_of: Callable[[Any], Any]
+    memory_of: Callable[[Any], object]
 
 
-def register(is_lazy: Answer, recorder_of: Answer, memory_of: Answer) -> None:
-    """A kind of recorder says how its tensors are known, whose they are, and what names their memory."""
-    _kinds.append((is_lazy, recorder_of, memory_of))
+_kinds: list[Kind] = []
 
 
-def is_lazy(item: object) -> bool:
+def register(kind: Kind) -> None:
+    _kinds.append(kind)
+
+
+def is_lazy(item: object) -> TypeGuard[torch.Tensor]:
     """Return whether ``item`` is a tensor whose values are on the pool (or will be)."""
-    return any(known(item) for known, _, _ in _kinds)
+    return any(kind.is_lazy(item) for kind in _kinds)
 
 
-def recorder_of(tensor: torch.Tensor) -> Any:
+def recorder_of(tensor: torch.Tensor) -> Recorder:
     """The recorder of a lazy tensor."""
-    for known, find, _ in _kinds:
-        if known(tensor):
-            return find(tensor)
-    raise AssertionError("not a lazy tensor")
+    recorder: Recorder = _kind_of(tensor).recorder_of(tensor)
+    return recorder
 
 
-def memory_of(tensor: torch.Tensor) -> Any:
+def memory_of(tensor: torch.Tensor) -> object:
     """The object that lazy tensors have in common if, and only if, they share memory; it lives as long as
     that."""
-    for known, _, find in _kinds:
-        if known(tensor):
-            return find(tensor)
+    return _kind_of(tensor).memory_of(tensor)
+
+
+def _kind_of(tensor: torch.Tensor) -> Kind:
+    for kind in _kinds:
+        if kind.is_lazy(tensor):
+            return kind
     raise AssertionError("not a lazy tensor")

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from time import perf_counter
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -24,6 +24,9 @@ from djinn_lab.client.rest import PoolClient
 from djinn_lab.errors import UserError
 from djinn_lab.protocol.runtime_file import RuntimeInfo, read_runtime
 from djinn_lab.units import format_seconds
+
+if TYPE_CHECKING:
+    from nbformat import NotebookNode
 
 USERS = ("ann", "ben")
 SUMMARY_TYPE = "application/vnd.djinn.quickstart+json"
@@ -175,17 +178,17 @@ def _make_user(client: PoolClient, name: str) -> str:
 
 
 async def _run_one(
-    notebook: Any, path: Path, environment: dict[str, str], run: UserRun, console: Console
+    notebook: NotebookNode, path: Path, environment: dict[str, str], run: UserRun, console: Console
 ) -> None:
     from nbclient import NotebookClient
     from nbclient.exceptions import CellExecutionError
 
     from djinn_lab.protocol.notebook_format import nbformat
 
-    def started(cell: Any, cell_index: int) -> None:
+    def started(cell: NotebookNode, cell_index: int) -> None:
         run.current = next((line for line in cell.source.splitlines() if line.strip()), "")
 
-    def executed(cell: Any, cell_index: int, execute_reply: Any) -> None:
+    def executed(cell: NotebookNode, cell_index: int, execute_reply: object) -> None:
         run.done += 1
         if not console.is_terminal and cell.source.startswith("%%djinn"):
             lines = [line for line in cell.source.splitlines()[1:] if line.strip()]

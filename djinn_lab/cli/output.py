@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import msgspec
 from rich.console import Console
@@ -25,7 +25,7 @@ def print_error(error: DjinnError) -> None:
         console.print(escape(error.advice))
 
 
-def print_json(document: Any) -> None:
+def print_json(document: object) -> None:
     """Print structs or plain values as JSON, for other programs."""
     print(json.dumps(msgspec.to_builtins(document), indent=2))
 

@@ -138,7 +138,9 @@ class waiting:
         return called
 
 
-def wrap_tools(tools: Mapping[str, Callable[..., object]], session: Session) -> dict[str, Callable[..., Any]]:
+def wrap_tools(
+    tools: Mapping[str, Callable[..., Result]], session: Session
+) -> dict[str, Callable[..., Result]]:
     """The same functions by name, as one passes them to a model that calls tools; each signals around
     itself."""
     return {name: waiting(session, tool=name)(function) for name, function in tools.items()}

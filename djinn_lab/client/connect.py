@@ -6,7 +6,7 @@ import getpass
 import os
 import subprocess
 import sys
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch.utils._pytree import tree_leaves
@@ -17,6 +17,8 @@ from djinn_lab.client.session import Session
 from djinn_lab.config import Profile, default_profile, load_profile
 from djinn_lab.errors import PoolError, PoolNotFound
 from djinn_lab.protocol.runtime_file import RuntimeInfo, read_runtime
+
+Tree = TypeVar("Tree")
 
 POOL_VARIABLE = "DJINN_POOL"
 TOKEN_VARIABLE = "DJINN_TOKEN"
@@ -112,7 +114,7 @@ def start_pool(profile: Profile) -> RuntimeInfo:
     return info
 
 
-def fetch(tree: Any) -> Any:
+def fetch(tree: Tree) -> Tree:
     """A module or any nested containers of tensors, with plain tensors in place of lazy ones. What holds
     none comes back as it is."""
     session = _session_of(tree)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import atexit
 import copy
-from typing import Any
+from typing import TypeVar
 
 import torch
 from torch.utils._pytree import tree_leaves, tree_map
@@ -21,6 +21,9 @@ from djinn_lab.jobs import NO_TERMS, Terms
 from djinn_lab.protocol.devices import device_profile
 from djinn_lab.protocol.messages import PhaseAnswered, SignalPhase, Welcome
 from djinn_lab.scheduler import DeviceProfile
+
+Tree = TypeVar("Tree")
+Module = TypeVar("Module", bound=torch.nn.Module)
 
 PHASES = ("COMPUTE", "IO_WAIT", "SOON")
 EXPECTED_S_MAX = 30 * 86400.0
@@ -107,16 +110,17 @@ class Session:
         if cell.worked or self.last_cell is None or not self.last_cell.worked:
             self.last_cell = cell
 
-    def fetch(self, tree: Any) -> Any:
+    def fetch(self, tree: Tree) -> Tree:
         """``tree`` (a tensor, a module, or nested containers of tensors) with plain tensors in place of
         lazy ones."""
         with self.recorder.paused_recording():
             if isinstance(tree, torch.nn.Module):
                 return self._fetch_module(tree)
             self._bring([leaf for leaf in tree_leaves(tree) if is_lazy(leaf)])
-            return tree_map(lambda leaf: _plain(leaf) if is_lazy(leaf) else leaf, tree)
+            plain: Tree = tree_map(lambda leaf: _plain(leaf) if is_lazy(leaf) else leaf, tree)
+            return plain
 
-    def _fetch_module(self, module: torch.nn.Module) -> torch.nn.Module:
+    def _fetch_module(self, module: Module) -> Module:
         lazies = [t for t in (*module.parameters(), *module.buffers()) if is_lazy(t)]
         self._bring(lazies)
         return copy.deepcopy(module, {id(lazy): _plain(lazy) for lazy in lazies})
@@ -132,7 +136,7 @@ class Session:
                 plain.grad = _plain(lazy.grad) if is_lazy(lazy.grad) else lazy.grad
                 self.recorder.replace(lazy, plain)
 
-    def _bring(self, lazies: list[Any]) -> None:
+    def _bring(self, lazies: list[torch.Tensor]) -> None:
         self.recorder.fetch_tensors(lazies, "fetch")
 
     def signal_phase(self, phase: str, expected_s: float | None = None) -> PhaseAnswered:
@@ -169,7 +173,7 @@ class Session:
         self.executor.close()
 
 
-def _plain(lazy: Any) -> torch.Tensor:
+def _plain(lazy: torch.Tensor) -> torch.Tensor:
     """An independent plain tensor with the values of a lazy one, a parameter where that is one."""
     recorder = recorder_of(lazy)
     with torch.no_grad():

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 import torch
 
@@ -30,7 +29,7 @@ class Verification:
     """Around the code of one captured cell (inside the capture). Torch has as many threads meanwhile as
     the pool's devices, since sums are split by threads."""
 
-    def __init__(self, session: Session, namespace: Mapping[str, Any]) -> None:
+    def __init__(self, session: Session, namespace: Mapping[str, object]) -> None:
         self._session = session
         self._namespace = namespace
         self._shadow = Shadow(session.recorder, self._number)
@@ -49,7 +48,7 @@ class Verification:
         self._shadow.__exit__(*failure)  # type: ignore[no-untyped-call]
         torch.set_num_threads(self._threads)
 
-    def conclude(self, displayed: Any, device: str | None) -> str:
+    def conclude(self, displayed: object, device: str | None) -> str:
         """Compare after the cell ran, and return one line for people. Raises VerificationError for what
         differs."""
         found = dict(named_tensors({**self._namespace, "the displayed value": displayed}))
@@ -152,7 +151,7 @@ def _inside(name: str, value: object, seen: set[int], depth: int) -> Iterator[tu
             yield from _inside(inner, part, seen, depth + 1)
 
 
-def _parts(name: str, value: object) -> list[tuple[str, Any]] | None:
+def _parts(name: str, value: object) -> list[tuple[str, object]] | None:
     if isinstance(value, torch.nn.Module):
         held = [*value.named_parameters(), *value.named_buffers()]
         return [(f"{name}.{path}", tensor) for path, tensor in held]

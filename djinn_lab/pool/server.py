@@ -10,12 +10,12 @@ import socket
 import sys
 import time
 import uuid
-from collections.abc import Coroutine, Sequence
+from collections.abc import Awaitable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 import sqlalchemy as sa
@@ -237,7 +237,7 @@ async def _lead(running: ServingPool, info: RuntimeInfo, directory: Path) -> Non
         context.heartbeat.save()
 
 
-async def _done(future: Future[Any]) -> None:
+async def _done(future: Future[int] | Future[None]) -> None:
     """Wait for what a thread does, and raise what it raised. Cancelling the wait does not stop the thread."""
     await asyncio.shield(asyncio.wrap_future(future))
 
@@ -255,7 +255,7 @@ async def _until_ready(fleet: Fleet, stopped: asyncio.Event, ended: asyncio.Futu
     return True
 
 
-async def _first(*waits: Coroutine[Any, Any, Any] | asyncio.Future[Any]) -> None:
+async def _first(*waits: Awaitable[object]) -> None:
     """Wait for the first of these to end, and raise what it raised. Coroutines among the others are
     cancelled."""
     own = [asyncio.ensure_future(wait) for wait in waits]

@@ -44,7 +44,7 @@ def fill_template(
     """Put metas where the holes are."""
     rest = iter(inputs)
 
-    def fill(argument: Any) -> Any:
+    def fill(argument: object) -> object:
         if isinstance(argument, list):
             return [fill(item) for item in argument]
         return next(rest, None) if isinstance(argument, TensorHole) else argument

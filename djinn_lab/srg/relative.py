@@ -20,7 +20,7 @@ ids
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
@@ -75,7 +75,12 @@ def to_whole(relative: bytes, origin: Origin, state: bytes | None = None) -> Rew
     return _checked(native.to_whole, relative, origin, state)
 
 
-def _checked(rewrite: Callable[..., Any], data: bytes, origin: Origin, state: bytes | None) -> Rewritten:
+def _checked(
+    rewrite: Callable[..., tuple[bytes, tuple[int, int, int]]],
+    data: bytes,
+    origin: Origin,
+    state: bytes | None,
+) -> Rewritten:
     try:
         rewritten, following = rewrite(data, *origin, state)
     except ValueError as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -83,7 +83,7 @@ def _marked_storage() -> type[Storage]:
     assert executor is not None
     marks = executor.Marks
 
-    def begin(self: Any, handle: torch.UntypedStorage, key: int, nbytes: int) -> None:
+    def begin(self: Storage, handle: torch.UntypedStorage, key: int, nbytes: int) -> None:
         marks.__init__(self)
         Storage.__init__(self, handle, key, nbytes)
 

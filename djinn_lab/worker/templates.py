@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
+from torch._ops import OpOverload
 
 from djinn_lab.errors import Refused
 from djinn_lab.srg.ops import allowed_ops, base_name, written_holes
@@ -55,19 +56,19 @@ class Call:
         self, template: Template, device: torch.device, executor: Executor | None = None, fills: bool = False
     ) -> None:
         self.op = template.op
-        self.func = _lookup(template.op)
+        func = _lookup(template.op)
         self._plain = not template.kwargs and all(isinstance(item, TensorHole) for item in template.args)
         self._args = [_builder(argument, device) for argument in template.args]
         self._kwargs = {name: _builder(argument, device) for name, argument in template.kwargs.items()}
         self._zeroed = template.op.startswith(_UNINITIALISED) and not (fills and template.op in _FILLED)
-        self.fresh = tuple(returned.alias_info is None for returned in self.func._schema.returns)
+        self.fresh = tuple(returned.alias_info is None for returned in func._schema.returns)
         self.writes = written_holes(template)
         self.resizes = bool(self.writes) and (
-            torch.Tag.inplace_view in self.func.tags or _may_resize(base_name(template.op))
+            torch.Tag.inplace_view in func.tags or _may_resize(base_name(template.op))
         )
         self.appends = template.op == "aten.cat.default" and template.args in _APPENDING
-        if template.op == "aten.mkldnn_rnn_layer.default":
-            self.func = _in_grad_mode(self.func)
+        remembers_grad_mode = template.op == "aten.mkldnn_rnn_layer.default"
+        self.func = _in_grad_mode(func) if remembers_grad_mode else func
         self.native = None if executor is None else self._native(executor, template, device)
 
     def _native(self, executor: Executor, template: Template, device: torch.device) -> Op | None:
@@ -157,11 +158,12 @@ def _in_grad_mode(func: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def _lookup(op: str) -> Any:
+def _lookup(op: str) -> OpOverload:
     if op not in allowed_ops():
         raise Refused(f"{op} is not on the list of ops that a pool runs.", "Run this cell with %%local.")
     _, name, overload = _CHECKED.get(op, op).split(".")
-    return getattr(getattr(torch.ops.aten, name), overload)
+    found: OpOverload = getattr(getattr(torch.ops.aten, name), overload)
+    return found
 
 
 def _builder(argument: Argument, device: torch.device) -> Build:
@@ -176,7 +178,7 @@ def _builder(argument: Argument, device: torch.device) -> Build:
     return lambda tensors, scalars: constant
 
 
-def _constant(argument: Argument, device: torch.device) -> Any:
+def _constant(argument: Argument, device: torch.device) -> object:
     if isinstance(argument, Atom):
         if argument.kind == "device":
             return device
@@ -195,7 +197,7 @@ def _constant(argument: Argument, device: torch.device) -> Any:
     return argument
 
 
-def _native_argument(argument: Argument, device: torch.device) -> Any:
+def _native_argument(argument: Argument, device: torch.device) -> object:
     """A constant, or the class of a hole in its place."""
     if isinstance(argument, TensorHole | ScalarHole):
         return type(argument)

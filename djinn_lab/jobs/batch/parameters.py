@@ -54,7 +54,7 @@ def declared(document: Mapping[str, Any]) -> Declared | None:
     return Declared(names, defaults)
 
 
-def _constant(value: ast.AST | None) -> tuple[Any, ...]:
+def _constant(value: ast.AST | None) -> tuple[object, ...]:
     """Return the constant, negative numbers among them; empty for an expression that would have to be
     computed."""
     match value:
@@ -68,7 +68,7 @@ def _constant(value: ast.AST | None) -> tuple[Any, ...]:
     return ()
 
 
-def from_text(text: str, name: str, known: Declared | None) -> Any:
+def from_text(text: str, name: str, known: Declared | None) -> object:
     """Return a value as people write it in a command: a number, True, False, None, or a text. Always a
     text where the default is one."""
     if known is not None and isinstance(known.defaults.get(name), str):
@@ -83,7 +83,7 @@ def from_text(text: str, name: str, known: Declared | None) -> Any:
     return text
 
 
-def problem_with(parameters: Mapping[str, Any], known: Declared | None) -> str | None:
+def problem_with(parameters: Mapping[str, object], known: Declared | None) -> str | None:
     """Return why the parameters cannot be given to the notebook, None when they can."""
     if len(parameters) > PARAMETERS_MAX:
         return f"{len(parameters)} parameters were given, at most {PARAMETERS_MAX} can be"
@@ -103,7 +103,7 @@ def problem_with(parameters: Mapping[str, Any], known: Declared | None) -> str |
     return None
 
 
-def with_parameters(document: dict[str, Any], parameters: Mapping[str, Any]) -> dict[str, Any]:
+def with_parameters(document: dict[str, Any], parameters: Mapping[str, object]) -> dict[str, Any]:
     """Return the document with a cell that assigns the parameters."""
     lines = ["# Parameters", *(f"{name} = {value!r}" for name, value in parameters.items())]
     cell: dict[str, Any] = {
@@ -128,7 +128,7 @@ def with_parameters(document: dict[str, Any], parameters: Mapping[str, Any]) -> 
     return {**document, "cells": cells, "metadata": metadata}
 
 
-def _other_kind(value: Any, default: Any) -> str | None:
+def _other_kind(value: object, default: object) -> str | None:
     """Return the default and its kind, when the value is of another kind."""
     number = isinstance(value, int | float) and not isinstance(value, bool)
     match default:

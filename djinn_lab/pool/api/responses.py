@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 from fastapi import HTTPException, Request, Response
 
@@ -14,7 +12,7 @@ def answer(value: object, status_code: int = 200) -> Response:
     return Response(msgspec.json.encode(value), status_code, media_type="application/json")
 
 
-def documented(kind: Any, status_code: int = 200) -> dict[int | str, dict[str, object]]:
+def documented(kind: object, status_code: int = 200) -> dict[int | str, dict[str, object]]:
     """Make a route's ``responses`` with the JSON schema of ``kind``."""
     schema = msgspec.json.schema(kind)
     definitions = schema.pop("$defs", {})
@@ -46,7 +44,7 @@ def _allowed(request: Request, role: Role) -> User:
     return user
 
 
-def _inlined(schema: Any, definitions: dict[str, object]) -> Any:
+def _inlined(schema: object, definitions: dict[str, object]) -> object:
     """``schema`` with every reference replaced by what it refers to."""
     if isinstance(schema, dict):
         reference = schema.get("$ref")

@@ -58,7 +58,7 @@ class QuickWriter:
         self._dialect = engine.dialect
         self._compiled: dict[sa.Executable, tuple[str, list[str]]] = {}
 
-    def write(self, rows: Iterable[tuple[sa.Executable, Mapping[str, Any]]]) -> None:
+    def write(self, rows: Iterable[tuple[sa.Executable, Mapping[str, object]]]) -> None:
         """Write all rows or none. Raises sqlite3.Error, also when another writer has the file."""
         self._driver.execute("BEGIN IMMEDIATE")
         try:

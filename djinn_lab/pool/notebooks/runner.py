@@ -55,7 +55,7 @@ log = logging.getLogger(__name__)
 class InstalledKernel(KernelSpecManager):
     """Knows the kernel of this very installation, whatever is installed for Jupyter."""
 
-    def get_kernel_spec(self, kernel_name: str) -> Any:
+    def get_kernel_spec(self, kernel_name: str) -> KernelSpec:
         folder = kernel_folder()
         template = msgspec.json.decode((folder / "kernel.json").read_bytes())
         return KernelSpec(resource_dir=str(folder), **kernel_spec(template))
@@ -234,14 +234,14 @@ def _socket_folder(directory: Path, cleanup: contextlib.ExitStack) -> Path:
     return Path(cleanup.enter_context(tempfile.TemporaryDirectory(prefix="djinn-kernel-")))
 
 
-def clear_outputs(notebook: Any) -> None:
+def clear_outputs(notebook: nbformat.NotebookNode) -> None:
     """Clear all outputs, so that what a cell shows afterwards is of this run."""
     for cell in notebook.cells:
         if cell.cell_type == "code":
             cell.outputs, cell.execution_count = [], None
 
 
-def _code_cells(notebook: Any) -> dict[int, int]:
+def _code_cells(notebook: nbformat.NotebookNode) -> dict[int, int]:
     """Number the cells that are run, from 1, by their place in the notebook."""
     places = [
         place
