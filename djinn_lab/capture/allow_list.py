@@ -71,7 +71,7 @@ _WRITES_WITHOUT_SAYING = {
 """Ops that write to arguments which their schema does not mark."""
 
 
-def _schemas() -> Iterator[tuple[str, Any]]:
+def _schemas() -> Iterator[tuple[str, torch.FunctionSchema]]:
     dispatched = set(torch._C._dispatch_get_all_op_names())
     for schema in torch._C._jit_get_all_schemas():
         overload = schema.overload_name
@@ -80,7 +80,7 @@ def _schemas() -> Iterator[tuple[str, Any]]:
             yield f"aten.{schema.name.removeprefix('aten::')}.{overload or 'default'}", schema
 
 
-def _is_allowed(schema: Any) -> bool:
+def _is_allowed(schema: torch.FunctionSchema) -> bool:
     name, overload = schema.name.removeprefix("aten::"), schema.overload_name
     types = [str(part.type) for part in (*schema.arguments, *schema.returns)]
     if not all(_TYPE.fullmatch(kind) for kind in types) or _NAMED_DIMENSIONS.fullmatch(overload):

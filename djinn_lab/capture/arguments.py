@@ -31,7 +31,7 @@ class Arguments:
         self._value_of = value_of
         self.values: list[LazyValue] = []
         self.scalars: list[Scalar] = []
-        key: list[Any] = [signature]
+        key: list[object] = [signature]
         for kind, argument in zip(signature.kinds, args, strict=False):
             if kind is ArgumentKind.TENSOR and argument is not None and type(argument) not in NUMBERS:
                 value = value_of(argument)
@@ -58,7 +58,7 @@ class Arguments:
             return ()
         return tuple((storages.index(value.storage), value.offset) for value in values)
 
-    def _read(self, kind: ArgumentKind, argument: Any, key: list[Any]) -> None:
+    def _read(self, kind: ArgumentKind, argument: Any, key: list[object]) -> None:
         if argument is None:
             key.append(None)
         elif kind is ArgumentKind.STATIC:
@@ -81,22 +81,22 @@ class Arguments:
             key.extend((len(argument), *map(type, argument)))
             self.scalars.extend(map(_scalar, argument))
 
-    def _read_tensor(self, tensor: torch.Tensor, key: list[Any]) -> None:
+    def _read_tensor(self, tensor: torch.Tensor, key: list[object]) -> None:
         value = self._value_of(tensor)
         self.values.append(value)
         key.extend((value.layout, value.offset))
 
 
-def _hashable(argument: Any) -> Any:
+def _hashable(argument: object) -> object:
     if isinstance(argument, (list, tuple)):
         return tuple(_hashable(item) for item in argument)
     return argument
 
 
-def _scalar(number: Any) -> Scalar:
+def _scalar(number: complex) -> Scalar:
     if isinstance(number, complex):
         return ComplexNumber(number.real, number.imag)
-    return number  # type: ignore[no-any-return]
+    return number
 
 
 def map_tensors(convert: Callable[[torch.Tensor], Any], tree: Any) -> Any:

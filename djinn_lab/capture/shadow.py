@@ -34,7 +34,7 @@ class Shadow(UnwrappedDispatchMode):
     """``differs(what, ours, theirs)`` is called with a Python number that came out differently. ``failure``:
     what eager torch raised where recording did not; nothing is shadowed from there on."""
 
-    def __init__(self, recorder: Recorder, differs: Callable[[str, Any, Any], None]) -> None:
+    def __init__(self, recorder: Recorder, differs: Callable[[str, object, object], None]) -> None:
         super().__init__()
         self._recorder = recorder
         self._differs = differs
@@ -104,7 +104,7 @@ class Shadow(UnwrappedDispatchMode):
     def _inputs(self, signature: Signature, args: Any, kwargs: Any) -> tuple[Any, Any]:
         written = {id(tensor) for tensor in self._written(signature, args, kwargs)}
 
-        def convert(leaf: Any) -> Any:
+        def convert(leaf: object) -> object:
             if isinstance(leaf, torch.Generator):
                 return leaf.clone_state()
             if isinstance(leaf, torch.Tensor):
@@ -116,7 +116,7 @@ class Shadow(UnwrappedDispatchMode):
 
         return tree_map(convert, args), tree_map(convert, kwargs)
 
-    def _follow(self, signature: Signature, call: tuple[Any, Any], returned: Any, grad: bool) -> None:
+    def _follow(self, signature: Signature, call: tuple[Any, Any], returned: object, grad: bool) -> None:
         host = torch.default_generator.get_state() if signature.random else None
         try:
             if host is not None:

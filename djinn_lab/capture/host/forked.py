@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils.data import DataLoader
 
 from djinn_lab.capture.lazy import is_lazy
 from djinn_lab.errors import CaptureError
+
+if TYPE_CHECKING:
+    from djinn_lab.capture.recorders import Recorder
 
 DEPTH_MAX = 6
 
@@ -53,7 +56,7 @@ def check_process(owner: int) -> None:
         )
 
 
-def fetch_for_workers(recorder: Any, loader: DataLoader[Any]) -> None:
+def fetch_for_workers(recorder: Recorder, loader: DataLoader[object]) -> None:
     """Bring the values of the data set here, as its workers will read them."""
     if loader.num_workers > 0:
         recorder.fetch_whole(list(_lazy_tensors(loader.dataset, DEPTH_MAX)), "a data loader's workers")

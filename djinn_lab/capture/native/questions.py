@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from functools import wraps
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch._ops import OpOverload
@@ -27,7 +27,7 @@ _aten = torch.ops.aten
 _ALIASES = {_aten.detach.default, _aten.alias.default, _aten.lift_fresh.default}
 
 
-def _describe(func: OpOverload) -> dict[str, Any]:
+def _describe(func: OpOverload) -> dict[str, object]:
     """Return the facts that the native side asks once of an op; see ``OpInfo``."""
     signature = signature_of(func)
     return {
@@ -41,11 +41,11 @@ def _describe(func: OpOverload) -> dict[str, Any]:
     }
 
 
-def _asked(method: Callable[..., Any]) -> Callable[..., Any]:
+def _asked(method: Callable[..., object]) -> Callable[..., object]:
     """A method as the native side calls it: with a weak reference to the recorder."""
 
     @wraps(method)
-    def ask(reference: Any, *args: Any) -> Any:
+    def ask(reference: Callable[[], NativeRecorder | None], *args: object) -> object:
         __tracebackhide__ = True
         recorder = reference()
         if recorder is None:

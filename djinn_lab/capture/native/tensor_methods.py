@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from functools import cache, wraps
-from typing import Any
+from typing import TYPE_CHECKING, Any, SupportsIndex, TypeGuard
 
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
@@ -21,13 +21,18 @@ from djinn_lab.capture.sending.segment import paused
 from djinn_lab.capture.torch_functions.cuda_answers import FetchToHost
 from djinn_lab.capture.torch_functions.replaced import ask_when_data_is_set, set_data_of_torch
 
-_is_lazy: Callable[[object], bool] = native.is_lazy
+if TYPE_CHECKING:
+    from djinn_lab.capture.native.recorder import NativeRecorder
+
+Method = Callable[..., object]
+_is_lazy: Callable[[object], TypeGuard[torch.Tensor]] = native.is_lazy
 _COPIED_MEMORIES = object()
 """Names them in a deep copy's memo: by the serial number of each, itself and a lazy tensor over its copy."""
 
 
-def _recorder(tensor: torch.Tensor) -> Any:
-    return native.owner_of(tensor)()
+def _recorder(tensor: torch.Tensor) -> NativeRecorder:
+    recorder: NativeRecorder = native.owner_of(tensor)()
+    return recorder
 
 
 def _plain(tensor: torch.Tensor, cause: str) -> torch.Tensor:
@@ -36,12 +41,12 @@ def _plain(tensor: torch.Tensor, cause: str) -> torch.Tensor:
     return fetched
 
 
-def _cpu(tensor: Any, memory_format: torch.memory_format = torch.preserve_format) -> Any:
+def _cpu(tensor: torch.Tensor, memory_format: torch.memory_format = torch.preserve_format) -> object:
     """The values as a plain tensor (differentiable where this one is)."""
     return FetchToHost.apply(tensor, _plain)  # type: ignore[no-untyped-call]
 
 
-def _numpy(tensor: Any, *, force: bool = False) -> Any:
+def _numpy(tensor: torch.Tensor, *, force: bool = False) -> Any:
     if tensor.requires_grad and not force and torch.is_grad_enabled():
         raise RuntimeError(
             "Can't call numpy() on Tensor that requires grad. Use tensor.detach().numpy() instead."
@@ -53,19 +58,19 @@ def _numpy(tensor: Any, *, force: bool = False) -> Any:
         return _recorder(tensor).window(tensor, "numpy").numpy()
 
 
-def _array(tensor: Any, dtype: Any = None, copy: Any = None) -> Any:
+def _array(tensor: torch.Tensor, dtype: object = None, copy: bool | None = None) -> Any:
     array = _numpy(tensor)
     if dtype is not None and array.dtype != dtype:
         return array.astype(dtype)
     return array.copy() if copy else array
 
 
-def _tolist(tensor: Any) -> Any:
+def _tolist(tensor: torch.Tensor) -> object:
     with paused():
         return _plain(tensor.detach(), "tolist").tolist()
 
 
-def _repr(tensor: Any, *, tensor_contents: Any = None) -> str:
+def _repr(tensor: torch.Tensor, *, tensor_contents: str | None = None) -> str:
     recorder = _recorder(tensor)
     if not recorder.may_display():
         return (
@@ -82,15 +87,15 @@ def _repr(tensor: Any, *, tensor_contents: Any = None) -> str:
         return str(torch._tensor_str._str(shown, tensor_contents=tensor_contents))
 
 
-def _parameter_repr(tensor: Any) -> str:
+def _parameter_repr(tensor: torch.Tensor) -> str:
     return f"Parameter containing:\n{_repr(tensor)}"
 
 
-def _format(tensor: Any, spec: str) -> str:
+def _format(tensor: torch.Tensor, spec: str) -> str:
     return format(tensor.item(), spec) if tensor.dim() == 0 else format(repr(tensor), spec)
 
 
-def _deepcopy(tensor: Any, memo: dict[int, Any]) -> Any:
+def _deepcopy(tensor: torch.Tensor, memo: dict[int, Any]) -> Any:
     if id(tensor) in memo:
         return memo[id(tensor)]
     if not tensor.is_leaf:
@@ -122,7 +127,7 @@ def _in_copied_memory(tensor: torch.Tensor, memo: dict[int, Any]) -> Any:
     return native.wrap(native.Value(native.storage_of(copies[old.serial][1]), value.layout, value.offset))
 
 
-def _copy(tensor: Any) -> Any:
+def _copy(tensor: torch.Tensor) -> torch.Tensor:
     """Another object on the same memory."""
     copied = tensor.detach()
     if type(tensor) is not torch.Tensor:
@@ -132,12 +137,12 @@ def _copy(tensor: Any) -> Any:
     return copied
 
 
-def _copy_plain(tensor: Any) -> Any:
+def _copy_plain(tensor: torch.Tensor) -> object:
     """Copy as :func:`copy.copy` does without a method of the class."""
     return copy._reconstruct(tensor, None, *tensor.__reduce_ex__(4))  # type: ignore[attr-defined]
 
 
-def _reduce(tensor: Any, protocol: Any) -> Any:
+def _reduce(tensor: torch.Tensor, protocol: SupportsIndex) -> object:
     """Pickled as a plain tensor; views of one memory stay views of one memory."""
     recorder = _recorder(tensor)
     with _disable_current_modes(), paused():
@@ -149,13 +154,13 @@ def _reduce(tensor: Any, protocol: Any) -> Any:
         return host.requires_grad_(tensor.requires_grad).__reduce_ex__(protocol)
 
 
-def _untyped_storage(tensor: Any) -> torch.UntypedStorage:
+def _untyped_storage(tensor: torch.Tensor) -> torch.UntypedStorage:
     """The host's copy of the memory; while a user holds it, ops that write it run here."""
     memory: torch.UntypedStorage = _recorder(tensor).window(tensor, "address").untyped_storage()
     return memory
 
 
-def _data_ptr(tensor: Any) -> int:
+def _data_ptr(tensor: torch.Tensor) -> int:
     """Return the address of the host's copy, for code that reads memory by address. Valid until the next
     captured cell."""
     window = _recorder(tensor).window(tensor, "address")
@@ -166,10 +171,10 @@ def _data_ptr(tensor: Any) -> int:
         return int(window.data_ptr())
 
 
-def _on_window(name: str) -> Callable[..., Any]:
+def _on_window(name: str) -> Method:
     """A method that is called on a plain tensor that shares the lazy one's memory."""
 
-    def call(tensor: Any, *args: Any, **kwargs: Any) -> Any:
+    def call(tensor: torch.Tensor, *args: object, **kwargs: object) -> object:
         window = _recorder(tensor).window(tensor.detach(), name)
         with paused():
             return getattr(window, name)(*args, **kwargs)
@@ -178,22 +183,27 @@ def _on_window(name: str) -> Callable[..., Any]:
 
 
 def _new_tensor(
-    tensor: Any, data: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False
-) -> Any:
+    tensor: torch.Tensor,
+    data: object,
+    *,
+    dtype: torch.dtype | None = None,
+    device: str | torch.device | None = None,
+    requires_grad: bool = False,
+) -> torch.Tensor:
     return torch.tensor(
         data, dtype=dtype or tensor.dtype, device=device or "cpu", requires_grad=requires_grad
     )
 
 
-def _new(tensor: Any, *args: Any, **kwargs: Any) -> Any:
+def _new(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
     with paused():
         return torch.empty(0, dtype=tensor.dtype).new(*args, **kwargs)
 
 
-def _applied(name: str) -> Callable[..., Any]:
+def _applied(name: str) -> Method:
     """``apply_`` and its kind: a Python function over the elements, on the host's copy."""
 
-    def call(tensor: Any, *args: Any) -> Any:
+    def call(tensor: torch.Tensor, *args: object) -> torch.Tensor:
         recorder = _recorder(tensor)
         plain = [_plain(item, name) if _is_lazy(item) else item for item in args]
         window = recorder.window(tensor.detach(), name)
@@ -204,30 +214,30 @@ def _applied(name: str) -> Callable[..., Any]:
     return call
 
 
-def _share_memory(tensor: Any) -> Any:
+def _share_memory(tensor: torch.Tensor) -> torch.Tensor:
     """Other processes see the host's copy from now on, and ops that write it run here."""
     _recorder(tensor).share_between_processes(tensor)
     return tensor
 
 
-def _is_shared(tensor: Any) -> bool:
+def _is_shared(tensor: torch.Tensor) -> bool:
     host = native.storage_of(tensor).host
     return host is not None and host.is_shared()
 
 
-def _same(tensor: Any, *args: Any, **kwargs: Any) -> Any:
+def _same(tensor: torch.Tensor, *args: object, **kwargs: object) -> torch.Tensor:
     return tensor
 
 
-def _never(tensor: Any, *args: Any, **kwargs: Any) -> bool:
+def _never(tensor: torch.Tensor, *args: object, **kwargs: object) -> bool:
     return False
 
 
-def _settling(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+def _settling(name: str, original: Method) -> Method:
     """On a plain tensor: it shows what captured ops wrote, and may be written unseen from now on."""
 
     @wraps(original)
-    def call(tensor: Any, *args: Any, **kwargs: Any) -> Any:
+    def call(tensor: torch.Tensor, *args: object, **kwargs: object) -> object:
         if native.is_captured_here():
             recorder = native.capturing_owner()()
             if tensor.layout is torch.strided and tensor.device.type == "cpu":
@@ -238,7 +248,7 @@ def _settling(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def _set_data(tensor: Any, new: torch.Tensor) -> bool:
+def _set_data(tensor: torch.Tensor, new: torch.Tensor) -> bool:
     if native.is_captured_here():
         native.capturing_owner()().plain.write_back("a tensor's data was replaced")
     if _is_lazy(new):
@@ -253,7 +263,7 @@ def _set_data(tensor: Any, new: torch.Tensor) -> bool:
     return False
 
 
-_LAZY: dict[str, Callable[..., Any]] = {
+_LAZY: dict[str, Method] = {
     "cpu": _cpu,
     "numpy": _numpy,
     "__array__": _array,
@@ -278,9 +288,9 @@ _LAZY: dict[str, Callable[..., Any]] = {
 _SETTLED = ("numpy", "tolist", "__array__", "data_ptr", "untyped_storage", "__dlpack__", "apply_", "map_")
 
 
-def _choosing(name: str, lazy: Callable[..., Any], original: Callable[..., Any]) -> Callable[..., Any]:
+def _choosing(name: str, lazy: Method, original: Method) -> Method:
     @wraps(original)
-    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def method(self: torch.Tensor, *args: object, **kwargs: object) -> object:
         return lazy(self, *args, **kwargs) if _is_lazy(self) else original(self, *args, **kwargs)
 
     return method
@@ -301,7 +311,7 @@ def _legacy_types() -> None:
     original = metaclass.__instancecheck__
 
     @wraps(original)
-    def instancecheck(cls: Any, item: Any) -> Any:
+    def instancecheck(cls: type, item: object) -> object:
         if _is_lazy(item):
             item = _empty(item.dtype, item.is_conj(), item.is_neg())
         return original(cls, item)

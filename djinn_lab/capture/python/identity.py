@@ -8,7 +8,7 @@ swapped instead, identity kept.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 
@@ -47,7 +47,7 @@ def take_over(tensor: torch.Tensor, fresh: torch.Tensor) -> bool:
     return True
 
 
-def _refuse(gradients: Any) -> Any:
+def _refuse(gradients: object) -> NoReturn:
     raise CaptureError(
         "backward goes through a graph that was built before a cell put these parameters on the pool.",
         "Run the forward pass again in this cell.",

@@ -117,7 +117,7 @@ def _split(recorder: PythonRecorder, func: Any, args: tuple[Any, ...], kwargs: d
     )
 
 
-def _on_host(item: Any) -> Any:
+def _on_host(item: object) -> object:
     return plain(item, "tensor_split") if type(item) is LazyTensor else item
 
 

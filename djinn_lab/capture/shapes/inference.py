@@ -70,7 +70,7 @@ class OpPlan:
         outputs: Sequence[Output | None],
         container: type | None,
         dynamic: bool = False,
-        literals: Sequence[Any] = (),
+        literals: Sequence[object] = (),
         resized: Sequence[tuple[str, int, Layout]] = (),
     ) -> None:
         self.template = template
@@ -94,7 +94,7 @@ class OpPlan:
         return _encode_template(self.template)
 
 
-def encode_literal(value: Any) -> Argument:
+def encode_literal(value: object) -> Argument:
     """A static argument as wire data. Raises CaptureError on what cannot be data."""
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
@@ -223,7 +223,7 @@ _MEMORY_WORDS = "single memory location"
 _DTYPE_WORDS = ("dtype", "scalar type", "data type", "same type", "can't be cast")
 
 
-def _fill(item: Any, ready: Iterator[torch.Tensor], device: torch.device) -> Any:
+def _fill(item: object, ready: Iterator[torch.Tensor], device: torch.device) -> object:
     if isinstance(item, torch.Tensor):
         return next(ready)
     if isinstance(item, (list, tuple)):

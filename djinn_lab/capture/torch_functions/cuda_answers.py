@@ -25,7 +25,7 @@ _SCALER: Any = torch.amp.GradScaler
 _GENERATOR: Any = torch._C.Generator
 
 
-def is_pool(device: Any) -> bool:
+def is_pool(device: object) -> bool:
     if isinstance(device, str):
         return device.startswith("cuda")
     if isinstance(device, torch.device):
@@ -70,15 +70,15 @@ def _asked_of_cpu(original: Callable[..., object]) -> Callable[..., object]:
     """For questions about a device type, which torch takes to be ``cuda`` when it is left out."""
 
     @wraps(original)
-    def ask(device_type: str = "cuda") -> Any:
+    def ask(device_type: str = "cuda") -> object:
         return original("cpu" if is_pool(device_type) else device_type)
 
     return ask
 
 
-def _load(original: Callable[..., object]) -> Callable[..., Any]:
+def _load(original: Callable[..., object]) -> Callable[..., object]:
     @wraps(original)
-    def load(file: Any, map_location: Any = None, *rest: Any, **named: Any) -> Any:
+    def load(file: object, map_location: object = None, *rest: object, **named: object) -> object:
         if isinstance(map_location, (str, torch.device)) and is_pool(map_location):
             map_location = "cpu"
         with _disable_current_modes(), torch._C.DisableTorchFunction():  # bytes to tensors, nothing to record
@@ -87,7 +87,7 @@ def _load(original: Callable[..., object]) -> Callable[..., Any]:
     return load
 
 
-def _set_default_device(original: Callable[[Any], None]) -> Callable[[Any], None]:
+def _set_default_device(original: Callable[[Any], None]) -> Callable[[object], None]:
     return lambda device: original(None if is_pool(device) else device)
 
 
@@ -111,7 +111,7 @@ _WITHOUT_CUDA: tuple[tuple[Any, str, Any], ...] = (
 class PoolStream:
     """Stands in for :class:`torch.cuda.Stream`: ops of a cell run in the order in which it records them."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, *args: object, **kwargs: object) -> None:
         self.device = torch.device("cuda", 0)
 
     def __enter__(self) -> PoolStream:
@@ -150,7 +150,7 @@ class PoolEvent:
         self._times = enable_timing
         self._done_s: float | None = None
 
-    def record(self, stream: Any = None) -> None:
+    def record(self, stream: object = None) -> None:
         if self._times:
             self.run_pending("a CUDA event was recorded")
         self._done_s = perf_counter()

@@ -3,9 +3,9 @@ captured, and the base of our dispatch modes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 import torch
@@ -22,6 +22,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 from djinn_lab.capture.host.forked import fetch_for_workers
 from djinn_lab.capture.python.tensor import LazyTensor
 from djinn_lab.capture.torch_functions.replaced import Wanted
+from djinn_lab.srg.program import Residency
 
 if TYPE_CHECKING:
     from djinn_lab.capture.python.recorder import PythonRecorder as PythonRecorder
@@ -56,14 +57,14 @@ def module_hooks(recorder: PythonRecorder) -> Iterator[None]:
     paths = ModulePaths()
     scopes = recorder.scopes
 
-    def enter(module: torch.nn.Module, inputs: Any) -> None:
+    def enter(module: torch.nn.Module, inputs: object) -> None:
         if not recorder.captures_here:
             return
         scopes.push_module(paths.path(module, scopes.depth == 0))
         if torch._C._functorch.peek_interpreter_stack() is None:  # vmap and grad wrap tensors of their own
             make_module_lazy(recorder, module)
 
-    def leave(module: torch.nn.Module, inputs: Any, output: Any) -> None:
+    def leave(module: torch.nn.Module, inputs: object, output: object) -> None:
         if recorder.captures_here:
             scopes.pop_module()
 
@@ -87,7 +88,7 @@ def make_module_lazy(recorder: PythonRecorder, module: torch.nn.Module) -> None:
             _make_lazy(recorder, buffer, "weight")
 
 
-def _make_lazy(recorder: PythonRecorder, tensor: torch.Tensor, residency: Any) -> None:
+def _make_lazy(recorder: PythonRecorder, tensor: torch.Tensor, residency: Residency) -> None:
     plain = type(tensor) in (torch.nn.Parameter, torch.Tensor, torch.nn.Buffer)
     if plain and tensor.layout is torch.strided and tensor.device.type == "cpu":
         with recorder.lock, torch._C.DisableTorchFunction():
@@ -98,11 +99,11 @@ def _make_lazy(recorder: PythonRecorder, tensor: torch.Tensor, residency: Any) -
 def optimizer_hooks(recorder: Recorder) -> Iterator[None]:
     scopes = recorder.scopes
 
-    def begin(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+    def begin(optimizer: Optimizer, args: object, kwargs: object) -> None:
         if recorder.captures_here:
             scopes.begin_optimizer()
 
-    def end(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+    def end(optimizer: Optimizer, args: object, kwargs: object) -> None:
         if recorder.captures_here:
             scopes.end_optimizer()
 
@@ -118,8 +119,8 @@ def optimizer_hooks(recorder: Recorder) -> Iterator[None]:
 def loader_on_host(recorder: Recorder) -> list[Wanted]:
     """Fetching and collating batches stays in the notebook process while a cell is captured."""
 
-    def on_host(function: Any) -> Any:
-        def wrapper(*args: Any, **kwargs: Any) -> Any:
+    def on_host(function: Callable[..., object]) -> Callable[..., object]:
+        def wrapper(*args: object, **kwargs: object) -> object:
             if not recorder.captures_here:
                 return function(*args, **kwargs)
             outer, recorder.host_only = recorder.host_only, True
@@ -130,8 +131,8 @@ def loader_on_host(recorder: Recorder) -> list[Wanted]:
 
         return wrapper
 
-    def starting_workers(start: Any) -> Any:
-        def start_workers(loader: DataLoader[Any]) -> Any:
+    def starting_workers(start: Callable[..., object]) -> Callable[..., object]:
+        def start_workers(loader: DataLoader[object]) -> object:
             fetch_for_workers(recorder, loader)
             return start(loader)
 

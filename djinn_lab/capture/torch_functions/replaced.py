@@ -19,7 +19,7 @@ Wanted = tuple[Any, str, Callable[[Any], Any]]
 """Owner and name of an attribute, and what makes its replacement of what it is."""
 _DATA_OF_TORCH: Any = torch._C.TensorBase.data
 set_data_of_torch: Callable[[Any, torch.Tensor], None] = _DATA_OF_TORCH.__set__
-_setters: list[Callable[[Any, torch.Tensor], bool]] = []
+_setters: list[Callable[[torch.Tensor, torch.Tensor], bool]] = []
 
 
 class Places(Protocol):
@@ -29,7 +29,7 @@ class Places(Protocol):
         """Return what is there, in the owners themselves: :data:`MISSING` where nothing is, or inherited."""
         ...
 
-    def write(self, values: list[Any]) -> None:
+    def write(self, values: list[object]) -> None:
         """Set them all, and delete those that are to be :data:`MISSING`."""
         ...
 
@@ -37,14 +37,14 @@ class Places(Protocol):
 class PythonPlaces:
     """:class:`Places` of any owners. The native recorder has its own."""
 
-    def __init__(self, places: Sequence[tuple[Any, str]], missing: object) -> None:
+    def __init__(self, places: Sequence[tuple[object, str]], missing: object) -> None:
         self._places = places
         self._missing = missing
 
     def read(self) -> list[object]:
         return [vars(owner).get(name, self._missing) for owner, name in self._places]
 
-    def write(self, values: list[Any]) -> None:
+    def write(self, values: list[object]) -> None:
         for (owner, name), value in zip(self._places, values, strict=True):
             if value is not self._missing:
                 setattr(owner, name, value)
@@ -60,7 +60,7 @@ class Replacements:
     def __init__(
         self,
         wanted: Sequence[Wanted],
-        places: Callable[[Sequence[tuple[Any, str]], object], Places] = PythonPlaces,
+        places: Callable[[Sequence[tuple[object, str]], object], Places] = PythonPlaces,
     ) -> None:
         self._wanted = wanted
         self._places = places([(owner, name) for owner, name, _ in wanted], MISSING)
@@ -92,7 +92,7 @@ def _set_data(tensor: torch.Tensor, new: torch.Tensor) -> None:
         set_data_of_torch(tensor, new)
 
 
-def ask_when_data_is_set(setter: Callable[[Any, torch.Tensor], bool]) -> None:
+def ask_when_data_is_set(setter: Callable[[torch.Tensor, torch.Tensor], bool]) -> None:
     """Ask ``setter`` first from now on; it returns True when it has set the data itself."""
     if setter not in _setters:
         _setters.append(setter)
