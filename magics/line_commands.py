@@ -80,9 +80,9 @@ def cancel(notebook: Notebook, words: list[str]) -> str:
     else:
         matching = [row for row in active if row.session == notebook.session.welcome.session]
     if not matching:
-        raise OptionError("no such job runs or waits.", "See %djinn jobs for the ids.")
+        raise OptionError("no such job is pending or running.", "See %djinn jobs for the ids.")
     if words and len(matching) > 1:
-        raise OptionError(f"{words[0]!r} fits {len(matching)} jobs.", "Give more characters of the id.")
+        raise OptionError(f"{words[0]!r} matches {len(matching)} jobs.", "Give more characters of the id.")
     row = notebook.session.pool.cancel(matching[0].job)
     outcome = "is " + row.state if row.finished_at is not None else "stops after its current op"
     return f"job {row.job[:8]} ({row.cell}) {outcome}"
@@ -92,7 +92,7 @@ def last(notebook: Notebook, words: list[str]) -> Cell:
     """The last captured cell, with .report, .graph and .schedule."""
     cell = notebook.session.last_cell
     if cell is None:
-        raise OptionError("no cell was captured yet.", "Run a cell that begins with %%djinn.")
+        raise OptionError("no cell has been captured yet.", "Run a cell that begins with %%djinn.")
     return cell
 
 

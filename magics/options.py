@@ -62,7 +62,7 @@ def make_parser(program: str) -> argparse.ArgumentParser:
         "--priority",
         type=str.upper,
         choices=PRIORITIES,
-        help="place in the pool's queue (default: the profile's)",
+        help="priority in the pool's queue (default: the profile's)",
     )
     parser.add_argument(
         "--progress-after",
@@ -102,26 +102,28 @@ def _add_place(parser: argparse.ArgumentParser) -> None:
 
 def _add_terms(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--gang", type=_gang, metavar="N[:MIN]", help="devices at once; with MIN, start with as few"
+        "--gang", type=_gang, metavar="N[:MIN]", help="run on N devices at once; with MIN, on as few as MIN"
     )
     parser.add_argument(
         "--after",
         action="append",
         type=_after,
         metavar="JOB",
-        help="start when this job (an id, or the start of one) has ended well; JOB:any: has ended; "
+        help="start when this job (its id, or the first characters) has succeeded; JOB:any: has ended; "
         "JOB:checkpoint[=NAME]: has announced a checkpoint; data:NAME: when such data is published; several "
         "with commas, or by giving the option again",
     )
-    parser.add_argument("--after-count", type=int, metavar="N", help="... so many of them suffice")
     parser.add_argument(
-        "--after-timeout", type=_duration, metavar="DURATION", help="... and wait no longer than this"
+        "--after-count", type=int, metavar="N", help="start once so many of these dependencies are met"
+    )
+    parser.add_argument(
+        "--after-timeout", type=_duration, metavar="DURATION", help="wait no longer for them than this"
     )
     parser.add_argument(
         "--deadline",
         type=_duration,
         metavar="DURATION",
-        help="be done within this time if the pool can, such as 90s, 10min or 2h; stops nothing",
+        help="finish within this time, such as 90s, 10min or 2h, if possible; stops nothing",
     )
     parser.add_argument(
         "--timeout", type=_duration, metavar="DURATION", help="stop the cell after this much run time"
@@ -133,7 +135,9 @@ def _gang(text: str) -> tuple[int, int]:
     if not (
         members.isdecimal() and (least.isdecimal() or not least) and int(members) >= int(least or 1) >= 1
     ):
-        raise argparse.ArgumentTypeError(f"{text!r} is no gang; write N or N:MIN, such as 4 or 4:2")
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a size of a gang; write N or N:MIN, such as 4 or 4:2"
+        )
     return int(members), int(least or members)
 
 

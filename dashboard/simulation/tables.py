@@ -76,7 +76,7 @@ def result_sentence(result: QueueResult) -> str:
     if unfinished:
         summary += f" {unfinished:,} jobs fit on no node and are not counted."
     if result.left_out:
-        summary += f" {result.left_out:,} lines of the trace are no work."
+        summary += f" {result.left_out:,} lines of the trace are left out."
     if result.broken:
         first = result.broken_lines[0] if result.broken_lines else None
         shown = f", the first is line {first.number}: {first.reason}" if first else ""

@@ -89,7 +89,7 @@ def chosen() -> str:
     there."""
     choice = os.environ.get(CHOICE, "")
     if choice not in ("", "native", "python"):
-        raise UserError(f"{CHOICE}={choice} names no recorder.", "Use native or python.")
+        raise UserError(f"{CHOICE}={choice} is not a recorder.", "Use native or python.")
     if choice == "python":
         return "python"
     there = load("recorder") is not None

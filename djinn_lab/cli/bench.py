@@ -13,7 +13,7 @@ from djinn_lab.errors import UserError
 
 
 def run_benchmarks(
-    names: Annotated[list[str] | None, typer.Argument(help="Only these. Default: all.")] = None,
+    names: Annotated[list[str] | None, typer.Argument(help="Benchmarks to run. Default: all.")] = None,
 ) -> None:
     """Run a checkout's benchmarks, each beside its baseline; results go to benchmarks/results."""
     root = benchmark_root()
@@ -34,5 +34,5 @@ def benchmark_root() -> Path:
             return root
     raise UserError(
         "The benchmarks are not part of the installed package.",
-        "Run this in a checkout of the repository, or there: make bench",
+        "Run this command, or make bench, in a checkout of the repository.",
     )

@@ -23,7 +23,9 @@ ENDED_WELL = (0, -signal.SIGINT, 128 + signal.SIGINT, -signal.SIGTERM, 128 + sig
 
 
 def serve_dashboard(
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes any free port.")] = PORT_DEFAULT,
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Port to listen on; 0: any free one.")
+    ] = PORT_DEFAULT,
     show: Annotated[bool, typer.Option("--show/--no-show", help="Open it in a browser.")] = True,
     simulation: Annotated[
         Path | None,
@@ -32,7 +34,7 @@ def serve_dashboard(
         ),
     ] = None,
     with_parent: Annotated[
-        bool, typer.Option("--with-parent", help="End when the program that started this one has ended.")
+        bool, typer.Option("--with-parent", help="End with the program that started this one.")
     ] = False,
 ) -> None:
     """Serve the dashboard until Ctrl-C. It listens on 127.0.0.1 only and shows this user's pool."""

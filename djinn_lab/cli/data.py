@@ -12,7 +12,7 @@ from djinn_lab.cli.output import print_found, print_line
 if TYPE_CHECKING:
     from djinn_lab.protocol.rest.announcements import Published
 
-Name = Annotated[str, typer.Argument(help="What it is called.")]
+Name = Annotated[str, typer.Argument(help="Name of the data.")]
 
 
 def build_group() -> typer.Typer:
@@ -33,7 +33,7 @@ def show_data(as_json: AsJson = False) -> None:
 
 
 def publish_data(name: Name) -> None:
-    """Say that data of this name is there; jobs that wait for it may start."""
+    """Publish data under a name; jobs that wait for it may start."""
     from djinn_lab.client.rest import PoolClient
 
     found = PoolClient.find().publish(name)

@@ -182,7 +182,7 @@ EXAMINATIONS: tuple[Callable[[], Check], ...] = (
 
 
 def examine(as_json: AsJson = False) -> None:
-    """Check Python, torch, the pool, its files, memory and Jupyter. Exit code 1 when one fails."""
+    """Check Python, torch, the pool, its files, memory and Jupyter. Exit code 1 if a check fails."""
     found = [examination() for examination in EXAMINATIONS]
     if as_json:
         print_json([check.as_dict() for check in found])

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def show_jobs(
     state: Annotated[str | None, typer.Option(help="Only jobs in this state, e.g. RUNNING.")] = None,
     user: Annotated[str | None, typer.Option(help="Only this user's jobs.")] = None,
-    limit: Annotated[int, typer.Option(min=1, max=1000, help="The newest so many.")] = 20,
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="How many to list, newest first.")] = 20,
     as_json: AsJson = False,
 ) -> None:
     """List jobs, newest first: one per cell that ran on the pool."""
@@ -31,7 +31,7 @@ def show_jobs(
 
 
 def cancel_job(job: JobId) -> None:
-    """Stop a job that waits or runs. Its memory is freed; the notebook's variables stay."""
+    """Cancel a pending or running job. Its memory is freed; the notebook's variables stay."""
     from djinn_lab.client.rest import PoolClient
 
     answer = PoolClient.find().cancel(job)

@@ -25,21 +25,21 @@ def build_group() -> typer.Typer:
 
 def install(
     user: Annotated[
-        bool, typer.Option("--user", help="For this user, instead of this Python environment.")
+        bool, typer.Option("--user", help="Install for this user, instead of for this Python environment.")
     ] = False,
-    prefix: Annotated[str | None, typer.Option(help="Below this directory instead.")] = None,
+    prefix: Annotated[str | None, typer.Option(help="Install below this directory instead.")] = None,
     provisioner: Annotated[
         bool,
         typer.Option(
-            "--provisioner", help="The provisioner frees a kernel's session when the kernel is gone."
+            "--provisioner", help="Add a provisioner, which frees a kernel's session when the kernel is gone."
         ),
     ] = False,
 ) -> None:
-    """Install the kernel for this very Python. Its notebooks have djinn_lab loaded from the start."""
+    """Install the kernel for this Python environment. Its notebooks have djinn_lab loaded from the start."""
     from jupyter_client.kernelspec import KernelSpecManager
 
     if user and prefix:
-        raise UserError("--user and --prefix name two places.", "Give one of them.")
+        raise UserError("--user and --prefix name two different places.", "Give one of them.")
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch) / KERNEL_NAME
         shutil.copytree(kernel_folder(), folder)

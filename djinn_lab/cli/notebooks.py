@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from djinn_lab.protocol.rest.notebooks import NotebookView
 
 GIVEN_CHARACTERS_MAX = 60
-State = Annotated[str | None, typer.Option(help="Only those in this state, e.g. RUNNING.")]
-OfUser = Annotated[str | None, typer.Option("--user", help="Only this user's.")]
-Limit = Annotated[int, typer.Option(min=1, max=1000, help="The newest so many.")]
+State = Annotated[str | None, typer.Option(help="Only notebooks in this state, e.g. RUNNING.")]
+OfUser = Annotated[str | None, typer.Option("--user", help="Only this user's notebooks.")]
+Limit = Annotated[int, typer.Option(min=1, max=1000, help="How many to list, newest first.")]
 
 
 def build_group() -> typer.Typer:
@@ -60,10 +60,11 @@ def show_notebooks(
 def fetch_result(
     job: Annotated[str, typer.Argument(help="The notebook's id, or its unique beginning.")],
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="The file. Default: JOB.ipynb here.")
+        Path | None,
+        typer.Option("--output", "-o", help="The file to write. Default: JOB.ipynb in this folder."),
     ] = None,
 ) -> None:
-    """Write the executed notebook to a file; of one that runs, what it has done so far."""
+    """Write the executed notebook to a file; while it runs, with what it has done so far."""
     from djinn_lab.client.rest import PoolClient
 
     client = PoolClient.find()

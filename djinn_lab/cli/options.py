@@ -56,7 +56,7 @@ def read_moment(option: str, text: str, now_s: float) -> float:
         return datetime.fromisoformat(cleaned).timestamp()
     except (ValueError, OverflowError, OSError):
         raise OptionError(
-            f"{option}: {text!r} is no moment.",
+            f"{option}: {text!r} is not a time.",
             "Write a time of day (14:00), a date (2026-11-23 14:00), a time from now (+2h) or now.",
         ) from None
 

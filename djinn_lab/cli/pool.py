@@ -28,23 +28,24 @@ def build_group() -> typer.Typer:
 
 def start(
     devices: Annotated[str | None, typer.Option(help="auto, cuda, or cpu:N. Default: the profile's.")] = None,
-    memory: Annotated[str | None, typer.Option(help="Limit of each device, e.g. 2GiB.")] = None,
+    memory: Annotated[str | None, typer.Option(help="Memory limit of each device, e.g. 2GiB.")] = None,
     threads: Annotated[int | None, typer.Option(min=1, help="Threads of each device's worker.")] = None,
     host_memory: Annotated[
-        str | None, typer.Option(help="Host memory for parked sessions, each device; 0 for none.")
+        str | None, typer.Option(help="Host memory for parked sessions, per device; 0 for none.")
     ] = None,
-    disk: Annotated[str | None, typer.Option(help="Disk for parked sessions, each device.")] = None,
+    disk: Annotated[str | None, typer.Option(help="Disk space for parked sessions, per device.")] = None,
     link_rate: Annotated[
-        str | None, typer.Option(help="Bytes a second of CPU devices' parking, e.g. 1GiB; 0: unlimited.")
+        str | None, typer.Option(help="Bytes per second for parking on CPU devices, e.g. 1GiB; 0: no limit.")
     ] = None,
     memory_policy: Annotated[
-        str | None, typer.Option(help="What session memory keeps and moves; see the docs.")
+        str | None,
+        typer.Option(help="Policy of session memory: what is kept and what is parked; see the docs."),
     ] = None,
     queue_policy: Annotated[
-        str | None, typer.Option(help="Order of jobs and preemption; see the docs.")
+        str | None, typer.Option(help="Policy of the queue: order of jobs, preemption; see the docs.")
     ] = None,
     notebook_slots: Annotated[
-        int | None, typer.Option(min=1, max=1000, help="Batch notebooks that run at once. Default 2.")
+        int | None, typer.Option(min=1, max=1000, help="Batch notebooks that run at once. Default: 2.")
     ] = None,
     notebooks_for: Annotated[
         str | None,
@@ -59,11 +60,13 @@ def start(
     standby: Annotated[
         bool, typer.Option("--standby", help="Wait while another pool leads on that database.")
     ] = False,
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes any free port.")] = 0,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0: any free one.")] = 0,
     profile: Annotated[
-        str | None, typer.Option("--profile", "-p", help="Whose pool settings to use.")
+        str | None, typer.Option("--profile", "-p", help="The profile whose pool settings are used.")
     ] = None,
-    wait_s: Annotated[float, typer.Option("--wait", min=1, help="Seconds to wait until it is ready.")] = 30,
+    wait_s: Annotated[
+        float, typer.Option("--wait", min=1, help="Seconds to wait until the pool is ready.")
+    ] = 30,
 ) -> None:
     """Start a pool in the background, or find the one that runs. It serves all of this user's notebooks."""
     from djinn_lab.pool.launch import start_pool
@@ -102,7 +105,9 @@ def start(
 
 
 def stop(
-    wait_s: Annotated[float, typer.Option("--wait", min=1, help="Seconds to wait until it has ended.")] = 10,
+    wait_s: Annotated[
+        float, typer.Option("--wait", min=1, help="Seconds to wait until the pool has ended.")
+    ] = 10,
 ) -> None:
     """Stop this machine's pool. Running cells are cancelled; everything on the devices is freed."""
     from djinn_lab.pool.launch import stop_pool
@@ -152,7 +157,7 @@ def _memory(option: str, text: str) -> int:
     count = _bytes(option, text)
     if count < MEMORY_BYTES_MIN:
         raise OptionError(
-            f"{option} {text}: {format_bytes(count)} are too little for a device; the least is "
+            f"{option} {text}: {format_bytes(count)} is too little for a device; the minimum is "
             f"{format_bytes(MEMORY_BYTES_MIN)}.",
             f"Write a size with its unit, such as {option} 10GB.",
         )

@@ -60,8 +60,10 @@ def show_queue(as_json: AsJson = False) -> None:
 def why_job(
     job: JobId,
     priority: Annotated[str | None, typer.Option(help="When would it start with this priority?")] = None,
-    gang: Annotated[int | None, typer.Option(min=1, help="... with a gang of so many?")] = None,
-    anywhere: Annotated[bool, typer.Option(help="... on any device?")] = False,
+    gang: Annotated[
+        int | None, typer.Option(min=1, help="When would it start with a gang of so many devices?")
+    ] = None,
+    anywhere: Annotated[bool, typer.Option(help="When would it start if any device would do?")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Say why a job waits, when it will start, and what would help."""
@@ -82,10 +84,10 @@ def why_job(
 
 def queue_policy(
     policy: Annotated[
-        str | None, typer.Argument(help="One that the pool knows, or a file of simulate --tune.")
+        str | None, typer.Argument(help="The name of a policy, or a file that simulate --tune wrote.")
     ] = None,
 ) -> None:
-    """Show by which policy the queue decides, or change it until the pool stops (admins)."""
+    """Show the queue's policy, or change it until the pool stops (admins)."""
     from djinn_lab.client.rest import PoolClient
     from djinn_lab.jobs.decision import POLICIES
     from djinn_lab.pool.policy_file import read_policy
@@ -99,17 +101,22 @@ def queue_policy(
 
 def set_share(
     account: Annotated[str, typer.Argument(help="A user, project or organisation, e.g. vision/train/ann.")],
-    weight: Annotated[float | None, typer.Option(help="Share beside its siblings; 1 by default.")] = None,
-    devices: Annotated[float | None, typer.Option(help="Devices at once, never more.")] = None,
+    weight: Annotated[float | None, typer.Option(help="Share relative to its siblings. Default: 1.")] = None,
+    devices: Annotated[float | None, typer.Option(help="Limit of devices at once.")] = None,
     devices_soft: Annotated[
-        float | None, typer.Option(help="More devices than this only while no other account wants them.")
+        float | None, typer.Option(help="Soft limit: more devices only while no other account wants them.")
     ] = None,
     guaranteed: Annotated[
-        float | None, typer.Option(help="So many devices it gets although others run there; 0 for none.")
+        float | None,
+        typer.Option(help="Guaranteed devices, for which jobs of others are preempted; 0 for none."),
     ] = None,
-    device_seconds: Annotated[float | None, typer.Option(help="Device-seconds in a week (decaying).")] = None,
-    queued: Annotated[int | None, typer.Option(min=0, help="Cells that may wait at once.")] = None,
-    best_priority: Annotated[str | None, typer.Option(help="The best priority it may ask for.")] = None,
+    device_seconds: Annotated[
+        float | None, typer.Option(help="Limit of device-seconds in a week (decaying).")
+    ] = None,
+    queued: Annotated[int | None, typer.Option(min=0, help="Limit of cells that wait at once.")] = None,
+    best_priority: Annotated[
+        str | None, typer.Option(help="The highest priority that it may ask for.")
+    ] = None,
     no_limits: Annotated[bool, typer.Option("--no-limits", help="Lift all limits first.")] = False,
 ) -> None:
     """Change the weight and the limits of an account while the pool runs (admins)."""
@@ -160,18 +167,18 @@ def uncordon_device(device: DeviceName) -> None:
 def describe_device(
     device: DeviceName,
     label: Annotated[
-        list[str] | None, typer.Option(help="key=value, that cells can ask for with --target; repeatable.")
+        list[str] | None, typer.Option(help="key=value that cells can ask for with --target; repeatable.")
     ] = None,
     taint: Annotated[
         list[str] | None, typer.Option(help="Only cells with --tolerate TAINT start there; repeatable.")
     ] = None,
     price: Annotated[
-        float | None, typer.Option(min=0, help="Of a device-hour; the cheaper device is taken first.")
+        float | None, typer.Option(min=0, help="Price of a device-hour; cheaper devices are used first.")
     ] = None,
-    watts: Annotated[float | None, typer.Option(min=0, help="What it draws when it is busy.")] = None,
-    clear: Annotated[bool, typer.Option(help="Forget what was said before.")] = False,
+    watts: Annotated[float | None, typer.Option(min=0, help="Watts that it draws when it is busy.")] = None,
+    clear: Annotated[bool, typer.Option(help="Remove what was set before.")] = False,
 ) -> None:
-    """Show or say what is to be known of a device: labels, taints, a price, watts (operators)."""
+    """Show or set a device's labels, taints, price and watts (operators)."""
     from djinn_lab.client.rest import PoolClient
 
     client = PoolClient.find()

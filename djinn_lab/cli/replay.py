@@ -26,7 +26,7 @@ def replay_journal(
         str | None, typer.Option(help="The id of the pool's run; the newest if not given.")
     ] = None,
 ) -> None:
-    """Feed a pool's journal to a fresh engine and name the first event at which it decides otherwise."""
+    """Feed a pool's journal to a fresh engine and name the first event at which it decides differently."""
     import sqlalchemy as sa
 
     from djinn_lab.pool.database.engine import make_engine, unusable
@@ -73,7 +73,7 @@ def _replay(pool: str, records: Iterator[Record]) -> None:
                 raise _of_another_version(pool, UNKNOWN, f"event {record.seq} is of {record.core}")
             if number == 0 and record.event != PoolOpened.__name__:
                 raise UserError(
-                    f"The journal of pool {pool} begins with event {record.seq}: what was before is gone.",
+                    f"The journal of pool {pool} begins with event {record.seq}: earlier events are gone.",
                     "Replay a journal from the pool's start: the newest 200,000 events are kept.",
                 )
             if number == 0:
@@ -91,7 +91,7 @@ def _replay(pool: str, records: Iterator[Record]) -> None:
         if written_by != this_version():
             raise _of_another_version(pool, written_by, f"{difference}") from None
         raise UserError(
-            f"{difference}", f"The {count:,} events before it lead to what they led to."
+            f"{difference}", f"The {count:,} events before it lead to the same decisions."
         ) from None
     if not count:
         raise UserError(f"The journal has no pool {pool}.", "Leave --pool out for the newest.")

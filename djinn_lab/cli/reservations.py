@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 HEADINGS = ("name", "devices", "for", "from", "until")
 
-Name = Annotated[str, typer.Argument(help="What it is called, e.g. course.")]
+Name = Annotated[str, typer.Argument(help="Name of the reservation, e.g. course.")]
 
 
 def build_group() -> typer.Typer:
@@ -40,7 +40,8 @@ def make_reservation(
     name: Name,
     device: Annotated[list[str], typer.Option(help="A device to reserve; repeatable.")],
     account: Annotated[
-        list[str], typer.Option(help="A user, project or organisation with all below it; repeatable.")
+        list[str],
+        typer.Option(help="A user, project or organisation, with the accounts below it; repeatable."),
     ],
     until: Annotated[str, typer.Option(help="When it ends: 16:00, 2026-11-23 16:00, or +2h for two hours.")],
     begin: Annotated[str, typer.Option("--from", help="When it begins: a moment as above, or now.")] = "now",

@@ -35,7 +35,7 @@ def close_session(
     matching = [row.session for row in client.sessions() if row.session.startswith(session)]
     if len(matching) != 1:
         raise OptionError(
-            f"{session!r} fits {len(matching)} sessions.", "See djinn-lab sessions for the ids."
+            f"{session!r} matches {len(matching)} sessions.", "See djinn-lab sessions for the ids."
         )
     client.close_session(matching[0])
     print_line(f"Session {matching[0]} is closed.")

@@ -16,17 +16,15 @@ from djinn_lab.errors import DjinnError, OptionError
 
 def run_setup(
     yes: Annotated[
-        bool, typer.Option("--yes", "-y", help="Take what is recommended and ask nothing.")
+        bool, typer.Option("--yes", "-y", help="Accept the recommended settings and ask nothing.")
     ] = False,
     profile: Annotated[str | None, typer.Option("--profile", "-p", help="Name of the profile.")] = None,
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", help="setting=value; may be given several times.")
-    ] = None,
+    settings: Annotated[list[str] | None, typer.Option("--set", help="setting=value; repeatable.")] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show what would be saved; write nothing.")
     ] = False,
     default: Annotated[
-        bool, typer.Option("--default/--no-default", help="Whether it becomes the default profile.")
+        bool, typer.Option("--default/--no-default", help="Make it the default profile, or not.")
     ] = True,
 ) -> None:
     """Detect this machine, recommend settings with reasons, let you change them, and save a profile."""

@@ -37,34 +37,42 @@ def run_simulation(
             "running pool's own history."
         ),
     ],
-    policy: Annotated[str, typer.Option(help="One, several with commas between, or all.")] = "ours",
+    policy: Annotated[
+        str, typer.Option(help="The name of a policy, several separated by commas, or all.")
+    ] = "ours",
     nodes: Annotated[
-        int | None, typer.Option(min=1, help="One pool of so many equal nodes, whatever the trace says.")
+        int | None,
+        typer.Option(min=1, help="Simulate one pool of so many equal nodes, whatever the trace says."),
     ] = None,
     devices: Annotated[
-        int | None, typer.Option(min=1, help="Devices of each of them; alone: of a single node. Default: 8.")
+        int | None,
+        typer.Option(min=1, help="Devices of each node; without --nodes: of a single one. Default: 8."),
     ] = None,
-    jobs: Annotated[int | None, typer.Option(min=1, help="Only the first so many.")] = None,
-    pools: Annotated[Path | None, typer.Option(help="JSON with nodes by virtual cluster (Philly).")] = None,
+    jobs: Annotated[int | None, typer.Option(min=1, help="Simulate only the first so many jobs.")] = None,
+    pools: Annotated[
+        Path | None, typer.Option(help="JSON file with the nodes of each virtual cluster (Philly).")
+    ] = None,
     estimates: Annotated[
-        str, typer.Option(help="Of run times: given (by the trace), exact, history, none.")
+        str, typer.Option(help="Estimates of run times: given (by the trace), exact, history or none.")
     ] = "given",
     park_s: Annotated[
         float | None,
         typer.Option("--park", min=0, help="Seconds to park a preempted job, and again to restore it."),
     ] = None,
     node_failures: Annotated[
-        float | None, typer.Option(min=1, help="Each node fails about every so many seconds, for an hour.")
+        float | None, typer.Option(min=1, help="Let each node fail about every so many seconds, for an hour.")
     ] = None,
     guaranteed: Annotated[
-        list[str] | None, typer.Option(help="ACCOUNT=N: devices that it is guaranteed; repeatable.")
+        list[str] | None, typer.Option(help="ACCOUNT=N: guarantee an account so many devices; repeatable.")
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="Write the result there, for the dashboard.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Write the result to this file, for the dashboard.")
+    ] = None,
     tuned: Annotated[
         Path | None,
         typer.Option(
             "--tune",
-            help="Choose parameters on the earlier jobs, judge them on the later; write them if they win.",
+            help="Choose parameters on earlier jobs, judge them on later ones; write them here if they win.",
         ),
     ] = None,
     folder: Annotated[
@@ -82,7 +90,7 @@ def run_simulation(
     try:
         simulated = pools_of(found, _nodes(nodes, devices))
     except ValueError as error:
-        raise UserError(f"{error}.", "Say --nodes N, and --devices N for each of them.") from None
+        raise UserError(f"{error}.", "Give --nodes N, and --devices N for each node.") from None
     if not any(True for _ in found.jobs):
         shown = f" Broken lines: {len(found.broken)} ({_shown(found.broken)})." if found.broken else ""
         raise UserError(f"{found.name} has no jobs.{shown}")
@@ -117,7 +125,7 @@ def _policies(wanted: str) -> list[str]:
     unknown = [name for name in names if name not in POLICIES]
     if unknown:
         known = ", ".join(POLICIES)
-        raise OptionError(f"There is no policy {', '.join(unknown)}.", f"There are: {known}; or say all.")
+        raise OptionError(f"There is no policy {', '.join(unknown)}.", f"There are {known}; or use all.")
     return names
 
 
@@ -130,8 +138,8 @@ def _settings(
         settings = msgspec.convert({"estimates": estimates}, QueueSettings)
     except msgspec.ValidationError:
         raise OptionError(
-            f"--estimates {estimates} is none of those that are known.",
-            "There are: given, exact, history, none.",
+            f"--estimates {estimates} is unknown.",
+            "Use one of given, exact, history, none.",
         ) from None
     if park_s is not None:
         settings = replace(settings, parking=Parking(((1, park_s, park_s),)))
@@ -151,7 +159,7 @@ def _guaranteed(said: list[str]) -> dict[str, float]:
             ShareTree().set_limits(account, Limits(devices_guaranteed=found[account]))
         except ValueError as error:
             raise OptionError(
-                f"--guaranteed {one} cannot be kept: {error}.", "Write it like vision=2."
+                f"--guaranteed {one} cannot be used: {error}.", "Write it like vision=2."
             ) from None
     return found
 
@@ -198,7 +206,7 @@ def _report(trace: Trace, runs: Iterable[QueueRun], seconds: Iterable[float], de
     if unfinished:
         print_line(f"Jobs that fit on no node, not counted: {unfinished}.")
     if trace.left_out:
-        print_line(f"Lines that are no work (jobs that never ran, or of other pools): {trace.left_out}.")
+        print_line(f"Lines left out (jobs that never ran, or of other pools): {trace.left_out}.")
     if trace.broken:
         print_line(f"Broken lines, left out: {len(trace.broken)} ({_shown(trace.broken)}).")
 

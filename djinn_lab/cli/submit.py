@@ -38,59 +38,76 @@ LOOK_EVERY_S = 0.5
 
 def submit_notebook(
     notebook: Annotated[Path, typer.Argument(help="The .ipynb file.")],
-    name: Annotated[str | None, typer.Option(help="What it is called in lists. Default: the file's.")] = None,
+    name: Annotated[str | None, typer.Option(help="Its name in lists. Default: the file's name.")] = None,
     key: Annotated[
-        str | None, typer.Option(help="The same key again is the same job; another run needs another one.")
+        str | None,
+        typer.Option(help="A second submission with the same key is the same job, and runs nothing."),
     ] = None,
     priority: Annotated[
-        str, typer.Option(help="Of the notebook, and the default of its cells: CRITICAL to SCAVENGER.")
+        str,
+        typer.Option(help="Priority of the notebook and, by default, of its cells: CRITICAL to SCAVENGER."),
     ] = "NORMAL",
     after: Annotated[
         list[str] | None,
         typer.Option(
-            help="Start when this notebook or cell has ended well; JOB:any: has ended; "
+            help="Start when this notebook or cell has succeeded; JOB:any: has ended; "
             "JOB:checkpoint or JOB:checkpoint=NAME: has announced it; data:NAME: it is published. Repeatable."
         ),
     ] = None,
-    after_count: Annotated[int | None, typer.Option(min=1, help="... so many of them suffice.")] = None,
-    after_timeout: Annotated[str | None, typer.Option(help="... and wait no longer than this.")] = None,
+    after_count: Annotated[
+        int | None, typer.Option(min=1, help="Start once so many of its dependencies are met. Default: all.")
+    ] = None,
+    after_timeout: Annotated[
+        str | None, typer.Option(help="Wait no longer for them than this; cancel it then.")
+    ] = None,
     parameter: Annotated[
         list[str] | None,
         typer.Option(
-            "--parameter", "-p", help="NAME=VALUE for its cell tagged parameters, as papermill; repeatable."
+            "--parameter",
+            "-p",
+            help="NAME=VALUE for its cell tagged parameters, as with papermill; repeatable.",
         ),
     ] = None,
     target: Annotated[
         str | None,
-        typer.Option(
-            "--target", "-t", help="Where its cells run unless they say otherwise: cuda:0, gpu=h200."
-        ),
+        typer.Option("--target", "-t", help="Devices or labels, for cells that name none: cuda:0, gpu=h200."),
     ] = None,
     tolerate: Annotated[
         list[str] | None,
         typer.Option(help="Its cells also run on devices with this taint; repeatable."),
     ] = None,
     deadline: Annotated[
-        str | None, typer.Option(help="Be done within this time if the pool can, such as 2h; stops nothing.")
+        str | None, typer.Option(help="Finish within this time, such as 2h, if possible; stops nothing.")
     ] = None,
     timeout: Annotated[str | None, typer.Option(help="Stop an attempt after this much run time.")] = None,
-    restart: Annotated[str, typer.Option(help="Run again: never, on-failure or always.")] = "never",
+    restart: Annotated[
+        str, typer.Option(help="When to run it again: never, on-failure or always.")
+    ] = "never",
     restarts_max: Annotated[
-        int | None, typer.Option(min=0, help="... so many times. Default 4 after failures; always: no limit.")
+        int | None,
+        typer.Option(
+            min=0, help="Restart it at most so often. Default: 4 with on-failure, no limit with always."
+        ),
     ] = None,
     backoff: Annotated[
-        str | None, typer.Option(help="... after this time, doubled with each failure in a row. Default 10s.")
+        str | None,
+        typer.Option(help="Time before a restart, doubled with each failure in a row. Default: 10s."),
     ] = None,
     folder: Annotated[
-        Path | None, typer.Option(help="Where it runs, on the pool's machine. Default: the file's folder.")
+        Path | None,
+        typer.Option(help="Its working directory on the pool's machine. Default: the file's folder."),
     ] = None,
     anyway: Annotated[
-        bool, typer.Option("--anyway", help="Run it also if it needed more memory before than there is.")
+        bool,
+        typer.Option("--anyway", help="Run it even if it needed more memory before than any device has."),
     ] = False,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Wait, and write the executed notebook here.")
+        Path | None,
+        typer.Option("--output", "-o", help="Wait, and write the executed notebook to this file."),
     ] = None,
-    wait: Annotated[bool, typer.Option("--wait", help="Wait; exit with 1 unless it went well.")] = False,
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Wait until it has ended; exit with 1 unless it succeeded.")
+    ] = False,
 ) -> None:
     """Run a notebook from its first cell to its last on the pool, unattended."""
     document = read_notebook(notebook)
@@ -155,10 +172,12 @@ def read_notebook(path: Path) -> dict[str, object]:
             nbformat.validate(found)
     except (nbformat.reader.NotJSONError, nbformat.ValidationError, UnicodeDecodeError) as error:
         what = str(error).strip().splitlines()[0] if str(error).strip() else "it cannot be read"
-        raise UserError(f"{path} is no notebook: {what}", "Open it in Jupyter and save it again.") from None
+        raise UserError(
+            f"{path} is not a notebook: {what}", "Open it in Jupyter and save it again."
+        ) from None
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise UserError(
-            f"{path} is JSON, but no notebook ({error}).", "Open it in Jupyter and save it again."
+            f"{path} is JSON, but not a notebook ({error}).", "Open it in Jupyter and save it again."
         ) from None
     if not any(cell.cell_type == "code" and cell.source.strip() for cell in found.cells):
         raise UserError(f"{path} has no code cells, so there is nothing to run.")
@@ -178,7 +197,7 @@ def read_notebook(path: Path) -> dict[str, object]:
 
 
 def _wait(ask: PersistentClient, job: str, output: Path | None) -> None:
-    """Print a notebook's progress until it is over; exit with an error unless it ended well."""
+    """Print a notebook's progress until it is over; exit with an error unless it succeeded."""
     last = ""
     try:
         while True:

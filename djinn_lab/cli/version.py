@@ -9,7 +9,7 @@ from djinn_lab.cli.output import print_line
 
 
 def show_versions() -> None:
-    """Show the versions that matter in a report."""
+    """Show the versions to name in a bug report."""
     from djinn_lab.protocol.messages import PROTOCOL_VERSION
     from djinn_lab.protocol.version import VERSION
 

@@ -40,7 +40,7 @@ def run_terminal_wizard(
     """
     if ask is None and not assume_yes:
         raise ProfileError(
-            "The wizard has questions, and there is no terminal to ask them on",
+            "The wizard asks questions, and there is no terminal",
             "Run djinn-lab setup --yes, with --set pool.devices=cpu:2 and the like for your own values",
         )
     known = facts or detect()

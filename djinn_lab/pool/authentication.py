@@ -102,11 +102,11 @@ class Authentication:
     def add(self, name: str, role: str, digest: str, above: str | None = None) -> User:
         """Raises ValueError on a bad or taken name, a role that is none, or a bad account."""
         if above is not None and not all(_NAME.fullmatch(part) for part in above.split("/")):
-            raise ValueError(f"{above!r} is no account; write it like organisation/project")
+            raise ValueError(f"{above!r} is not an account; write it like organisation/project")
         if not _NAME.fullmatch(name):
-            raise ValueError(f"{name!r} is no user name (letters, digits and . _ @ -, at most 64)")
+            raise ValueError(f"{name!r} is not a user name (letters, digits and . _ @ -, at most 64)")
         if role.upper() not in Role.__members__:
-            raise ValueError(f"{role!r} is no role; there are {', '.join(r.label for r in Role)}")
+            raise ValueError(f"{role!r} is not a role; there are {', '.join(r.label for r in Role)}")
         if any(user.name == name for user in self._users.values()):
             raise ValueError(f"There is a user {name!r} already")
         user = User(name, Role[role.upper()], above)

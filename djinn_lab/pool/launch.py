@@ -101,7 +101,7 @@ def start_pool(
 def _check_policies(memory_policy: str | None, queue_policy: str | None, notebooks_for: str | None) -> None:
     if memory_policy is not None and memory_policy not in POLICIES:
         raise OptionError(
-            f"{memory_policy!r} is no policy of session memory.", f"Use one of {', '.join(POLICIES)}."
+            f"{memory_policy!r} is not a policy of session memory.", f"Use one of {', '.join(POLICIES)}."
         )
     if queue_policy is not None:
         read_policy(queue_policy)

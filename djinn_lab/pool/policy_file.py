@@ -18,19 +18,19 @@ def read_policy(name: str) -> str | QueuePolicy:
         return name
     if not name.endswith(SUFFIX):
         raise OptionError(
-            f"{name!r} is no policy of the queue.",
+            f"{name!r} is not a queue policy.",
             f"Use one of {', '.join(POLICIES)}; or a {SUFFIX} file that djinn-lab simulate --tune wrote.",
         )
     try:
         content = msgspec.json.decode(Path(name).read_bytes())
         unknown = content.keys() - set(QueuePolicy.__struct_fields__) if isinstance(content, dict) else ()
         if unknown:
-            raise msgspec.ValidationError(f"a policy has no {', '.join(sorted(unknown))}")
+            raise msgspec.ValidationError(f"a policy has no field {', '.join(sorted(unknown))}")
         found = msgspec.convert(content, QueuePolicy)
     except OSError as error:
         raise OptionError(f"The policy {name} cannot be read: {error.strerror}.") from None
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise OptionError(f"{name} is no queue policy: {error}.") from None
+        raise OptionError(f"{name} is not a queue policy: {error}.") from None
     if found.name in POLICIES and found != POLICIES[found.name]:
         raise OptionError(
             f"{name} changes the policy {found.name!r} but keeps its name.", 'Give it a "name" of its own.'

@@ -67,8 +67,8 @@ def test_stopping_no_pool_is_an_error(capsys: pytest.CaptureFixture[str]) -> Non
         (("pool", "start", "--profile", "missing"), "No profile is called 'missing'"),
         (("profiles", "missing"), "No profile is called 'missing'"),
         (("setup", "--set", "pool.devices"), "has no value"),
-        (("setup",), "no terminal to ask them on"),
-        (("kernel", "install", "--user", "--prefix", "/x"), "name two places"),
+        (("setup",), "there is no terminal"),
+        (("kernel", "install", "--user", "--prefix", "/x"), "name two different places"),
         (("kernel", "uninstall"), "The kernel is not installed"),
     ],
 )

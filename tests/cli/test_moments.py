@@ -44,6 +44,6 @@ def test_a_date_with_a_zone_is_of_that_zone() -> None:
 
 @pytest.mark.parametrize("text", ["", "tomorrow", "25:00", "12:60", "+", "+-1h", "2026-13-01", "9"])
 def test_what_is_none_is_refused_with_what_is_accepted(text: str) -> None:
-    with pytest.raises(OptionError, match=r"--until: .* is no moment") as refused:
+    with pytest.raises(OptionError, match=r"--until: .* is not a time") as refused:
         read_moment("--until", text, 0.0)
     assert "14:00" in str(refused.value.advice)

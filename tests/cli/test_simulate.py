@@ -90,13 +90,13 @@ def test_nodes_can_fail(jobs: str, capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        (("{jobs}", "--guaranteed", "a=-1"), "--guaranteed a=-1 cannot be kept: a guarantee of -1 devices"),
+        (("{jobs}", "--guaranteed", "a=-1"), "--guaranteed a=-1 cannot be used: a guarantee of -1 devices"),
         (("{jobs}", "--guaranteed", "many"), "Write it like vision=2."),
         (("nowhere.csv",), "No trace at nowhere.csv."),
         (("sdsc-sp2",), "No traces: set DJINN_TRACES to the folder that holds them."),
-        (("{jobs}",), "The trace philly names no nodes.\nSay --nodes N"),
-        (("{jobs}", "--policy", "best"), "There is no policy best.\nThere are: fifo"),
-        (("{jobs}", "--estimates", "guess"), "--estimates guess is none"),
+        (("{jobs}",), "The trace philly names no nodes.\nGive --nodes N"),
+        (("{jobs}", "--policy", "best"), "There is no policy best.\nThere are fifo"),
+        (("{jobs}", "--estimates", "guess"), "--estimates guess is unknown"),
         (("{jobs}", "--pools", "nowhere.json"), "No pools at nowhere.json."),
         (("{jobs}", "--nodes", "1", "--out", "no/such/folder/x"), "no/such/folder/x cannot be written"),
         ((__file__,), "has no format that is known"),
@@ -124,7 +124,7 @@ def test_errors_are_two_lines_at_most(
 
 @pytest.mark.parametrize(
     ("content", "reason"),
-    [("{}", "no result of a queue simulation"), (None, "cannot be read")],
+    [("{}", "not a result of a queue simulation"), (None, "cannot be read")],
 )
 def test_a_file_that_is_no_result_says_so(tmp_path: Path, content: str | None, reason: str) -> None:
     path = tmp_path / "result.json"

@@ -40,11 +40,11 @@ def written(path: Path, language: str = "python", *cells: nbformat.NotebookNode)
     ("content", "reason"),
     [
         (None, "There is no notebook"),
-        ("print(1)", "is no notebook"),
-        ("[1, 2]", "no notebook"),
-        ("{}", "no notebook"),
-        ('{"nbformat": 4, "nbformat_minor": 5, "metadata": {}, "cells": [{}]}', "no notebook"),
-        ("\xff\xfe", "no notebook"),
+        ("print(1)", "is not a notebook"),
+        ("[1, 2]", "not a notebook"),
+        ("{}", "not a notebook"),
+        ('{"nbformat": 4, "nbformat_minor": 5, "metadata": {}, "cells": [{}]}', "not a notebook"),
+        ("\xff\xfe", "not a notebook"),
     ],
 )
 def test_a_file_that_is_no_notebook_is_named(

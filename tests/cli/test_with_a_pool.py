@@ -94,7 +94,7 @@ def test_start_beside_a_pool_names_the_options_without_effect(environment: dict[
     assert f"These options have no effect on it: {missed}." in other.stderr
     assert "stop it first" in other.stderr
 
-    for wrong, reason in (("--memory=10", "10 B are too little"), ("--devices=4", "'4' names no devices")):
+    for wrong, reason in (("--memory=10", "10 B is too little"), ("--devices=4", "'4' names no devices")):
         refused = command(environment, "pool", "start", wrong)
         assert (refused.returncode, refused.stdout) == (1, "")
         assert reason in refused.stderr

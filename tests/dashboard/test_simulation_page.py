@@ -94,5 +94,5 @@ def test_a_file_is_opened_in_the_browser(dashboard_url: str, visitor: Any, tmp_p
     page.get_by_text("Accounts under ours").wait_for()
     page.wait_for_function("location.search.includes('policy=ours')")
     chooser.set_input_files(tmp_path / "other.json")
-    page.get_by_text("other.json is no result of a queue simulation").wait_for()
+    page.get_by_text("other.json is not a result of a queue simulation").wait_for()
     assert page.get_by_text("Simulated: two accounts").is_visible()

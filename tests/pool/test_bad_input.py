@@ -84,12 +84,12 @@ def test_another_protocol_version_is_named_before_anything_else_is_read(shared_p
 @pytest.mark.parametrize(
     ("first", "words"),
     [
-        (b"\xff\xfe garbage", "no Hello"),
-        (b"", "no Hello"),
-        pytest.param(os.urandom(65), "no Hello", id="random"),
-        (b"\x91" * 5000, "no Hello"),
+        (b"\xff\xfe garbage", "not a Hello"),
+        (b"", "not a Hello"),
+        pytest.param(os.urandom(65), "not a Hello", id="random"),
+        (b"\x91" * 5000, "not a Hello"),
         pytest.param(os.urandom(70_000), "at most 65536", id="much random"),
-        (messages.encode(messages.QueryBlobs([])), "no Hello"),
+        (messages.encode(messages.QueryBlobs([])), "not a Hello"),
         (msgspec.msgpack.encode({"type": "cancel", "protocol_version": 1}), "must be a Hello"),
         (msgspec.msgpack.encode({"type": "hello", "protocol_version": 1}), "malformed"),
     ],
@@ -111,16 +111,16 @@ def asking(terms: dict[str, object]) -> bytes:
 @pytest.mark.parametrize(
     ("garbage", "words"),
     [
-        pytest.param(os.urandom(1000), "no message of protocol", id="random"),
-        (b"\x91" * 5000, "no message of protocol"),
-        pytest.param(os.urandom(8 * MIB), "no message of protocol", id="much random"),
+        pytest.param(os.urandom(1000), "not a message of protocol", id="random"),
+        (b"\x91" * 5000, "not a message of protocol"),
+        pytest.param(os.urandom(8 * MIB), "not a message of protocol", id="much random"),
         (messages.encode(messages.Hello(1, "", "", "", "")), "second Hello"),
-        (msgspec.msgpack.encode({"type": "submit", "job": 7}), "no message of protocol"),
+        (msgspec.msgpack.encode({"type": "submit", "job": 7}), "not a message of protocol"),
         (asking({"colour": "red"}), "unknown field `colour`"),
         (asking({"target": "cpu:0", "gpu": 1}), "unknown field `gpu`"),
         (messages.encode(messages.SignalPhase("COMPUTE", float("nan"))), "expected_s"),
-        (messages.encode(messages.QueryBlobs(["../../etc/passwd"])), "no BLAKE3 digest"),
-        (messages.encode(messages.BlobStored("../" * 10 + "etc/passwd", 1)), "no BLAKE3 digest"),
+        (messages.encode(messages.QueryBlobs(["../../etc/passwd"])), "not a BLAKE3 digest"),
+        (messages.encode(messages.BlobStored("../" * 10 + "etc/passwd", 1)), "not a BLAKE3 digest"),
     ],
 )
 def test_garbage_in_an_open_session(client: Client, garbage: bytes, words: str) -> None:

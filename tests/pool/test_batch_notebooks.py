@@ -236,7 +236,7 @@ def test_the_same_key_is_the_same_job_and_another_content_is_refused(
     [
         ({"notebook": document()}, "has no code cells"),
         ({"notebook": {"nbformat": 3}}, "notebook format 3"),
-        ({"notebook": {"nbformat": 4, "cells": 5}}, "It is no notebook"),
+        ({"notebook": {"nbformat": 4, "cells": 5}}, "It is not a notebook"),
         ({"notebook": {**document("1"), "metadata": {"kernelspec": {"language": "R"}}}}, "the language R"),
         ({"folder": "/nowhere"}, "There is no folder /nowhere"),
         ({"priority": "URGENT"}, "none of CRITICAL"),

@@ -87,7 +87,7 @@ def test_a_policy_file_that_is_wrong_says_how(tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="cannot be read: No such file"):
         read_policy(str(path))
     path.write_text('{"name": "mine", "shorter": 2}')
-    with pytest.raises(OptionError, match="a policy has no shorter"):
+    with pytest.raises(OptionError, match="a policy has no field shorter"):
         read_policy(str(path))
     path.write_text('{"name": "mine", "within": "luck"}')
     with pytest.raises(OptionError, match="Invalid enum value 'luck'"):
@@ -98,7 +98,7 @@ def test_a_policy_file_that_is_wrong_says_how(tmp_path: Path) -> None:
     write_policy(path, replace(POLICIES["ours"], park_factor=1.0))
     with pytest.raises(OptionError, match="keeps its name"):
         read_policy(str(path))
-    with pytest.raises(OptionError, match="'roulette' is no policy of the queue"):
+    with pytest.raises(OptionError, match="'roulette' is not a queue policy"):
         read_policy("roulette")
 
 

@@ -30,7 +30,7 @@ def add_announcement_routes(app: FastAPI, context: PoolContext) -> None:
     @app.post(
         "/v1/checkpoints",
         responses=documented(Announced),
-        summary="A cell or batch notebook that runs has come to a checkpoint; a name again is the same",
+        summary="Announce a checkpoint of a running cell or batch notebook; repeating a name changes nothing",
     )
     async def checkpoint(request: Request, user: Annotated[User, Depends(runner)]) -> Response:
         said = await _read(request)
@@ -38,8 +38,8 @@ def add_announcement_routes(app: FastAPI, context: PoolContext) -> None:
         if not of:
             raise HTTPException(
                 422,
-                "A checkpoint is of a cell that has sent torch work to the pool, or of a batch notebook, "
-                "while it runs, and this is neither. What outlives its job is published as data.",
+                "A checkpoint is announced by a running batch notebook, or by a running cell that has sent "
+                "torch work to the pool; this is neither. Publish as data what outlives its job.",
             )
         try:
             for job in of:
@@ -49,7 +49,7 @@ def add_announcement_routes(app: FastAPI, context: PoolContext) -> None:
                     driver.announce(job, said.name)
                     context.notebooks.handle(batch.CheckpointAnnounced(clock.now_s(), job, said.name))
         except IllegalEvent as error:
-            raise HTTPException(422, f"It cannot be announced: {error}.") from None
+            raise HTTPException(422, f"The checkpoint cannot be announced: {error}.") from None
         except sa.exc.SQLAlchemyError as error:
             raise HTTPException(503, f"The checkpoint could not be stored: {error}") from None
         return answer(Announced(said.name, of))
@@ -57,7 +57,7 @@ def add_announcement_routes(app: FastAPI, context: PoolContext) -> None:
     @app.post(
         "/v1/data",
         responses=documented(Published),
-        summary="Data of this name is there, for the user's jobs and the project's; again is the same",
+        summary="Publish data for the jobs of the user and project; repeating a name changes nothing",
     )
     async def publish(request: Request, user: Annotated[User, Depends(runner)]) -> Response:
         said = await _read(request)
@@ -65,14 +65,16 @@ def add_announcement_routes(app: FastAPI, context: PoolContext) -> None:
         if known is None:
             if data.count(user.name) >= OF_USER_MAX:
                 raise HTTPException(
-                    422, f"{user.name} has published {OF_USER_MAX} names, the most. Forget some first."
+                    422,
+                    f"{user.name} has published {OF_USER_MAX} names, which is the limit. "
+                    "Withdraw some first: djinn-lab data forget NAME.",
                 )
             of = _own_jobs(context, user, said.job)
             known = Published(user.name, user.account, said.name, of[0] if of else "", clock.now_s())
             try:
                 await context.store.commit(write_published(known))
             except sa.exc.SQLAlchemyError as error:
-                raise HTTPException(503, f"It could not be stored: {error}") from None
+                raise HTTPException(503, f"The data could not be stored: {error}") from None
             data.add(known)
             driver.publish(user.account, said.name)
             context.notebooks.handle(batch.DataPublished(clock.now_s(), user.account, said.name))

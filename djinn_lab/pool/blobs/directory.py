@@ -52,7 +52,7 @@ def default_bytes_max(directory: Path) -> int:
 
 
 def remove_directory(directory: Path) -> None:
-    """Raises PoolError for a path that is no pool's directory."""
+    """Raises PoolError for a path that is not the directory of a pool."""
     if not directory.name.startswith(DIRECTORY_PREFIX):
-        raise PoolError(f"{directory} is no pool's directory")
+        raise PoolError(f"{directory} is not the directory of a pool")
     shutil.rmtree(directory, ignore_errors=True)

@@ -280,14 +280,14 @@ def checked_name(name: str) -> str:
 def checked_digest(digest: str) -> str:
     """``digest`` itself. Raises Refused unless it is one, so that it is safe as a file name."""
     if not is_digest(digest):
-        raise Refused(f"{digest[:80]!r} is no BLAKE3 digest (64 hexadecimal digits).")
+        raise Refused(f"{digest[:80]!r} is not a BLAKE3 digest (64 hexadecimal digits).")
     return digest
 
 
 def checked_result_name(name: str) -> str:
     """``name`` itself. Raises Refused unless it is a result's name."""
     if not _NAME.fullmatch(name):
-        raise Refused(f"{name[:80]!r} is no result's name.")
+        raise Refused(f"{name[:80]!r} is not the name of a result.")
     return name
 
 

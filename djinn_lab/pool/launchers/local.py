@@ -239,7 +239,7 @@ class LocalLauncher:
         try:
             await frames.ended
         except msgspec.DecodeError as error:
-            log.error("%s: the worker sent what is no message: %s", worker.plan.device, error)
+            log.error("%s: the worker sent what is not a message: %s", worker.plan.device, error)
             self._kill(worker)
         finally:
             transport, worker.transport = worker.transport, None

@@ -90,7 +90,7 @@ class NotebookRun:
             try:
                 message: FromRunner = msgspec.json.decode(line, type=FromRunner)
             except msgspec.DecodeError as error:
-                log.error("the runner of %s sent what is no message: %s", self._task.job, error)
+                log.error("the runner of %s sent what is not a message: %s", self._task.job, error)
                 _kill(process)
                 continue
             if isinstance(message, AttemptEnded):

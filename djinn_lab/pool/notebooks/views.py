@@ -62,7 +62,7 @@ def problem_of(document: bytes) -> str | None:
     try:
         found = msgspec.json.decode(document, type=_NotebookDocument)
     except msgspec.DecodeError as error:
-        return f"It is no notebook: {error}."
+        return f"It is not a notebook: {error}."
     if found.nbformat != 4:
         return f"It is in notebook format {found.nbformat}; save it again as format 4."
     language = found.metadata.language_info.name or found.metadata.kernelspec.language

@@ -153,7 +153,7 @@ class SessionEndpoint:
                 message = protocol.decode_to_pool(data)
             except (msgspec.DecodeError, RecursionError) as error:
                 raise RefusedByPool(
-                    "message", f"This is no message of protocol {link.protocol_version}: {error}"
+                    "message", f"This is not a message of protocol {link.protocol_version}: {error}"
                 ) from None
             now_s = session.last_seen = self._driver.core.clock.now_s()
             wait_s = session.pace.take(message, now_s)
@@ -190,7 +190,7 @@ class SessionEndpoint:
                 self._cancel(session, message)
             case protocol.SignalPhase():
                 if message.expected_s is not None and not math.isfinite(message.expected_s):
-                    raise Refused(f"expected_s is {message.expected_s}, which is no number of seconds.")
+                    raise Refused(f"expected_s is {message.expected_s}, which is not a number of seconds.")
                 answers = link.protocol_version >= 3
                 self._driver.signals.put(session, message, link.send if answers else _discard_answer)
             case protocol.ReleaseValues():
@@ -269,7 +269,7 @@ def _read_hello(data: bytes) -> protocol.Hello:
     try:
         greeting = msgspec.msgpack.decode(data, type=Greeting)
     except (msgspec.DecodeError, RecursionError) as error:
-        raise RefusedByPool("message", f"The first message is no Hello: {error}") from None
+        raise RefusedByPool("message", f"The first message is not a Hello: {error}") from None
     if greeting.type != "hello":
         raise RefusedByPool("message", f"The first message must be a Hello, not {greeting.type[:40]!r}.")
     if greeting.protocol_version not in protocol.POOL_VERSIONS:

@@ -74,7 +74,7 @@ def parse_result(content: bytes, name: str) -> QueueResult:
     try:
         result = msgspec.json.decode(content, type=QueueResult)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise UserError(f"{name} is no result of a queue simulation: {error}", advice) from error
+        raise UserError(f"{name} is not a result of a queue simulation: {error}", advice) from error
     if result.format != FORMAT:
         raise UserError(f"{name} has the format {result.format!r}; this version reads {FORMAT!r}.", advice)
     return result

@@ -89,5 +89,5 @@ def _pools(path: Path) -> dict[str, int]:
         raise NoTraces(f"no pools at {path}")
     sizes = json.loads(path.read_text())
     if not isinstance(sizes, dict) or not all(isinstance(count, int) for count in sizes.values()):
-        raise NoTraces(f"{path} is no table of nodes by pool")
+        raise NoTraces(f"{path} is not a table of nodes by pool")
     return sizes

@@ -28,7 +28,7 @@ def traces_folder(argument: Path | None = None) -> Path:
     if named is None:
         raise NoTraces(f"no traces: set {VARIABLE} to the folder that holds them")
     if not named.is_dir():
-        raise NoTraces(f"no traces: {named} is no folder")
+        raise NoTraces(f"no traces: {named} is not a folder")
     return named
 
 
