@@ -45,7 +45,7 @@ def forget_data(name: Name) -> None:
     from djinn_lab.client.rest import PoolClient
 
     PoolClient.find().forget_data(name)
-    print_line(f"Data {name!r} is not there any more.")
+    print_line(f"Data {name!r} was withdrawn.")
 
 
 def _row(one: Published) -> tuple[str, ...]:

@@ -47,7 +47,7 @@ def test_a_cell_starts_at_a_checkpoint_of_one_that_runs_on(shared_pool: RuntimeI
         assert result.outcome == "cancelled"
         assert result.error is not None
         assert "without announcing checkpoint 'three', and announced 2" in result.error.message
-        with pytest.raises(OptionError, match="while it runs"):
+        with pytest.raises(OptionError, match="by a running cell"):
             client.announce_checkpoint("four", training)
 
 
@@ -220,5 +220,5 @@ def test_data_in_a_terminal(pool: PoolUnderTest, capsys: pytest.CaptureFixture[s
 
     assert "'labels/v 1' is there since" in shown("publish", "labels/v 1")
     assert "labels/v 1" in shown()
-    assert "not there any more" in shown("forget", "labels/v 1")
+    assert "was withdrawn" in shown("forget", "labels/v 1")
     assert "labels/v 1" not in shown("list")

@@ -86,7 +86,7 @@ def add_announcement_routes(app: FastAPI, context: PoolContext) -> None:
     async def published(user: Annotated[User, Depends(reader)]) -> Response:
         return answer(data.visible(user.account))
 
-    @app.delete("/v1/data/{name:path}", status_code=204, summary="It is not there any more")
+    @app.delete("/v1/data/{name:path}", status_code=204, summary="Withdraw published data")
     async def forget(name: str, user: Annotated[User, Depends(runner)]) -> None:
         known = data.of(user.name, name)
         if known is None:

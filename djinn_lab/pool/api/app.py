@@ -55,7 +55,7 @@ def create_app(context: PoolContext) -> FastAPI:
     async def session_socket(websocket: WebSocket) -> None:
         await endpoint.serve(websocket)
 
-    @app.get("/v1/alive", summary="Is a pool listening here, and does it lead? The only open address")
+    @app.get("/v1/alive", summary="Whether a pool listens here, and whether it leads; needs no token")
     async def alive() -> dict[str, bool]:
         return {"alive": True, "leads": True}
 
@@ -127,7 +127,9 @@ def _add_session_routes(app: FastAPI, context: PoolContext) -> None:
         return answer(memory_view(driver))
 
     @app.post(
-        "/v1/sessions/{session}/phase", responses=documented(PhaseAnswered), summary="Say what a session does"
+        "/v1/sessions/{session}/phase",
+        responses=documented(PhaseAnswered),
+        summary="Signal what a session does",
     )
     async def signal_phase(
         session: str, request: Request, user: Annotated[User, Depends(runner)]
@@ -160,7 +162,9 @@ def _add_session_routes(app: FastAPI, context: PoolContext) -> None:
         said = await answered
         return answer(said)
 
-    @app.delete("/v1/sessions/{session}", status_code=204, summary="Free all that a session holds")
+    @app.delete(
+        "/v1/sessions/{session}", status_code=204, summary="Close a session and free all that it holds"
+    )
     async def delete_session(session: str, user: Annotated[User, Depends(runner)]) -> None:
         known = driver.registry.get(session)
         if known is None:

@@ -51,7 +51,7 @@ def add_job_routes(app: FastAPI, context: PoolContext) -> None:
         )
         return answer(JobDetail(**msgspec.structs.asdict(view), code=code if own else "", events=events))
 
-    @app.post("/v1/jobs/{job}/cancel", responses=documented(JobView), summary="Stop a job")
+    @app.post("/v1/jobs/{job}/cancel", responses=documented(JobView), summary="Cancel a job")
     async def cancel(job: str, user: Annotated[User, Depends(runner)]) -> Response:
         view = await _stoppable(context, job, user)
         try:
@@ -77,7 +77,9 @@ def add_job_routes(app: FastAPI, context: PoolContext) -> None:
 
 
 def _add_program_routes(app: FastAPI, context: PoolContext) -> None:
-    @app.get("/v1/jobs/{job}/program", summary="The encoded program of what was recorded between two cuts")
+    @app.get(
+        "/v1/jobs/{job}/program", summary="A job's encoded program of what was recorded between two cuts"
+    )
     async def program(
         job: str, user: Annotated[User, Depends(reader)], segment: int | None = None
     ) -> Response:
@@ -85,12 +87,12 @@ def _add_program_routes(app: FastAPI, context: PoolContext) -> None:
         encoded = await asyncio.to_thread(lambda: encode_program(program_of(stored)))
         return Response(encoded, media_type="application/octet-stream")
 
-    @app.get("/v1/jobs/{job}/graph", summary="Its semantically rich graph")
+    @app.get("/v1/jobs/{job}/graph", summary="A job's semantically rich graph")
     async def graph(job: str, user: Annotated[User, Depends(reader)], segment: int | None = None) -> Response:
         stored = await _own_program(context, job, segment, user)
         return await _computed(lambda: graph_json(stored))
 
-    @app.get("/v1/jobs/{job}/schedule", summary="Its execution schedule")
+    @app.get("/v1/jobs/{job}/schedule", summary="A job's execution schedule")
     async def schedule(
         job: str, user: Annotated[User, Depends(reader)], segment: int | None = None
     ) -> Response:

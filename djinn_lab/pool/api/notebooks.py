@@ -106,7 +106,7 @@ def add_notebook_routes(app: FastAPI, context: PoolContext) -> None:
         return Response(executed, media_type="application/x-ipynb+json")
 
     @app.post(
-        "/v1/notebooks/{job}/cancel", responses=documented(NotebookView), summary="Stop a batch notebook"
+        "/v1/notebooks/{job}/cancel", responses=documented(NotebookView), summary="Cancel a batch notebook"
     )
     async def cancel(job: str, user: Annotated[User, Depends(runner)]) -> Response:
         found = await _find(context, job)

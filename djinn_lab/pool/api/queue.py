@@ -86,7 +86,7 @@ def add_queue_routes(app: FastAPI, context: PoolContext) -> None:
             before = (await find_job(context, before))[0].job
         return answer(await context.store.read(lambda c: usage_history.read_used(c, since, limit, before)))
 
-    @app.get("/v1/jobs/{job}/why", responses=documented(WhyAnswer), summary="Why is it where it is?")
+    @app.get("/v1/jobs/{job}/why", responses=documented(WhyAnswer), summary="Why a job is where it is")
     async def why(job: str, _user: Annotated[User, Depends(reader)]) -> Response:
         view, _ = await find_job(context, job)
         known = queue.job(view.job)
@@ -103,7 +103,7 @@ def add_queue_routes(app: FastAPI, context: PoolContext) -> None:
     @app.get(
         "/v1/jobs/{job}/what-if",
         responses=documented(WhatIfAnswer),
-        summary="When would a waiting job start with another priority, gang or deadline?",
+        summary="When a waiting job would start with another priority, gang or deadline",
     )
     async def what_if(
         job: str,
@@ -150,26 +150,32 @@ def _add_steering_routes(app: FastAPI, context: PoolContext) -> None:
         await context.store.commit(write_targets(queue.account(account)))
         return answer(next(one for one in queue.accounts(now_s) if one.account == account))
 
-    @app.post("/v1/devices/{device}/cordon", status_code=204, summary="Start nothing new there (operators)")
+    @app.post(
+        "/v1/devices/{device}/cordon", status_code=204, summary="Start nothing new on a device (operators)"
+    )
     async def cordon(device: str, request: Request, _user: Annotated[User, Depends(operator)]) -> None:
         drain = (await _body(request, DeviceCordon)).drain
         await _apply_and_store(context, jobs.DeviceCordoned(clock.now_s(), device, True, drain))
 
-    @app.post("/v1/devices/{device}/uncordon", status_code=204, summary="Serve again (operators)")
+    @app.post(
+        "/v1/devices/{device}/uncordon",
+        status_code=204,
+        summary="Let a cordoned device serve again (operators)",
+    )
     async def uncordon(device: str, _user: Annotated[User, Depends(operator)]) -> None:
         await _apply_and_store(context, jobs.DeviceCordoned(clock.now_s(), device, False))
 
     @app.put(
         "/v1/devices/{device}/description",
         status_code=204,
-        summary="Labels to ask for, taints to tolerate, the price of an hour and the watts drawn (operators)",
+        summary="Set a device's labels, taints, price per hour and watts (operators)",
     )
     async def describe(device: str, request: Request, _user: Annotated[User, Depends(operator)]) -> None:
         said = await _body(request, DeviceDescription)
         event = jobs.DeviceDescribed(clock.now_s(), device, said.labels, said.taints, said.price, said.watts)
         await _apply_and_store(context, event)
 
-    @app.put("/v1/queue/policy", status_code=204, summary="Decide by another policy from now on (admins)")
+    @app.put("/v1/queue/policy", status_code=204, summary="Change the queue's policy (admins)")
     async def set_policy(request: Request, _user: Annotated[User, Depends(admin)]) -> None:
         policy = (await _body(request, PolicyChoice)).policy
         _apply(context, lambda: driver.apply_setting(jobs.PolicyChanged(clock.now_s(), policy)))
