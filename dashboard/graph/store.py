@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import Any
+from typing import TypeVar
 from weakref import WeakKeyDictionary
 
 from djinn_lab.client.rest import PoolClient
@@ -13,6 +13,8 @@ from djinn_lab.dashboard.graph.folding import Tree
 from djinn_lab.dashboard.graph.scene import Scene, arrange
 from djinn_lab.srg.graph import SRG
 
+Key = TypeVar("Key")
+Made = TypeVar("Made")
 TREES_MAX = 8
 SCENES_MAX = 16
 
@@ -22,8 +24,8 @@ class GraphStore:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._trees: OrderedDict[Any, Any] = OrderedDict()
-        self._scenes: WeakKeyDictionary[Tree, OrderedDict[Any, Any]] = WeakKeyDictionary()
+        self._trees: OrderedDict[tuple[str, int | None, int], Tree] = OrderedDict()
+        self._scenes: WeakKeyDictionary[Tree, OrderedDict[frozenset[int], Scene]] = WeakKeyDictionary()
 
     def tree(self, reader: PoolClient, job: str, segment: int | None, segments: int) -> Tree:
         """The folded graph of a job's segment (None: its largest of ``segments``)."""
@@ -31,19 +33,15 @@ class GraphStore:
         def make() -> Tree:
             return Tree(SRG.from_program(reader.program(job, segment)))
 
-        tree: Tree = self._get(self._trees, (job, segment, segments), make, TREES_MAX)
-        return tree
+        return self._get(self._trees, (job, segment, segments), make, TREES_MAX)
 
     def scene(self, tree: Tree, open_groups: frozenset[int]) -> Scene:
         """The drawing with ``open_groups`` expanded."""
         with self._lock:
             scenes = self._scenes.setdefault(tree, OrderedDict())
-        scene: Scene = self._get(scenes, open_groups, lambda: arrange(tree, open_groups), SCENES_MAX)
-        return scene
+        return self._get(scenes, open_groups, lambda: arrange(tree, open_groups), SCENES_MAX)
 
-    def _get(
-        self, cache: OrderedDict[object, object], key: object, make: Callable[[], object], limit: int
-    ) -> Any:
+    def _get(self, cache: OrderedDict[Key, Made], key: Key, make: Callable[[], Made], limit: int) -> Made:
         with self._lock:
             if key in cache:
                 cache.move_to_end(key)

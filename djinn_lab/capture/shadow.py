@@ -86,7 +86,9 @@ class Shadow(UnwrappedDispatchMode):
 
     # ---------------------------------------------------------------- one op
 
-    def _prepare(self, signature: Signature, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
+    def _prepare(
+        self, signature: Signature, args: tuple[object, ...], kwargs: dict[str, object]
+    ) -> tuple[Any, Any] | None:
         """The shadow call, taken before the op runs (what it writes must be shadowed as it was); None when
         it is only about plain tensors that the pool has nothing to do with."""
         tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]

@@ -64,7 +64,7 @@ def _names_meta(kwargs: dict[str, object]) -> bool:
     return isinstance(device, torch.device) and device.type == "meta"
 
 
-def tensors_in(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
+def tensors_in(args: tuple[object, ...], kwargs: dict[str, object]) -> list[torch.Tensor]:
     """The tensors among the arguments, also in lists."""
     found: list[torch.Tensor] = []
     for argument in (*args, *kwargs.values()):
@@ -75,7 +75,7 @@ def tensors_in(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tens
     return found
 
 
-def has_generator(signature: Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+def has_generator(signature: Signature, args: tuple[object, ...], kwargs: dict[str, object]) -> bool:
     """Return whether the call draws from a generator object of the user's."""
     return signature.generator and any(
         isinstance(item, torch.Generator) for item in (*args, *kwargs.values())

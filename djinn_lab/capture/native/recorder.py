@@ -153,7 +153,7 @@ class NativeRecorder:
             return native.record(func, (*args[:-1], torch.is_grad_enabled()), kwargs)
         return RECORD
 
-    def bring_all(self, signature: Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def bring_all(self, signature: Signature, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
         """Get every input ready for the next node."""
         tensors = tensors_in(args, kwargs)
         written = {id(tensor) for tensor in signature.written_tensors(args, kwargs)}

@@ -41,7 +41,7 @@ def record_whole(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
     return returned
 
 
-def _may_be_differentiated(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+def _may_be_differentiated(args: tuple[object, ...], kwargs: dict[str, object]) -> bool:
     if forward_ad._current_level >= 0 or torch._C._functorch.peek_interpreter_stack() is not None:
         return True
     leaves = pytree.tree_leaves((args, kwargs)) if torch.is_grad_enabled() else ()

@@ -47,7 +47,7 @@ def ordinary(*layouts: Layout | None) -> bool:
     )
 
 
-def layouts_of(inputs: Sequence[Layout], args: Sequence[Any], count: int) -> list[Layout | None]:
+def layouts_of(inputs: Sequence[Layout], args: Sequence[object], count: int) -> list[Layout | None]:
     """Return the layouts of the first ``count`` arguments, None where there is none."""
     ready = iter(inputs)
     found = [next(ready) if isinstance(item, torch.Tensor) else None for item in args[:count]]
@@ -98,7 +98,7 @@ def softmax_backward(inputs: Sequence[Layout], args: Sequence[Any], kwargs: dict
     return [fresh(inputs[0].dtype, inputs[0].shape)]
 
 
-def _is_dimension(dimension: Any, layout: Layout) -> bool:
+def _is_dimension(dimension: object, layout: Layout) -> bool:
     rank = len(layout.shape)
     return rank > 0 and isinstance(dimension, int) and -rank <= dimension < rank
 

@@ -81,7 +81,7 @@ def is_elementwise(signature: Signature) -> bool:
     )
 
 
-def stays_as_it_is(signature: Signature, inputs: Sequence[Layout], args: Sequence[Any]) -> bool:
+def stays_as_it_is(signature: Signature, inputs: Sequence[Layout], args: Sequence[object]) -> bool:
     """Return whether an op in place surely fits its result into its first argument, with no reason to refuse
     it."""
     return (
