@@ -37,7 +37,7 @@ def publish_data(name: Name) -> None:
     from djinn_lab.client.rest import PoolClient
 
     found = PoolClient.find().publish(name)
-    print_line(f"Data {name!r} is there since {shown_moment(found.at)}.")
+    print_line(f"Data {name!r} has been published since {shown_moment(found.at)}.")
 
 
 def forget_data(name: Name) -> None:

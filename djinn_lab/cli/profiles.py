@@ -25,4 +25,4 @@ def show_profiles(
         for profile in list_profiles()
     ]
     print_table("Profiles", ("name", "", "workload", "description"), listed)
-    print_line(f"Yours are in {profiles_path()}; make one with: djinn-lab setup")
+    print_line(f"Your own profiles are in {profiles_path()}; make one with: djinn-lab setup")

@@ -115,7 +115,7 @@ def run_simulation(
         return
     _report(found, runs, seconds, sum(by_pool.values()))
     if out is not None:
-        print_line(f"Written: {out}. Look at it: djinn-lab dashboard --simulation {out}")
+        print_line(f"Written: {out}. Show it: djinn-lab dashboard --simulation {out}")
 
 
 def _policies(wanted: str) -> list[str]:

@@ -40,12 +40,10 @@ def submit_notebook(
     notebook: Annotated[Path, typer.Argument(help="The .ipynb file.")],
     name: Annotated[str | None, typer.Option(help="Its name in lists. Default: the file's name.")] = None,
     key: Annotated[
-        str | None,
-        typer.Option(help="A second submission with the same key is the same job, and runs nothing."),
+        str | None, typer.Option(help="A repeated submission with this key is the same job.")
     ] = None,
     priority: Annotated[
-        str,
-        typer.Option(help="Priority of the notebook and, by default, of its cells: CRITICAL to SCAVENGER."),
+        str, typer.Option(help="Priority, also the default of its cells: CRITICAL to SCAVENGER.")
     ] = "NORMAL",
     after: Annotated[
         list[str] | None,
@@ -55,7 +53,7 @@ def submit_notebook(
         ),
     ] = None,
     after_count: Annotated[
-        int | None, typer.Option(min=1, help="Start once so many of its dependencies are met. Default: all.")
+        int | None, typer.Option(min=1, help="Start once so many dependencies are met. Default: all.")
     ] = None,
     after_timeout: Annotated[
         str | None, typer.Option(help="Wait no longer for them than this; cancel it then.")
@@ -63,9 +61,7 @@ def submit_notebook(
     parameter: Annotated[
         list[str] | None,
         typer.Option(
-            "--parameter",
-            "-p",
-            help="NAME=VALUE for its cell tagged parameters, as with papermill; repeatable.",
+            "--parameter", "-p", help="NAME=VALUE for its cell tagged parameters, as papermill; repeatable."
         ),
     ] = None,
     target: Annotated[
@@ -73,29 +69,21 @@ def submit_notebook(
         typer.Option("--target", "-t", help="Devices or labels, for cells that name none: cuda:0, gpu=h200."),
     ] = None,
     tolerate: Annotated[
-        list[str] | None,
-        typer.Option(help="Its cells also run on devices with this taint; repeatable."),
+        list[str] | None, typer.Option(help="Its cells also run on devices with this taint; repeatable.")
     ] = None,
     deadline: Annotated[
         str | None, typer.Option(help="Finish within this time, such as 2h, if possible; stops nothing.")
     ] = None,
     timeout: Annotated[str | None, typer.Option(help="Stop an attempt after this much run time.")] = None,
-    restart: Annotated[
-        str, typer.Option(help="When to run it again: never, on-failure or always.")
-    ] = "never",
+    restart: Annotated[str, typer.Option(help="When to run again: never, on-failure or always.")] = "never",
     restarts_max: Annotated[
-        int | None,
-        typer.Option(
-            min=0, help="Restart it at most so often. Default: 4 with on-failure, no limit with always."
-        ),
+        int | None, typer.Option(min=0, help="Restarts at most. Default: 4; with always: no limit.")
     ] = None,
     backoff: Annotated[
-        str | None,
-        typer.Option(help="Time before a restart, doubled with each failure in a row. Default: 10s."),
+        str | None, typer.Option(help="Pause before a restart, doubled with each failure. Default: 10s.")
     ] = None,
     folder: Annotated[
-        Path | None,
-        typer.Option(help="Its working directory on the pool's machine. Default: the file's folder."),
+        Path | None, typer.Option(help="Its folder on the pool's machine. Default: the file's folder.")
     ] = None,
     anyway: Annotated[
         bool,
@@ -105,9 +93,7 @@ def submit_notebook(
         Path | None,
         typer.Option("--output", "-o", help="Wait, and write the executed notebook to this file."),
     ] = None,
-    wait: Annotated[
-        bool, typer.Option("--wait", help="Wait until it has ended; exit with 1 unless it succeeded.")
-    ] = False,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait; exit with 1 unless it succeeds.")] = False,
 ) -> None:
     """Run a notebook from its first cell to its last on the pool, unattended."""
     document = read_notebook(notebook)
@@ -281,7 +267,7 @@ def _parameters(document: dict[str, object], given: list[str]) -> dict[str, obje
     if problem is not None:
         raise OptionError(f"--parameter: {problem}.")
     if known is None:
-        print_line("It has no cell tagged parameters, so they are set before its first cell.")
+        print_line("No cell is tagged parameters, so the values are set before the first cell.")
     return found
 
 

@@ -38,7 +38,7 @@ def add_user(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Add a user. The token is shown this once."""
+    """Add a user. The token is shown only this once."""
     from djinn_lab.client.rest import PoolClient
 
     client = PoolClient.find()
@@ -46,7 +46,9 @@ def add_user(
     if as_json:
         print_json(made)
         return
-    print_line(f"{made.name} may use the pool as {made.role}. The token is shown this once; there:")
+    print_line(
+        f"{made.name} may use the pool as {made.role}. The token is shown only this once. For its shell:"
+    )
     print_line(f"  export DJINN_POOL={client.url} DJINN_TOKEN={made.token}")
 
 

@@ -151,7 +151,8 @@ def _start_lock(deadline_s: float) -> Iterator[None]:
             except BlockingIOError:
                 if time.monotonic() > deadline_s:
                     raise PoolError(
-                        "Another process has been starting a pool for too long.", "Look for it, or try again."
+                        "Another process is starting a pool and holds the lock.",
+                        "Try again, or look at that process.",
                     ) from None
                 time.sleep(POLL_S)
         yield

@@ -218,7 +218,7 @@ def test_data_in_a_terminal(pool: PoolUnderTest, capsys: pytest.CaptureFixture[s
         assert not ended.value.code
         return capsys.readouterr().out
 
-    assert "'labels/v 1' is there since" in shown("publish", "labels/v 1")
+    assert "'labels/v 1' has been published since" in shown("publish", "labels/v 1")
     assert "labels/v 1" in shown()
     assert "was withdrawn" in shown("forget", "labels/v 1")
     assert "labels/v 1" not in shown("list")
