@@ -86,6 +86,12 @@ class Request(msgspec.Struct, frozen=True):
     preempted_at_s: float | None = None
     park_s: float = 0.0
     stuck: bool = False
+    segment_at_s: float = 0.0
+
+    @property
+    def waits_since_s(self) -> float:
+        """When its present wait began: at its arrival, or at that of its segment, or at its preemption."""
+        return max(self.arrived_s, self.segment_at_s, self.preempted_at_s or 0.0)
 
 
 class Holding(msgspec.Struct, frozen=True):

@@ -121,7 +121,8 @@ def test_job_preempts_none_elsewhere_while_its_home_is_soon_free() -> None:
 
 
 def test_job_that_others_always_pass_at_home_does_not_wait_for_it_forever() -> None:
-    pool = DrivenPool(device_nodes(2), POLICIES["ours"])
+    """``long`` runs on the other device, and jobs that are shorter keep coming."""
+    pool = DrivenPool(device_nodes(2), replace(POLICIES["ours"], passing_stretch=None))
     pool.arrive(request("long", 0, seconds=100, home="gpu:1", move_s=1.0))
     for number in range(60):
         name = f"brief{number}"
@@ -131,6 +132,41 @@ def test_job_that_others_always_pass_at_home_does_not_wait_for_it_forever() -> N
     [(at_s, victim, preemptor)] = pool.preemptions
     assert (victim, preemptor) == ("long", "mine")
     assert 20 < at_s < 40
+
+
+def test_idle_device_takes_a_job_whose_home_others_keep_busy() -> None:
+    """After its patience of 4 s; the others come later, and are as long."""
+    pool = DrivenPool(device_nodes(2), POLICIES["ours"])
+    for number in range(30):
+        pool.arrive(request(f"job{number}", number, seconds=1, at_s=0.2 * number, home="gpu:0", move_s=1.0))
+    pool.run()
+    waits_s = [pool.first_start_s[f"job{number}"] - 0.2 * number for number in range(30)]
+    assert max(waits_s) < 18  # 24 where none moves
+    assert len([where for _, where, _, _ in pool.intervals if where == (("gpu:1", 1),)]) > 5
+
+
+def test_job_takes_no_device_for_which_others_wait() -> None:
+    """While its wait is less than six times its patience: a session moves for an idle device only."""
+    pool = DrivenPool(device_nodes(2), POLICIES["ours"])
+    for number in range(16):
+        home = f"gpu:{number % 2}"
+        pool.arrive(request(f"job{number}", number, seconds=1, home=home, move_s=1.0))
+    pool.run()
+    assert {job: where for job, where, _, _ in pool.intervals} == {
+        f"job{number}": ((f"gpu:{number % 2}", 1),) for number in range(16)
+    }
+
+
+def test_jobs_of_about_equal_length_start_in_the_order_of_arrival() -> None:
+    pool = DrivenPool(device_nodes(1), POLICIES["ours"])
+    pool.arrive(request("first", 0, seconds=10))
+    for number in range(1, 6):
+        pool.arrive(request(f"next{number}", number, seconds=10 - 0.01 * number, at_s=0.5 * number))
+    pool.arrive(request("short", 6, seconds=1, at_s=4))
+    pool.run()
+    starts = sorted(pool.first_start_s, key=lambda job: pool.first_start_s[job])
+    assert starts[:2] == ["first", "short"]
+    assert starts[2:] == [f"next{number}" for number in range(1, 6)]
 
 
 def test_calendar_keeps_nodes_free() -> None:

@@ -71,7 +71,7 @@ def test_what_is_missing_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.delenv(VARIABLE, raising=False)
     with pytest.raises(NoTraces, match=VARIABLE):
         traces_folder()
-    with pytest.raises(NoTraces, match="no folder"):
+    with pytest.raises(NoTraces, match="not a folder"):
         traces_folder(tmp_path / "nowhere")
     monkeypatch.setenv(VARIABLE, str(tmp_path))
     for load in TRACES.values():

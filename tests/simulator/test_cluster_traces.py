@@ -172,7 +172,7 @@ def test_the_format_is_seen_from_the_columns(tmp_path: Path) -> None:
 def test_pools_have_to_be_a_table(tmp_path: Path) -> None:
     path = write(tmp_path / "jobs.csv", "submit,duration,gpus,vc", "1,2,3,a")
     (tmp_path / "pools.json").write_text("[1]")
-    with pytest.raises(NoTraces, match="no table of nodes"):
+    with pytest.raises(NoTraces, match="not a table of nodes"):
         load_philly(path, tmp_path / "pools.json")
 
 

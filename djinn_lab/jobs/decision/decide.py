@@ -33,8 +33,8 @@ from djinn_lab.jobs.placement import Placed
 from djinn_lab.jobs.request import WHOLE_DEVICE_MILLI, Demand, Request, members_in
 
 HOME_WAITS_MAX = 6.0
-"""After so many times its patience a candidate preempts on any device: others were always before it at home.
-The wait is bounded as in delay scheduling (Zaharia et al., EuroSys 2010)."""
+"""After so many times its patience a candidate starts, or preempts, on any device: others were always before
+it at home. The wait is bounded as in delay scheduling (Zaharia et al., EuroSys 2010)."""
 
 
 def decide(
@@ -351,9 +351,6 @@ class _Decision:
         than the move would."""
         if request.home is None or claims:
             return None
-        since_s = request.arrived_s if request.preempted_at_s is None else request.preempted_at_s
-        if self.trial.now_s - since_s > HOME_WAITS_MAX * self._home_patience_s(request):
-            return None
         wait_s = self._home_wait_s(request, self._demand(request), self.trial.allowed(request))
         return None if wait_s is None else request.home
 
@@ -379,9 +376,13 @@ class _Decision:
             return None
         allowed = trial.allowed(request)
         if request.home is not None and (wait_s := self._home_wait_s(request, demand, allowed)) is not None:
-            trial.wake_by(trial.now_s + wait_s)
-            self.why = Reason.HOME
-            return None
+            left_s = self._home_patience_s(request) - trial.now_s + request.waits_since_s
+            unclaimed = self._unclaimed(allowed) if left_s <= 0 else frozenset()
+            if not unclaimed or trial.capacity.place(demand, trial.scoring, None, unclaimed) is None:
+                trial.wake_by(trial.now_s + (min(wait_s, left_s) if left_s > 0 else wait_s))
+                self.why = Reason.HOME
+                return None
+            allowed = unclaimed
         placed = trial.capacity.place(demand, trial.scoring, request.home, allowed)
         if placed is None:
             if trial.cluster.calendar and trial.capacity.place(
@@ -417,7 +418,15 @@ class _Decision:
         patience_s = self._home_patience_s(request)
         if wait_s is None or wait_s > patience_s:
             return None
+        if trial.now_s - request.waits_since_s > HOME_WAITS_MAX * patience_s:
+            return None
         return wait_s or patience_s
+
+    def _unclaimed(self, allowed: frozenset[str] | None) -> frozenset[str]:
+        """Return the nodes where no waiting request has its state: a candidate that has waited long takes
+        none from those."""
+        nodes = self.trial.cluster.nodes if allowed is None else allowed
+        return frozenset(node for node in nodes if node not in self.trial.cluster.waiting_at_home)
 
     def _home_patience_s(self, request: Request) -> float:
         return max(self.policy.home_patience_s_min, self.policy.home_patience * request.move_s)

@@ -30,7 +30,10 @@ def within_key(request: Request, policy: QueuePolicy) -> Key:
         case "arrival":
             return (0.0, request.number)
         case "remaining" | "work":
-            return (estimate_s(request, policy) * weight(request.demand, policy), request.number)
+            work_s = estimate_s(request, policy) * weight(request.demand, policy)
+            if policy.passing_stretch is None:
+                return (work_s, request.number)
+            return (request.arrived_s + policy.passing_stretch * work_s, request.number)
         case "service":
             devices = devices_of(request.demand, request.demand.members)
             return (estimate_s(request, policy) * devices, request.number)

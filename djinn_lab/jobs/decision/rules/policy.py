@@ -39,6 +39,10 @@ others. ``reservation``: its node is reserved for it, not for the other, under a
 class QueuePolicy(msgspec.Struct, frozen=True):
     """Order: ``by_rank``, then ``by_fairness``, then ``within``.
 
+    ``passing_stretch``: where shorter jobs go first, one passes another only if it came at most so many times
+    the difference of their work later; None: always. Jobs of about the same work so go in the order of their
+    arrival, and none is passed for ever.
+
     ``age_step_s``: after each such time, plus ``age_stretch`` times its total run time, a job is treated
     as one rank better, at most ``age_ranks_max`` times. No job reaches rank 0 by waiting. A deadline that
     comes close counts as one such step. None: never. ``unknown_s``: the run time assumed of a job without
@@ -70,6 +74,7 @@ class QueuePolicy(msgspec.Struct, frozen=True):
     preemptions_max: int = 50
     preempt_depth: int = 2
     victims_max: int = 64
+    passing_stretch: float | None = None
     age_step_s: float | None = None
     age_stretch: float = 0.0
     age_ranks_max: int = 1
@@ -93,6 +98,8 @@ class QueuePolicy(msgspec.Struct, frozen=True):
             raise ValueError(
                 f"shorter_factor {self.shorter_factor} is below 1: jobs would trade places for ever"
             )
+        if self.passing_stretch is not None and not 0 < self.passing_stretch < math.inf:
+            raise ValueError(f"passing_stretch {self.passing_stretch} is not above 0; None: no limit")
         if self.reservations < 1 and self.backfill in ("easy", "starving"):
             raise ValueError(f"{self.backfill} needs at least one reservation; backfill='always' needs none")
         if self.age_step_s is not None and not self.age_step_s > 0:
@@ -111,6 +118,7 @@ OURS = QueuePolicy(
     shorter_factor=1.0,
     min_runtime_s=0.1,
     preemptions_max=500,
+    passing_stretch=20.0,
     age_step_s=600.0,
     age_stretch=50.0,
 )

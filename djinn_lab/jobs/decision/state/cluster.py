@@ -69,7 +69,7 @@ class ClusterState(msgspec.Struct, frozen=True):
 class Cluster:
     """``devices_held`` and ``queued``: by account and every account above it (``""`` is the pool).
     ``decided_s``: when a plan was last carried out. ``sharing``: waiting requests for less than a whole
-    device."""
+    device. ``waiting_at_home``: how many requests wait that have their state on a node."""
 
     def __init__(self, nodes: Iterable[ComputeNode] = ()) -> None:
         self.capacity = FreeCapacity()
@@ -84,6 +84,7 @@ class Cluster:
         self.devices_held: dict[str, float] = {}
         self.queued: dict[str, int] = {}
         self.sharing = 0
+        self.waiting_at_home: dict[str, int] = {}
         self.decided_s: float | None = None
         self._waiting_by_account: dict[str, int] = {}
         self._running_by_account: dict[str, int] = {}
@@ -156,6 +157,8 @@ class Cluster:
         self.waiting[request.job] = request
         self._count_queued(request.account, 1)
         self.sharing += _shares_devices(request)
+        if request.home is not None:
+            _count(self.waiting_at_home, request.home, 1)
         if self._index is not None:
             self._unindexed[request.job] = now_s
 
@@ -165,6 +168,8 @@ class Cluster:
         request = self.waiting.pop(job)
         self._count_queued(request.account, -1)
         self.sharing -= _shares_devices(request)
+        if request.home is not None:
+            _count(self.waiting_at_home, request.home, -1)
         if self._index is not None and self._unindexed.pop(job, None) is None:
             self._index.discard(request)
         self.promises.pop(job, None)
