@@ -145,6 +145,27 @@ def test_cordoned_nodes() -> None:
     assert "mine" in pool.cluster.holdings
 
 
+def test_cordoned_nodes_keep_all_of_several_jobs() -> None:
+    pool = DrivenPool([ComputeNode("gpu:0", cordoned=True)], OURS)
+    for name in ("first", "second"):
+        pool.arrive(request(name, len(name)))
+    pool.run()
+    for name in ("first", "second"):
+        assert explained(pool, name).startswith("Every device that could hold it is cordoned or away")
+
+
+def test_a_promised_job_is_no_obstacle_to_itself() -> None:
+    """``short`` fits beside the running job, and would delay the start that was promised to ``wide``."""
+    pool = DrivenPool(device_nodes(2), POLICIES["conservative"])
+    pool.arrive(request("running", 0, seconds=10))
+    pool.arrive(request("wide", 1, members=2, seconds=10, at_s=1))
+    pool.arrive(request("long", 2, seconds=30, at_s=2))
+    pool.run(until_s=2)
+    text = explained(pool, "long")
+    assert "wide of" in text
+    assert "long of" not in text
+
+
 def test_account_limits_by_devices() -> None:
     pool = DrivenPool(device_nodes(3), OURS)
     pool.shares.set_limits("team", Limits(devices_max=2))

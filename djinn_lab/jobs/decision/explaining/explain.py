@@ -166,14 +166,13 @@ class Outlook:
     def _note(self, request: Request) -> Verdict | None:
         rank = self.cluster.index(self.policy, self.now_s).rank(request.job)
         note = self.trace.verdict(request, rank)
-        if note is not None and note.reason is Reason.BUSY and note.job != request.job:
-            return msgspec.structs.replace(note, reason=Reason.BEHIND)
         if note is None and not self.cluster.capacity.ever_fits(request.demand):
             return Verdict(
                 request.job, rank, (request.account, request.demand, None, 0, True), Reason.IMPOSSIBLE
             )
         if note is not None and note.reason in (Reason.BUSY, Reason.BEHIND):
-            return msgspec.structs.replace(note, reason=self._unless_away(request, note.reason))
+            reason = note.reason if note.job == request.job else Reason.BEHIND
+            return msgspec.structs.replace(note, reason=self._unless_away(request, reason))
         return note
 
     def _unless_away(self, request: Request, reason: Reason) -> Reason:
@@ -195,6 +194,7 @@ class Outlook:
                         made.start_s,
                     )
                     for made in self.plan.reservations
+                    if made.job != request.job
                 )
             case Reason.HOME:
                 nodes = {request.home} if request.home is not None else set()

@@ -154,9 +154,8 @@ def _why(explanation: Explanation, say: Clock) -> str:
             held = _jobs(explanation, say)
             return f"its state lies where {held} runs, and waiting there costs less than moving"
         case Reason.RESERVED:
-            return (
-                f"there is free capacity, but not until it would end: {_promised(explanation.blockers, say)}"
-            )
+            others = _promised(explanation.blockers, say)
+            return "there is free capacity, but not until it would end" + (f": {others}" if others else "")
         case Reason.BEHIND:
             if explanation.expected_s is None:
                 return "other jobs start before it" + _held(explanation, say)
