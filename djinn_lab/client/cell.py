@@ -96,6 +96,7 @@ class Cell:
 
     def _begin(self, file: str, stack: ExitStack) -> None:
         executor, recorder, job = self._executor, self._recorder, self._job
+        self._forget_lost_pool()
         job.started = job.outside_since = perf_counter()
         executor.cell = job
         recorder.segment.gather(job.terms.gang > 1)
@@ -134,6 +135,7 @@ class Cell:
             if error is not None:
                 outcome = "failed" if isinstance(error, Exception) else "cancelled"
                 message = f"{type(error).__name__}: {error}"
+            self._forget_lost_pool()
             self._recorder.segment.gather(False)
             executor.end_cell(outcome, message)
             self._close_report()
@@ -158,6 +160,14 @@ class Cell:
             self._recorder.finish("cell end")
         finally:
             executor.stop_at = None
+
+    def _forget_lost_pool(self) -> None:
+        """After an upload that found the pool gone: what is used next connects anew, without the values that
+        were there."""
+        if self._executor.lost:
+            self._recorder.segment.stop()
+            self._executor.drop_connection()
+            self._recorder.segment.lose_pool()
 
     def _close_report(self) -> None:
         job, recorder = self._job, self._recorder

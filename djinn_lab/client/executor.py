@@ -136,6 +136,9 @@ class PoolExecutor:
         self.stop_at: float | None = None
         """By ``perf_counter``: then, a wait for the pool ends as if the user had stopped it."""
         self._flights: deque[Flight] = deque()
+        self._lost: PoolLost | None = None
+        """An upload ran into it. The dead connection stays until the recorder knows: a new pool must not get
+        a program that reads values of the old one."""
 
     # ---------------------------------------------------------------- connection
 
@@ -143,6 +146,11 @@ class PoolExecutor:
     def connected(self) -> bool:
         """Return whether there is a connection; none is opened."""
         return self._connection is not None
+
+    @property
+    def lost(self) -> bool:
+        """Did an upload find the pool gone, of which the recorder does not know yet?"""
+        return self._lost is not None
 
     @property
     def follow_max(self) -> int:
@@ -172,6 +180,7 @@ class PoolExecutor:
         )
 
     def drop_connection(self) -> None:
+        self._lost = None
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
@@ -190,7 +199,11 @@ class PoolExecutor:
 
     def stage(self, data: memoryview) -> str:
         started = perf_counter()
-        digest = self.blobs.stage(data)
+        try:
+            digest = self.blobs.stage(data)
+        except PoolLost as lost:
+            self._lost = lost
+            raise
         if self.cell is not None:
             elapsed = perf_counter() - started
             self.cell.report.add("upload", elapsed)
@@ -199,7 +212,8 @@ class PoolExecutor:
 
     def release(self, values: Sequence[int]) -> None:
         if self._connection is not None:
-            self._connection.send(ReleaseValues(list(values)))
+            with suppress(PoolLost):  # they are gone with it; the next program finds out
+                self._connection.send(ReleaseValues(list(values)))
 
     def submit(self, program: EncodedProgram, cut: Cut) -> None:
         job = self.cell or CellJob("fetch", "", self.priority, self.terms)
@@ -223,6 +237,8 @@ class PoolExecutor:
         flight = Flight(job, program, cut, message, entered)
         self._flights.append(flight)
         try:
+            if self._lost is not None:
+                raise self._lost
             connection = self.connection  # a new one has been sent nothing
             connection.refuse_unknown(message.terms or NO_TERMS)
             data, delta, whole_bytes = self._sent.program(program.data)

@@ -19,6 +19,7 @@ from djinn_lab.capture.host.random_stream import RandomStream
 from djinn_lab.capture.sending.backend import INLINE_SOURCE_BYTES_MAX, Backend, Cut, RunResult
 from djinn_lab.capture.sending.pacing import CutRhythm, PartLength
 from djinn_lab.capture.values import Layout
+from djinn_lab.errors import DjinnError, PoolLost
 from djinn_lab.srg.program import EncodedProgram, Source, TensorMeta
 
 STREAM_NODES_MAX = 50_000
@@ -212,6 +213,7 @@ class Segment:
         """Record that every pool copy is gone. Only between cells, when nothing is under way."""
         with paused():
             self._nodes.lose_pool(self._take(()).flight, POOL_LOST)
+            self.random.forget()
 
     def _look_again(self) -> None:
         """Set how much has to be pending for the recorder to ask whether it is sent ahead."""
@@ -288,11 +290,13 @@ class Segment:
             if not result.missing or program is None:
                 break
             self._take_back()
-            program = with_bytes(
-                program,
-                {source: self._nodes.bytes_of(part.assembled.flight, source) for source in result.missing},
-                self.backend.stage,
-            )
+            held = part.assembled.flight
+            memories = {source: self._nodes.bytes_of(held, source) for source in result.missing}
+            try:
+                program = with_bytes(program, memories, self.backend.stage)
+            except DjinnError as error:
+                lost = isinstance(error, PoolLost)
+                return RunResult(0, error=error, pool_lost=lost, arrived=False, missing=result.missing)
             if program is not None:
                 self.backend.submit(program, part.cut)
                 result = self.backend.result()
