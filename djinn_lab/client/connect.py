@@ -13,9 +13,10 @@ from torch.utils._pytree import tree_leaves
 
 from djinn_lab.capture.lazy import is_lazy, recorder_of
 from djinn_lab.client.addresses import leader_url, names_several_pools
+from djinn_lab.client.connection import PoolConnection
 from djinn_lab.client.session import Session
 from djinn_lab.config import Profile, default_profile, load_profile
-from djinn_lab.errors import PoolError, PoolNotFound
+from djinn_lab.errors import AuthenticationError, PoolError, PoolNotFound
 from djinn_lab.protocol.runtime_file import RuntimeInfo, read_runtime
 
 Tree = TypeVar("Tree")
@@ -36,9 +37,9 @@ def connect(
 
     ``pool``: a URL, or those of several pools on one database, separated by commas, of which the one that
     leads is taken at every connection; None takes ``DJINN_POOL``, else this user's running pool, else starts
-    one on this machine. ``token``: default ``DJINN_TOKEN``, else the runtime file's. ``name`` is shown to
-    other users of the pool (default: the user's name). Raises PoolNotFound, AuthenticationError,
-    VersionMismatch or ProfileError.
+    one on this machine. ``token``: default ``DJINN_TOKEN``, else the runtime file's, read again at every
+    connection. ``name`` is shown to other users of the pool (default: the user's name). Raises PoolNotFound,
+    AuthenticationError, VersionMismatch or ProfileError.
     """
     settings = (
         profile if isinstance(profile, Profile) else load_profile(profile) if profile else default_profile()
@@ -50,12 +51,17 @@ def connect(
             return FailoverSession(url, _token(token, url), settings, shown)
         return Session(url, _token(token, url), settings, shown)
     info = read_runtime() or start_pool(settings)
-    return LocalSession(info.url, token or info.token, settings, shown)
+    return LocalSession(info, token or os.environ.get(TOKEN_VARIABLE), settings, shown)
 
 
 class LocalSession(Session):
     """A session with this machine's pool: after a restart of the pool it finds the new one by the runtime
-    file."""
+    file. ``given``: the user's token, which it keeps; None: the runtime file's."""
+
+    def __init__(self, info: RuntimeInfo, given: str | None, profile: Profile, name: str) -> None:
+        self._given = given
+        self._first = info.pool
+        super().__init__(info.url, given or info.token, profile, name)
 
     def address(self) -> tuple[str, str]:
         info = read_runtime()
@@ -64,8 +70,20 @@ class LocalSession(Session):
                 "no pool is running on this machine.",
                 "Start one with `djinn-lab pool start`, then run the cell again.",
             )
-        own_token = os.environ.get(TOKEN_VARIABLE)
-        return info.url, own_token or (self._token if info.url == self._url else info.token)
+        return info.url, self._given or info.token
+
+    def _open(self) -> tuple[PoolConnection, str]:
+        try:
+            return super()._open()
+        except AuthenticationError as error:
+            info = read_runtime()
+            if self._given is None or info is None or info.pool == self._first:
+                raise
+            raise AuthenticationError(
+                f"{error.message} It was started after this session was opened with that token.",
+                "Open a session with a token of this pool: djinn_lab.connect(token=...). Without token= and "
+                f"{TOKEN_VARIABLE} it takes the owner's, which is another one after each start.",
+            ) from None
 
 
 class FailoverSession(Session):

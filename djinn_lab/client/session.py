@@ -41,7 +41,7 @@ class Session:
         self.recorder.owner = self
         self.last_cell: Cell | None = None
         self._cells = 0
-        self._rest: tuple[str, PoolClient] | None = None
+        self._rest: tuple[tuple[str, str], PoolClient] | None = None
         _ = self.executor.connection  # connect now: a wrong token or version is known at once
         atexit.register(self.close)
 
@@ -71,8 +71,9 @@ class Session:
     @property
     def pool(self) -> PoolClient:
         """The pool's REST interface, as this session's user."""
-        if self._rest is None or self._rest[0] != self._url:
-            self._rest = (self._url, PoolClient(self._url, self._token))
+        address = (self._url, self._token)
+        if self._rest is None or self._rest[0] != address:
+            self._rest = (address, PoolClient(*address))
         return self._rest[1]
 
     @property

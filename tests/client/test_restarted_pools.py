@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,9 +10,9 @@ import pytest
 import torch
 from real_pool import PoolUnderTest
 
-from djinn_lab.client.connect import connect
+from djinn_lab.client.connect import TOKEN_VARIABLE, connect
 from djinn_lab.client.session import Session
-from djinn_lab.errors import PoolLost, ValueLost
+from djinn_lab.errors import AuthenticationError, PoolError, PoolLost, ValueLost
 from djinn_lab.pool.launch import stop_pool
 
 pytestmark = pytest.mark.processes
@@ -96,3 +97,53 @@ def test_caught_failure_of_an_upload_does_not_take_values_to_the_new_pool(pool: 
         after = torch.ones(30_000) + 1
     assert after.sum().item() == 60_000
     session.close()
+
+
+def users_of(pool: PoolUnderTest, cell: str) -> list[str]:
+    return [job.user for job in pool.rest.jobs(limit=200) if job.cell == cell]
+
+
+@pytest.mark.parametrize("given_by", ["argument", "variable"])
+def test_session_with_a_users_token_is_that_users_after_a_restart(
+    pool: PoolUnderTest, monkeypatch: pytest.MonkeyPatch, given_by: str
+) -> None:
+    token = pool.rest.create_user("ann").token
+    monkeypatch.setenv(TOKEN_VARIABLE, token if given_by == "variable" else "another one")
+    session = connect(token=token if given_by == "argument" else None)
+    monkeypatch.delenv(TOKEN_VARIABLE)
+    restart(pool)
+    with pytest.raises(PoolLost):
+        session.signal_phase("SOON")
+    with session.capture("afterwards"):
+        torch.ones(2).cuda().sum().item()
+    assert users_of(pool, "afterwards") == ["ann"]
+    assert [row.user for row in session.pool.sessions()] == ["ann"]
+    with pytest.raises(PoolError, match="needs the role"):
+        session.pool.users()
+    session.close()
+
+
+def test_session_whose_given_token_a_restarted_pool_refuses_says_so(pool: PoolUnderTest) -> None:
+    session = connect(token=pool.info.token)
+    restart(pool)
+    with pytest.raises(PoolLost):
+        session.signal_phase("SOON")
+    for _ in range(2):
+        with pytest.raises(AuthenticationError, match=r"the token\. It was started after this session"):
+            session.signal_phase("SOON")
+
+
+def test_session_without_a_token_of_its_own_follows_the_owners_to_the_same_address(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    with PoolUnderTest(tmp_path, devices="cpu:1", port=port) as pool:
+        session = connect()
+        first = session.pool.status().pool
+        restart(pool)
+        with pytest.raises(PoolLost):
+            session.signal_phase("SOON")
+        with session.capture():
+            total = torch.ones(2).cuda().sum()
+        assert total.item() == 2
+        assert session.pool.status().pool != first
+        session.close()
