@@ -43,11 +43,13 @@ class Session:
         self._cells = 0
         self._rest: tuple[tuple[str, str], PoolClient] | None = None
         _ = self.executor.connection  # connect now: a wrong token or version is known at once
-        atexit.register(self.close)
 
     def _open(self) -> tuple[PoolConnection, str]:
         self._url, self._token = self.address()
-        return PoolConnection(self._url, self._token, self._name, str(torch.__version__)), self._token
+        connection = PoolConnection(self._url, self._token, self._name, str(torch.__version__))
+        atexit.unregister(self.executor.close)
+        atexit.register(self.executor.close)
+        return connection, self._token
 
     def address(self) -> tuple[str, str]:
         """(URL, token) to connect to; replaced by :func:`~djinn_lab.client.connect.connect` for a pool
@@ -169,9 +171,13 @@ class Session:
         return [profile for profile in found if profile.device == device] or found
 
     def close(self) -> None:
-        """Free everything this session holds on the pool."""
-        atexit.unregister(self.close)
+        """Free everything this session holds on the pool. A later cell opens a new session, without its
+        values."""
+        atexit.unregister(self.executor.close)
         self.executor.close()
+        with self.recorder.lock:
+            if not self.recorder.capturing:
+                self.recorder.segment.lose_pool()
 
 
 def _plain(lazy: torch.Tensor) -> torch.Tensor:

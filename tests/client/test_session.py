@@ -215,6 +215,9 @@ def test_closing_a_session_frees_its_memory(pool: PoolUnderTest) -> None:
         name = session.welcome.session
     assert wait_for(lambda: name not in [row.session for row in pool.rest.sessions()])
     assert kept.shape == (1000,)
+    with pytest.raises(ValueLost, match="session or pool that went away"):
+        kept.tolist()
+    assert not session.connected
 
 
 @pytest.mark.parametrize("use", ["read", "cell", "signal"])
@@ -365,10 +368,11 @@ def test_connect_starts_a_pool_when_none_runs(tmp_path: Path) -> None:
         )
 
 
-def test_a_program_that_ends_frees_the_pool(pool: PoolUnderTest) -> None:
+@pytest.mark.parametrize("before", ["", "session.close()\n"], ids=["open", "closed and used again"])
+def test_a_program_that_ends_frees_the_pool(pool: PoolUnderTest, before: str) -> None:
     code = (
         "import torch, djinn_lab\n"
-        "session = djinn_lab.connect(name='short-lived')\n"
+        f"session = djinn_lab.connect(name='short-lived')\n{before}"
         "with session.capture():\n"
         "    kept = torch.ones(1_000_000)\n"
     )
