@@ -228,6 +228,7 @@ async def _lead(running: ServingPool, info: RuntimeInfo, directory: Path) -> Non
     finally:
         ended.cancel()
         remove_runtime(os.getpid())
+        context.driver.stop()
         await context.notebooks.stop()
         running.server.should_exit = True
         await asyncio.gather(running.serving, return_exceptions=True)

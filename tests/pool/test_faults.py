@@ -139,6 +139,22 @@ def test_sigterm_leaves_nothing_behind(tmp_path: Path) -> None:
         assert not any(process_is_alive(pid) for pid in workers)
 
 
+def test_jobs_that_a_stopped_pool_leaves_fail_and_say_so(tmp_path: Path) -> None:
+    with running_pool(tmp_path, "cpu:1") as first, Client(first) as ran, Client(first) as waited:
+        running = ran.submit(act("sleep 20"))
+        ran.until(running, "RUNNING")
+        waiting = waited.submit(act(""))
+        waited.until(waiting, "QUEUED")
+        assert stop_pool()
+    with running_pool(tmp_path, "cpu:1") as second:
+        for job in (running, waiting):
+            view = rest(second).job(job)
+            assert (view.state, view.reason) == (
+                "FAILED",
+                "Failed: the pool stopped while the job was unfinished.",
+            )
+
+
 def test_an_admin_stops_the_pool_from_afar(tmp_path: Path) -> None:
     with running_pool(tmp_path, "cpu:1") as info:
         rest(info).shutdown()

@@ -96,6 +96,7 @@ class Driver:
         self.signals = SignalThrottle(core.clock.now_s, self._signal)
         self._commands: engine.CommandQueue[engine.Command] = engine.CommandQueue(self._perform_one)
         self._timer = Timer(self.core.clock.now_s, self.tick)
+        self._stopping = False
 
     # -- from sessions -------------------------------------------------------------------------------------
 
@@ -153,6 +154,11 @@ class Driver:
         """Drop values of a session that its client released."""
         self.transfers.release(session.session, values)
 
+    def stop(self) -> None:
+        """The pool is about to close its connections. Unfinished jobs stay so, since no client went away; the
+        next pool on the database ends them."""
+        self._stopping = True
+
     def detach(self, session: ClientSession) -> None:
         """Detach a session whose client vanished; its values stay."""
         self.signals.settle(session)
@@ -161,7 +167,8 @@ class Driver:
         session.last_seen = now_s
         self.submissions.unpin_query(session)
         self.submissions.drop_followers(session)
-        self.handle(engine.SessionDetached(now_s, session.session))
+        if not self._stopping:
+            self.handle(engine.SessionDetached(now_s, session.session))
 
     def close(self, session: ClientSession) -> None:
         """Free everything that the session holds."""
