@@ -51,7 +51,7 @@ def assemble(
     users = store.submit(history.read_users).result()
     shares = store.submit(read_shares).result()
     measurements = store.submit(history.read_measurements).result()
-    store.submit(lambda connection: history.end_jobs_of_dead_pools(connection, pool, started_at)).result()
+    store.submit(lambda connection: history.end_jobs_of_dead_pools(connection, pool)).result()
     authentication = Authentication(token)
     for name, role, digest, above in users:
         authentication.add(name, role, digest, above)

@@ -107,6 +107,7 @@ def test_a_pool_killed_in_mid_cell(tmp_path: Path, monkeypatch: pytest.MonkeyPat
             with pytest.raises(ConnectionClosed):
                 client.result(job)
             until_dead(first.pid)
+            dead_s = time.time()
         assert find_running_pool() is None
         with pytest.raises(PoolNotFound, match="djinn-lab pool start"):
             PoolClient.find()
@@ -120,6 +121,9 @@ def test_a_pool_killed_in_mid_cell(tmp_path: Path, monkeypatch: pytest.MonkeyPat
             view = rest(second).job(job)
             assert view.state == "FAILED"
             assert "the pool stopped" in view.reason
+            assert view.started_at is not None
+            assert view.finished_at is not None
+            assert view.started_at <= view.finished_at <= dead_s  # the time without a pool is no run time
             with Client(second, session=client.session) as again:
                 assert not again.welcome.resumed
 

@@ -141,20 +141,32 @@ def read_measurements(connection: sa.Connection) -> dict[tuple[str, int], Device
     }
 
 
-def end_jobs_of_dead_pools(connection: sa.Connection, pool: str, now_s: float) -> None:
-    """Jobs that an earlier pool left unfinished are FAILED, and say so."""
+def end_jobs_of_dead_pools(connection: sa.Connection, pool: str) -> None:
+    """Jobs that an earlier pool left unfinished are FAILED, and say so. They ended when that pool was last
+    known to live, not now."""
     table = tables.jobs
     unfinished = sa.select(table).where(
         (table.c.pool != pool) & table.c.state.not_in(("DONE", "FAILED", "CANCELLED"))
     )
+    last_s: dict[str, float] = {}
     for row in connection.execute(unfinished).all():
+        if row.pool not in last_s:
+            last_s[row.pool] = _last_event_s(connection, row.pool)
+        known = _decode_view(row.view)
         view = msgspec.structs.replace(
-            _decode_view(row.view),
+            known,
             state="FAILED",
             reason="Failed: the pool stopped while the job was unfinished.",
             position=None,
             estimate_s=None,
-            finished_at=now_s,
+            finished_at=max(known.submitted_at, known.started_at or 0.0, last_s[row.pool]),
         )
         values = {"state": "FAILED", "view": msgspec.json.encode(view).decode()}
         connection.execute(sa.update(table).where(table.c.job == row.job).values(values))
+
+
+def _last_event_s(connection: sa.Connection, pool: str) -> float:
+    """Return the time of a pool's last event in the journal, 0 without any."""
+    table = tables.journal
+    newest = sa.select(table.c.at_s).where(table.c.pool == pool).order_by(table.c.seq.desc()).limit(1)
+    return connection.scalar(newest) or 0.0
