@@ -55,10 +55,10 @@ def explain(
             why = f": {job.message}" if job.message else ""
             queued = _explain_queued(job, queue_position, unavailable, eligibility)
             return f"Preempted after {_ops(job)}{why}. {queued}"
-        case JobState.RUNNING if job.preempting:
-            return f"Being preempted on {listed(job.holds)} after {_ops(job)}: {job.message}."
         case JobState.RUNNING if job.cancelling:
             return f"Stopping on {listed(job.holds)} after {_ops(job)}: {job.message}."
+        case JobState.RUNNING if job.preempting:
+            return f"Being preempted on {listed(job.holds)} after {_ops(job)}: {job.message}."
         case JobState.RUNNING:
             why = f" {job.devices_why}" if job.devices_why else ""
             return f"Running on {listed(job.holds)}, {_ops(job)}.{why}"

@@ -125,7 +125,7 @@ class Notifications:
                 continue  # memory answers at once, most of the time
             queue_position = queue_positions.get(name)
             position = queue_position.position if queue_position else None
-            stopping = job.cancelling or job.preempting
+            stopping = (job.cancelling, job.preempting)
             notice = (
                 *(job.state, job.assigned_device, job.members, job.segment, position, stopping),
                 *(
