@@ -26,7 +26,8 @@ def hand_over(identifiers: Sequence[int], values: SessionValues, results: Path) 
     by_storage: dict[int | None, list[int]] = {}
     for identifier in identifiers:
         if identifier not in values.tensors:
-            raise ValueLost(f"value {identifier} is not on this device any more.", "Run its cell again.")
+            message = "the values of a tensor of this cell were on a device whose process died."
+            raise ValueLost(message, "Run the cell again.")
         storage = values.storage_of.get(identifier)
         by_storage.setdefault(None if storage is None else storage.key, []).append(identifier)
     return tuple(_handed(key, found, values, results) for key, found in by_storage.items())

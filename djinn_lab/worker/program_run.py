@@ -6,12 +6,12 @@ from array import array
 from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 from time import perf_counter
-from typing import NoReturn, Protocol
+from typing import Protocol
 
 import torch
 
-from djinn_lab.errors import ValueLost
 from djinn_lab.protocol.worker import Resume
+from djinn_lab.srg.lost_values import value_lost
 from djinn_lab.srg.program import NodeRecord, Program, Source, TensorMeta
 from djinn_lab.worker.bridge import Bridge
 from djinn_lab.worker.executor import ExecutionPlan, NativeRun
@@ -61,7 +61,9 @@ class ProgramRun:
 
     def tensor(self, value: int) -> torch.Tensor:
         found = self._values.tensors.get(value)
-        return found if found is not None else self._raise_lost(value)
+        if found is None:
+            raise value_lost(self._program, [value], self._values.lost)
+        return found
 
     def _expect_held(self) -> None:
         """Raise for all sources that should be here and are not, before anything is loaded."""
@@ -69,14 +71,7 @@ class ProgramRun:
         if missing:
             if self._begins_at == 0:
                 self._outcome.missing = missing
-            self._raise_lost(missing[0])
-
-    def _raise_lost(self, value: int) -> NoReturn:
-        how = self._values.lost or "its process was restarted"
-        raise ValueLost(
-            f"value {value} is not on this device any more ({how}).",
-            "Run the cell that made it again.",
-        )
+            raise value_lost(self._program, missing, self._values.lost)
 
     @property
     def _begins_at(self) -> int:
@@ -118,7 +113,7 @@ class ProgramRun:
             for value in node.inputs:
                 if value is None or value in to_come or value in self._values.tensors:
                     continue
-                self._raise_lost(value)
+                raise value_lost(self._program, [value], self._values.lost)
             to_come.update(node.outputs)
 
     def _made_before(self) -> set[int]:

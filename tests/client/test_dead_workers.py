@@ -140,6 +140,31 @@ def test_a_cell_that_lacks_a_lost_value_leaves_the_others_as_they_were(
     assert weight.tolist() == [4.0] * NARROW
 
 
+@native_only
+def test_error_names_the_lost_tensor_by_shape_and_line_and_not_what_comes_again(
+    pool: PoolUnderTest, session: Session
+) -> None:
+    weight, x = nn.Parameter(torch.full((NARROW,), 3.0)), torch.ones(2, 4)
+    with session.capture():
+        first, second = x * 2, x * 3
+        seen = weight * 1
+    assert seen.tolist() == [3.0] * NARROW
+    kill_worker(pool)
+    with pytest.raises(ValueLost) as caught, session.capture("the next") as cell:
+        (weight.sum() + (first + second).sum()).item()
+    said = str(caught.value).splitlines()
+    line = cell.report.cuts[-1].line
+    assert said[0] == (
+        f"the values of a float32 tensor of shape (2, 4), used at the next, line {line}, "
+        "and of 1 other tensor were on a device whose process died."
+    )
+    assert "The process of cpu:0" in said[1]
+    assert said[2].startswith("Run the cell")
+    job = next(job for job in pool.rest.jobs() if job.cell == "the next")
+    assert job.error is not None
+    assert f"of shape ({NARROW},), used at the next, line {line}, and of 2 other tensors" in job.error.message
+
+
 def test_a_value_rebound_by_the_cell_is_sent_again(pool: PoolUnderTest, session: Session) -> None:
     with session.capture():
         x = torch.ones(NARROW) * 2

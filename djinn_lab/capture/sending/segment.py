@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from time import perf_counter
 from typing import Any, NamedTuple, Protocol
 
 import torch
-from msgspec.structs import replace
 
 from djinn_lab.capture.host.forked import check_process
 from djinn_lab.capture.host.interrupts import held
-from djinn_lab.capture.host.memory_bytes import bytes_of, bytes_of_storage, travelling
 from djinn_lab.capture.host.random_stream import RandomStream
-from djinn_lab.capture.sending.backend import INLINE_SOURCE_BYTES_MAX, Backend, Cut, RunResult
+from djinn_lab.capture.sending.backend import Backend, Cut, RunResult
 from djinn_lab.capture.sending.pacing import CutRhythm, PartLength
-from djinn_lab.capture.values import Layout
+from djinn_lab.capture.sending.resending import naming_lost, with_bytes
 from djinn_lab.errors import DjinnError, PoolLost
-from djinn_lab.srg.program import EncodedProgram, Source, TensorMeta
+from djinn_lab.srg.program import EncodedProgram, TensorMeta
 
 STREAM_NODES_MAX = 50_000
 """With so many pending, the cell waits for a busy pool."""
@@ -292,14 +290,15 @@ class Segment:
             self._take_back()
             held = part.assembled.flight
             memories = {source: self._nodes.bytes_of(held, source) for source in result.missing}
+            if None in memories.values():
+                return naming_lost(result, program, memories)
             try:
                 program = with_bytes(program, memories, self.backend.stage)
             except DjinnError as error:
                 lost = isinstance(error, PoolLost)
                 return RunResult(0, error=error, pool_lost=lost, arrived=False, missing=result.missing)
-            if program is not None:
-                self.backend.submit(program, part.cut)
-                result = self.backend.result()
+            self.backend.submit(program, part.cut)
+            result = self.backend.result()
         return result
 
     def _take_back(self) -> None:
@@ -363,39 +362,3 @@ def paused() -> Iterator[None]:
     finally:
         for pause in reversed(entered):
             pause.__exit__(None, None, None)
-
-
-def with_bytes(
-    encoded: EncodedProgram,
-    memories: Mapping[int, torch.UntypedStorage | None],
-    stage: Callable[[memoryview], str],
-) -> EncodedProgram | None:
-    """The same program with the bytes of these sources, which lie at the beginning of the host's memory. None
-    where one has none. ``stage``: as :meth:`~djinn_lab.capture.sending.backend.Backend.stage`."""
-    if None in memories.values():
-        return None
-    program = encoded.program
-    released = set(program.release)
-
-    def brought(source: Source) -> Source:
-        memory = memories.get(source.value)
-        return source if memory is None else _brought(source, program.metas[source.meta], memory, stage)
-
-    kept = [value for value in memories if value not in released]
-    changed = replace(program, sources=[*map(brought, program.sources)], keep=[*kept, *program.keep])
-    return EncodedProgram.of(changed)
-
-
-def _brought(
-    source: Source, meta: TensorMeta, memory: torch.UntypedStorage, stage: Callable[[memoryview], str]
-) -> Source:
-    if meta.blob_bytes == meta.span_bytes:
-        data = bytes_of_storage(memory)[: meta.blob_bytes]
-    else:
-        layout = Layout.of_meta(meta)
-        tensor = torch.empty(0, dtype=layout.dtype).set_(memory, 0, layout.shape, layout.stride)
-        held = travelling(tensor, layout)
-        data = bytes_of(held, layout)
-    if data.nbytes <= INLINE_SOURCE_BYTES_MAX:
-        return replace(source, inline=bytes(data))
-    return replace(source, blob=stage(data))

@@ -12,6 +12,7 @@ from djinn_lab.pool.blobs.store import BlobStore
 from djinn_lab.pool.bookkeeping.records import RunningSegment
 from djinn_lab.protocol.messages import SKIPPED, ErrorInfo, Fetched, SegmentResult, SubmitSegment
 from djinn_lab.protocol.worker import RemoteFailure, SegmentDone
+from djinn_lab.srg.lost_values import RUN_AGAIN
 from djinn_lab.units import capitalised
 
 
@@ -84,7 +85,7 @@ def lost(command: EndSegment) -> ErrorInfo:
 
 def worker_error(failure: RemoteFailure, lost_values: str | None) -> ErrorInfo:
     """``lost_values``: how the session's values were lost, when they were."""
-    message, advice = failure.message, ""
+    message, advice = failure.message, RUN_AGAIN if failure.type_name == "ValueLost" else ""
     if failure.family == "pool" and lost_values is not None:
         message = f"{message}\n{lost_values}"
         advice = "Run the cells that made the values again."
