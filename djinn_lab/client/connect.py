@@ -72,9 +72,9 @@ class LocalSession(Session):
             )
         return info.url, self._given or info.token
 
-    def _open(self) -> tuple[PoolConnection, str]:
+    def _open(self, session: str | None = None) -> tuple[PoolConnection, str]:
         try:
-            return super()._open()
+            return super()._open(session)
         except AuthenticationError as error:
             info = read_runtime()
             if self._given is None or info is None or info.pool == self._first:

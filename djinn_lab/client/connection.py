@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import TypeVar
 from urllib.parse import urlsplit
 
@@ -26,7 +28,7 @@ from djinn_lab.jobs import Terms
 from djinn_lab.protocol import messages
 from djinn_lab.protocol.compatibility import unsupported_options
 from djinn_lab.protocol.messages import CODES_MAX
-from djinn_lab.protocol.runtime_file import host_id
+from djinn_lab.protocol.runtime_file import host_id, owner_of, process_is_alive
 from djinn_lab.protocol.version import VERSION
 from djinn_lab.srg.wire import ProgramSender
 
@@ -48,10 +50,22 @@ class PoolConnection:
         refusals = []
         for version in reversed(messages.CLIENT_VERSIONS):
             self._websocket = _open(url, token)
-            self.send(
-                messages.Hello(version, VERSION, torch_version, host_id(), name, session, latest_only=True)
+            hello = messages.Hello(
+                version,
+                VERSION,
+                torch_version,
+                host_id(),
+                name,
+                session,
+                latest_only=True,
+                process=os.getpid(),
             )
-            answer = self.receive(CONNECT_TIMEOUT_S)
+            try:
+                self.send(hello)
+                answer = self.receive(CONNECT_TIMEOUT_S)
+            except BaseException:
+                self.close()
+                raise
             if isinstance(answer, messages.Welcome):
                 self.welcome = answer
                 return
@@ -71,6 +85,17 @@ class PoolConnection:
     def holds_followers(self) -> bool:
         """Return whether the pool takes a segment while the one before it runs."""
         return self.welcome.protocol_version >= 8
+
+    @property
+    def can_resume(self) -> bool:
+        """Return whether, after the connection breaks, another one may be opened to the same session."""
+        if self.welcome.protocol_version < 9:
+            return False
+        directory = self.welcome.blob_directory
+        if directory is None:
+            return True  # on another host: the network may come back
+        owner = owner_of(Path(directory).parent)
+        return owner is not None and process_is_alive(owner)
 
     @property
     def takes_unhashed(self) -> bool:

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from time import perf_counter
+from time import perf_counter, sleep
 
 import torch
 from msgspec.structs import replace
@@ -23,9 +23,19 @@ from djinn_lab.client.connection import PoolConnection, SubmissionEncoder
 from djinn_lab.client.cuts import CutRecord
 from djinn_lab.client.remote_errors import to_exception
 from djinn_lab.client.report import CellReport
-from djinn_lab.errors import CancelFailed, CellCancelled, DjinnError, PoolError, PoolLost, WorkerLost
+from djinn_lab.errors import (
+    CancelFailed,
+    CellCancelled,
+    DjinnError,
+    PoolError,
+    PoolLost,
+    PoolNotFound,
+    SessionLost,
+    WorkerLost,
+)
 from djinn_lab.jobs import NO_TERMS, Terms
 from djinn_lab.protocol.messages import (
+    RESUME_S,
     SKIPPED,
     CancelJob,
     CloseSession,
@@ -45,6 +55,9 @@ TICK_S = 0.05
 FOLLOW_MAX = 2
 """Segments on their way to the pool, or there, behind the one that runs: while one part of a cell is computed
 the next waits beside it, and the one with the cell's last ops may arrive."""
+RESUME_PAUSE_MIN_S, RESUME_PAUSE_MAX_S = 0.05, 2.0
+"""Between two attempts to connect again; doubled after each."""
+SENT_KEPT = 256
 WAITING_STAGES = frozenset({"queued"})
 """Of a segment that never started."""
 RESUMED_S = 0.0001
@@ -121,9 +134,12 @@ class Flight:
 
 class PoolExecutor:
     """A :class:`~djinn_lab.capture.sending.backend.Backend`. ``open_connection`` is called when there is no
-    connection (yet, or any more). ``priority`` and ``terms``: of what is fetched outside any cell."""
+    connection (yet, or any more), and with the id of a session whose
+    connection broke. ``priority`` and ``terms``: of what is fetched outside any cell."""
 
-    def __init__(self, open_connection: Callable[[], tuple[PoolConnection, str]], priority: str) -> None:
+    def __init__(
+        self, open_connection: Callable[[str | None], tuple[PoolConnection, str]], priority: str
+    ) -> None:
         self._open = open_connection
         self._connection: PoolConnection | None = None
         self._blobs: BlobTransfer | None = None
@@ -139,6 +155,8 @@ class PoolExecutor:
         self._lost: PoolLost | None = None
         """An upload ran into it. The dead connection stays until the recorder knows: a new pool must not get
         a program that reads values of the old one."""
+        self._sent_lately: deque[ReleaseValues | FinishJob] = deque(maxlen=SENT_KEPT)
+        """What no answer confirms. To send it twice does nothing."""
 
     # ---------------------------------------------------------------- connection
 
@@ -159,10 +177,72 @@ class PoolExecutor:
     @property
     def connection(self) -> PoolConnection:
         if self._connection is None:
-            self._connection, token = self._open()
-            self._blobs = BlobTransfer(self._connection, token)
-            self._sent = SubmissionEncoder(self._connection.knows_deltas)
+            self._sent_lately.clear()
+            self._use(*self._open(None))
+            assert self._connection is not None
         return self._connection
+
+    def _use(self, connection: PoolConnection, token: str) -> None:
+        self._connection = connection
+        self._blobs = BlobTransfer(connection, token)
+        self._sent = SubmissionEncoder(connection.knows_deltas)
+
+    def resume(self, lost: PoolLost, *first: Flight) -> None:
+        """After the connection broke, open another one to the same session, and send again what the pool may
+        not have got: ``first``, then all later segments. Raises PoolLost where that cannot be done, or the
+        user stops it."""
+        broken = self._connection
+        if broken is None or isinstance(lost, SessionLost):
+            raise lost
+        flights = (*first, *self._flights)
+        began, pause_s = perf_counter(), RESUME_PAUSE_MIN_S
+        while broken.can_resume and perf_counter() < began + RESUME_S:
+            try:
+                with delivered():
+                    if self._resumed(broken.welcome.session, lost):
+                        self._send_again(flights)
+                        return
+                    sleep(pause_s)
+            except KeyboardInterrupt:
+                break
+            except PoolLost as again:
+                if again is lost:
+                    break
+            self._say_broken(flights)
+            pause_s = min(RESUME_PAUSE_MAX_S, 2 * pause_s)
+        raise lost
+
+    def _resumed(self, session: str, lost: PoolLost) -> bool:
+        """Return whether there is a connection to the session again. Raises ``lost`` where the pool does not
+        have it any more."""
+        try:
+            connection, token = self._open(session)
+        except (PoolNotFound, PoolLost, TimeoutError):
+            return False
+        if not connection.welcome.resumed:
+            connection.send(CloseSession())
+            connection.close()
+            raise lost
+        self.drop_connection()
+        self._use(connection, token)
+        return True
+
+    def _send_again(self, flights: Sequence[Flight]) -> None:
+        """The segments go whole; the pool recognises those that it has."""
+        for message in self._sent_lately:
+            self.connection.send(message)
+        for flight in flights:
+            if flight.refused is None:
+                code = flight.job.code if flight.message.segment == 0 else ""
+                whole = replace(flight.message, program=flight.program.data, code=code, again=True)
+                self.connection.send(whole)
+                flight.lost = None
+
+    def _say_broken(self, flights: Sequence[Flight]) -> None:
+        self.on_tick()
+        for flight in flights[:1]:
+            reason = "the connection to the pool broke, and is tried again"
+            self.on_update(JobUpdate(flight.message.job, "QUEUED", reason))
 
     @property
     def blobs(self) -> BlobTransfer:
@@ -202,8 +282,12 @@ class PoolExecutor:
         try:
             digest = self.blobs.stage(data)
         except PoolLost as lost:
-            self._lost = lost
-            raise
+            try:
+                self.resume(lost)
+                digest = self.blobs.stage(data)
+            except PoolLost as ended:
+                self._lost = ended
+                raise
         if self.cell is not None:
             elapsed = perf_counter() - started
             self.cell.report.add("upload", elapsed)
@@ -213,7 +297,18 @@ class PoolExecutor:
     def release(self, values: Sequence[int]) -> None:
         if self._connection is not None:
             with suppress(PoolLost):  # they are gone with it; the next program finds out
-                self._connection.send(ReleaseValues(list(values)))
+                self._tell(ReleaseValues(list(values)))
+
+    def _tell(self, message: ReleaseValues | FinishJob) -> None:
+        """Send a message without an answer. Where the connection broke, it is sent with the next segment, if
+        the session can be resumed. Raises PoolLost where it cannot."""
+        assert self._connection is not None
+        self._sent_lately.append(message)
+        try:
+            self._connection.send(message)
+        except PoolLost:
+            if not self._connection.can_resume:
+                raise
 
     def submit(self, program: EncodedProgram, cut: Cut) -> None:
         job = self.cell or CellJob("fetch", "", self.priority, self.terms)
@@ -236,6 +331,8 @@ class PoolExecutor:
         )
         flight = Flight(job, program, cut, message, entered)
         self._flights.append(flight)
+        first = job.segments == 0
+        job.segments += 1
         try:
             if self._lost is not None:
                 raise self._lost
@@ -244,9 +341,8 @@ class PoolExecutor:
             data, delta, whole_bytes = self._sent.program(program.data)
             job.report.graph_bytes += whole_bytes
             job.report.graph_bytes_sent += len(data)
-            code, number = self._sent.code(job.code if job.segments == 0 else "")
+            code, number = self._sent.code(job.code if first else "")
             whole = replace(message, program=data, delta=delta, code=code, code_number=number)
-            job.segments += 1
             flight.sent = sent = perf_counter()
             job.report.add("prepare", sent - entered)
             connection.send(whole)
@@ -256,6 +352,7 @@ class PoolExecutor:
             flight.lost = lost
         except DjinnError as refused:  # no pool, a wrong token, another version
             flight.refused = refused
+            job.segments -= 1
         job.outside_since = flight.sent
 
     def is_done(self) -> bool:
@@ -278,13 +375,11 @@ class PoolExecutor:
         else:
             began = job.outside_since
         try:
-            if flight.lost is not None:
-                raise flight.lost
-            if flight.refused is not None:
-                return RunResult(0, error=flight.refused, arrived=False)
-            if cancel:
-                self.connection.send(CancelJob(flight.message.job))
-            return self._finish(flight, began, cancel)
+            while True:
+                try:
+                    return self._answer(flight, began, cancel)
+                except PoolLost as lost:
+                    self.resume(lost, flight)
         except PoolLost as lost:
             self.drop_connection()
             job.finished = True
@@ -299,6 +394,15 @@ class PoolExecutor:
             job.outside_since = perf_counter()
             if flight.received is not None:
                 job.report.add("receive", job.outside_since - flight.received)
+
+    def _answer(self, flight: Flight, began: float, cancel: bool) -> RunResult:
+        if flight.lost is not None:
+            raise flight.lost
+        if flight.refused is not None:
+            return RunResult(0, error=flight.refused, arrived=False)
+        if cancel:
+            self.connection.send(CancelJob(flight.message.job))
+        return self._finish(flight, began, cancel)
 
     def _finish(self, flight: Flight, began: float, cancelling: bool) -> RunResult:
         job, program, blobs, report = flight.job, flight.program, self.blobs, flight.job.report
@@ -416,6 +520,6 @@ class PoolExecutor:
         if job is None or job.segments == 0 or job.finished or self._connection is None:
             return
         try:
-            self._connection.send(FinishJob(job.identifier, outcome, message[:500]))
+            self._tell(FinishJob(job.identifier, outcome, message[:500]))
         except PoolLost:
             self.drop_connection()

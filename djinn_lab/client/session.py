@@ -44,9 +44,9 @@ class Session:
         self._rest: tuple[tuple[str, str], PoolClient] | None = None
         _ = self.executor.connection  # connect now: a wrong token or version is known at once
 
-    def _open(self) -> tuple[PoolConnection, str]:
+    def _open(self, session: str | None = None) -> tuple[PoolConnection, str]:
         self._url, self._token = self.address()
-        connection = PoolConnection(self._url, self._token, self._name, str(torch.__version__))
+        connection = PoolConnection(self._url, self._token, self._name, str(torch.__version__), session)
         atexit.unregister(self.executor.close)
         atexit.register(self.executor.close)
         return connection, self._token
@@ -155,15 +155,23 @@ class Session:
                 f"expected_s={expected_s} is not a duration.", "Give seconds from now, 0 to 30 days."
             )
         with self.recorder.lock:
+            signal = SignalPhase(phase, expected_s)
             try:
-                connection = self.executor.connection
-                connection.send(SignalPhase(phase, expected_s))
-                return connection.receive_phase()
+                try:
+                    return self._signal(signal)
+                except PoolLost as lost:
+                    self.executor.resume(lost)
+                    return self._signal(signal)
             except PoolLost:
                 if not self.recorder.capturing:  # a cell finds out when it sends what it recorded
                     self.executor.drop_connection()
                     self.recorder.segment.lose_pool()
                 raise
+
+    def _signal(self, signal: SignalPhase) -> PhaseAnswered:
+        connection = self.executor.connection
+        connection.send(signal)
+        return connection.receive_phase()
 
     def device_profiles(self, device: str | None) -> list[DeviceProfile]:
         """Return the scheduler's profiles of the pool's devices, or of ``device`` alone."""

@@ -110,6 +110,8 @@ class WebSocket:
             while self._protocol.state is not State.CLOSED and time.monotonic() < deadline_s:
                 self._wait_readable(_left(deadline_s))
                 self._read()
+        except ConnectionClosed:
+            pass  # the other side was gone before
         finally:
             self._socket.close()
 

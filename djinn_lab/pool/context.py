@@ -20,7 +20,8 @@ REFRESH_EVERY_TICKS = 4
 LAG_TICKS = 40
 FORECAST_JOBS_MAX = 200
 EMPTY_KEPT_S = 600.0
-"""For so long a session that holds nothing waits for its vanished client."""
+KEPT_S = 86_400.0
+"""For so long a session that holds nothing, or something, waits for its vanished client."""
 MIDDLE_COLLECTIONS_MAX = 200
 """Collections of the middle generation after which a full one is due though cells run. A full one stops the
 event loop for 0.2 s with a thousand sessions, and almost nothing here is in a cycle."""
@@ -33,13 +34,15 @@ def spare_full_collections() -> None:
     gc.set_threshold(young, middle, MIDDLE_COLLECTIONS_MAX)
 
 
-def close_empty_sessions(driver: Driver, kept_s: float) -> None:
-    """Close the sessions that hold nothing and whose client vanished ``kept_s`` ago or earlier."""
-    core, before_s = driver.core, driver.core.clock.now_s() - kept_s
+def close_left_sessions(driver: Driver, empty_kept_s: float, kept_s: float) -> None:
+    """Close the sessions whose client vanished ``kept_s`` ago or earlier, and those that hold nothing after
+    ``empty_kept_s``."""
+    core, now_s = driver.core, driver.core.clock.now_s()
     for session in driver.registry:
-        if session.link is not None or session.last_seen > before_s:
+        if session.link is not None or session.last_seen > now_s - empty_kept_s:
             continue
-        if not (core.accounts.session_bytes(session.session) or core.queue.has_unfinished(session.session)):
+        holds = core.accounts.session_bytes(session.session) or core.queue.has_unfinished(session.session)
+        if not holds or session.last_seen <= now_s - kept_s:
             driver.close(session)
 
 
@@ -70,7 +73,8 @@ class Heartbeat:
             if ticks % REFRESH_EVERY_TICKS == 0:
                 await self._forecast()
                 self._driver.accounting.refresh_waiting()
-                close_empty_sessions(self._driver, EMPTY_KEPT_S)
+                self._driver.give_up_clients()
+                close_left_sessions(self._driver, EMPTY_KEPT_S, KEPT_S)
                 self._collect_when_idle()
 
     def _collect_when_idle(self) -> None:

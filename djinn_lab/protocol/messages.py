@@ -14,18 +14,21 @@ import msgspec
 from djinn_lab.jobs import Terms
 from djinn_lab.srg.program import TensorMeta
 
-PROTOCOL_VERSION = 8
+PROTOCOL_VERSION = 9
 """2 added :attr:`SubmitSegment.delta` and :attr:`SubmitSegment.code_number`, 3 :class:`PhaseAnswered`, 4
 :attr:`SubmitSegment.terms`, 5 more of them (:mod:`djinn_lab.protocol.compatibility` says which), 6 another
 form of :attr:`SubmitSegment.delta`, 7 :attr:`QueryBlobs.sketches` and uploads without a digest, 8
-:attr:`SubmitSegment.follows`."""
-POOL_VERSIONS = (1, 6, 7, 8)
+:attr:`SubmitSegment.follows`, 9 :attr:`Hello.process` and :attr:`SubmitSegment.again`."""
+POOL_VERSIONS = (1, 6, 7, 8, 9)
 """What a pool understands. A client of 2 to 5 sends deltas that no pool reads any more; it falls back to
 1."""
-CLIENT_VERSIONS = (1, 2, 3, 4, 5, 6, 7, 8)
+CLIENT_VERSIONS = (1, 2, 3, 4, 5, 6, 7, 8, 9)
 """What a client tries, newest first. Below 6 it sends every program whole."""
 MESSAGE_BYTES_MAX = 256 * 2**20
 """A WebSocket frame above this closes the connection with a reason; tensors travel as blobs instead."""
+RESUME_S = 75.0
+"""After a connection broke, its cells go on for so long, and the client may open another one to its
+session."""
 CLOSE_SESSION = 4410
 """The WebSocket's close code where the session was closed, and not by its client."""
 SKIPPED = "skipped"
@@ -53,6 +56,8 @@ class Hello(msgspec.Struct, frozen=True, tag="hello"):
     name: str
     session: str | None = None
     latest_only: bool = False
+    process: int | None = None
+    """The client's. If it is on the pool's host and has ended, it will not come back."""
 
 
 class DeviceInfo(msgspec.Struct, frozen=True):
@@ -143,6 +148,9 @@ class SubmitSegment(msgspec.Struct, frozen=True, tag="submit", omit_defaults=Tru
     follows: bool = False
     """The segment before it, of the same job, may still be unanswered. This one runs once that one is done;
     if that one ends otherwise, this one is answered :data:`SKIPPED` and the next one has its number."""
+    again: bool = False
+    """It was sent before, over a connection that broke. Where it came, it is not run twice: its answer is
+    sent when there is one, or again."""
 
 
 class FinishJob(msgspec.Struct, frozen=True, tag="finish"):

@@ -18,6 +18,7 @@ from djinn_lab.errors import PoolError
 
 DIRECTORY_VARIABLE = "DJINN_RUNTIME_DIR"
 FILE_NAME = "pool.json"
+OWNER_FILE = "owner.pid"
 Setting = str | int | bool
 
 
@@ -108,6 +109,14 @@ def process_is_alive(pid: int) -> bool:
     except (FileNotFoundError, ProcessLookupError):
         return False
     return status.rpartition(")")[2].split()[0] not in ("Z", "X")
+
+
+def owner_of(directory: Path) -> int | None:
+    """Return the process of the pool to which a directory of tensors belongs; None where none is named."""
+    try:
+        return int((directory / OWNER_FILE).read_text())
+    except (OSError, ValueError):
+        return None
 
 
 def _runtime_base() -> Path:

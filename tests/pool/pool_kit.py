@@ -122,8 +122,14 @@ class Wire:
         version: int = messages.PROTOCOL_VERSION,
         host: str | None = None,
         latest_only: bool = False,
+        process: int | None = None,
     ) -> messages.FromPool:
-        self.send(messages.Hello(version, "0.1.0", "2.9", host or host_id(), "a test", session, latest_only))
+        """``process``: of the client; None: it may come back after its connection broke."""
+        self.send(
+            messages.Hello(
+                version, "0.1.0", "2.9", host or host_id(), "a test", session, latest_only, process
+            )
+        )
         return self.receive()
 
     def send(self, message: messages.ToPool) -> None:
@@ -145,9 +151,10 @@ class Client(Wire):
         session: str | None = None,
         host: str | None = None,
         latest_only: bool = False,
+        process: int | None = None,
     ) -> None:
         super().__init__(info, token)
-        welcome = self.hello(session, host=host, latest_only=latest_only)
+        welcome = self.hello(session, host=host, latest_only=latest_only, process=process)
         assert isinstance(welcome, messages.Welcome), welcome
         self.welcome = welcome
         self.updates: list[messages.JobUpdate] = []
@@ -167,6 +174,7 @@ class Client(Wire):
         target: str | None = None,
         terms: Terms | None = None,
         follows: bool = False,
+        again: bool = False,
     ) -> str:
         job = job or uuid.uuid4().hex
         encoded = program if isinstance(program, bytes) else encode_program(program)
@@ -177,6 +185,7 @@ class Client(Wire):
                 *(job, segment, cell, priority, final, "cell end", 0, encoded, "y = x + 1"),
                 terms=terms,
                 follows=follows,
+                again=again,
             )
         )
         return job

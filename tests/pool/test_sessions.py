@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sqlite3
+import subprocess
 import time
 import uuid
 from contextlib import closing
@@ -22,7 +23,7 @@ from djinn_lab.pool.assembly import assemble
 from djinn_lab.pool.authentication import User
 from djinn_lab.pool.blobs.store import BlobStore
 from djinn_lab.pool.bookkeeping.records import CUTS_STORED_MAX
-from djinn_lab.pool.context import close_empty_sessions
+from djinn_lab.pool.context import close_left_sessions
 from djinn_lab.pool.database.engine import sqlite_url
 from djinn_lab.pool.database.store import Store
 from djinn_lab.pool.launchers.local import LocalLauncher
@@ -206,8 +207,13 @@ def test_a_segment_of_a_cancelled_cell_is_answered_cancelled(
     assert client.run(act(""), job=job, segment=1).outcome == "cancelled"
 
 
-def test_a_vanished_client_is_detached_and_finds_its_values_again(shared_pool: RuntimeInfo) -> None:
-    with Client(shared_pool) as client:
+def dead_process() -> int:
+    with subprocess.Popen(["true"]) as child:
+        return child.pid
+
+
+def test_a_client_that_ended_is_detached_and_finds_its_values_again(shared_pool: RuntimeInfo) -> None:
+    with Client(shared_pool, process=dead_process()) as client:
         assert client.run(act("", keep=True)).outcome == "done"
         job = client.submit(act("sleep 30"))
         client.until(job, "RUNNING")
@@ -224,6 +230,26 @@ def test_a_vanished_client_is_detached_and_finds_its_values_again(shared_pool: R
         assert again.welcome.resumed
         assert again.session == client.session
         assert again.run(read(held(1))).outcome == "done"
+
+
+def test_a_segment_whose_connection_broke_is_run_once_and_answered(shared_pool: RuntimeInfo) -> None:
+    """Sent again while it runs, and after its answer was sent to nobody."""
+    program = act("sleep 1", keep=True)
+    for wait_s in (0.0, 2.0):
+        with Client(shared_pool) as client:
+            job = client.submit(program)
+            client.until(job, "RUNNING")
+            client.socket.socket.shutdown(2)
+        time.sleep(wait_s)
+        with Client(shared_pool, session=client.session) as back:
+            assert back.welcome.resumed
+            back.submit(program, job, again=True)
+            assert back.result(job).outcome == "done"
+            back.submit(program, job, again=True)
+            assert back.result(job).outcome == "done"
+            found = rest(shared_pool).job(job)
+            assert (found.state, found.ops_done, found.segments) == ("DONE", found.ops_total, 1)
+            back.send(messages.CloseSession())
 
 
 def test_a_second_connection_takes_the_session_over(shared_pool: RuntimeInfo) -> None:
@@ -397,9 +423,9 @@ def test_an_empty_session_whose_client_vanished_is_closed_after_a_while(tmp_path
 
         kept, vanished = open_session("kept"), open_session("vanished")
         driver.detach(vanished)
-        close_empty_sessions(driver, 600.0)
+        close_left_sessions(driver, 600.0, 86_400.0)
         assert len(driver.registry) == 2
-        close_empty_sessions(driver, 0.0)
+        close_left_sessions(driver, 0.0, 86_400.0)
         assert list(driver.registry) == [kept]
 
     store = Store(sqlite_url(tmp_path / "pool.sqlite3"))

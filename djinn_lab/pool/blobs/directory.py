@@ -7,10 +7,9 @@ import shutil
 from pathlib import Path
 
 from djinn_lab.errors import PoolError
-from djinn_lab.protocol.runtime_file import process_is_alive
+from djinn_lab.protocol.runtime_file import OWNER_FILE, owner_of, process_is_alive
 
 DIRECTORY_PREFIX = "djinn-"
-OWNER_FILE = "owner.pid"
 STORE = "store"
 RESULTS = "results"
 PARKED = "parked"
@@ -38,11 +37,8 @@ def own_directory(base: Path, pool: str) -> Path:
 def remove_dead_directories(base: Path) -> None:
     """Remove the directories of pools whose process is dead."""
     for directory in base.glob(f"{DIRECTORY_PREFIX}*"):
-        try:
-            owner = int((directory / OWNER_FILE).read_text())
-        except (OSError, ValueError):
-            continue
-        if not process_is_alive(owner):
+        owner = owner_of(directory)
+        if owner is not None and not process_is_alive(owner):
             shutil.rmtree(directory, ignore_errors=True)
 
 

@@ -295,7 +295,7 @@ class JobAccounting:
         self._observe_segment(now_s - flight.received_s)
         self._changed.add(job)
         session = self.registry.get(record.session)
-        if session is None or session.link is None:
+        if session is None or (session.link is None and not session.awaited):
             answers.discard(done, self._blobs)
             return outcome
         try:

@@ -26,6 +26,7 @@ from djinn_lab.pool.sessions.registry import ClientSession
 from djinn_lab.pool.sessions.signals import SignalThrottle
 from djinn_lab.pool.sessions.submissions import SubmissionHandler
 from djinn_lab.protocol.messages import (
+    RESUME_S,
     ErrorInfo,
     FinishJob,
     SignalPhase,
@@ -159,8 +160,24 @@ class Driver:
         next pool on the database ends them."""
         self._stopping = True
 
+    def await_client(self, session: ClientSession) -> None:
+        """Let a session's cells go on: its connection broke, and its client may open another one."""
+        session.link = None
+        session.last_seen = self.core.clock.now_s()
+        session.awaited = True
+        self.submissions.unpin_query(session)
+
+    def give_up_clients(self) -> None:
+        """Detach the sessions whose clients have ended, or did not come back in time."""
+        before_s = self.core.clock.now_s() - RESUME_S
+        for session in self.registry:
+            if session.awaited and (session.last_seen < before_s or session.client_ended):
+                self.detach(session)
+
     def detach(self, session: ClientSession) -> None:
         """Detach a session whose client vanished; its values stay."""
+        session.awaited = False
+        session.answers.clear()
         self.signals.settle(session)
         now_s = self.core.clock.now_s()
         session.link = None

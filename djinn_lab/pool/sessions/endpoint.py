@@ -26,6 +26,10 @@ from djinn_lab.protocol.version import VERSION
 HELLO_BYTES_MAX = 64 * 2**10
 HELLO_TIMEOUT_S = 10.0
 CLOSE_GRACE_S = 5.0
+BROKEN = (1005, 1006, 1011)
+"""Close codes of connections that no client ended: its network, its process or its pings did."""
+RESUMING_VERSION = 9
+"""Clients of older protocols open no second connection to a session."""
 CLOSE_REFUSED = 4400
 """WebSocket close code after a Refused message."""
 
@@ -76,12 +80,15 @@ class SessionEndpoint:
             _send_all(websocket, link), name=f"send {session.session}"
         )
         sender.add_done_callback(lambda _: link.stopped())
+        broke = False
         try:
-            await self._listen(websocket, session, link)
+            broke = await self._listen(websocket, session, link)
         except RefusedByPool as refusal:
             link.send(protocol.RequestRefused(refusal.kind, str(refusal)))
         finally:
-            if session.link is link:
+            if session.link is link and broke and link.protocol_version >= RESUMING_VERSION:
+                self._driver.await_client(session)
+            elif session.link is link:
                 self._driver.detach(session)
             link.close()
             with contextlib.suppress(TimeoutError):
@@ -103,6 +110,7 @@ class SessionEndpoint:
             session = self._driver.registry.add(
                 user, hello.name[: protocol.NAME_CHARS_MAX], same_host, now_s, link
             )
+            session.process = hello.process
             self._driver.handle(memory.SessionOpened(now_s, session.session, user.name))
         directory = self._blobs.open_session(session.session)
         link.send(
@@ -127,28 +135,31 @@ class SessionEndpoint:
             return None
         if session.user != user.name:
             raise RefusedByPool("session", f"Session {hello.session} belongs to another user.")
+        detached = session.link is None and not session.awaited
         if session.link is not None:
             old = session.link
-            self._driver.detach(session)
+            self._driver.await_client(session)
             old.send(protocol.RequestRefused("session", "The session was opened by another connection."))
             old.close()
         now_s = self._driver.core.clock.now_s()
-        session.link = link
+        session.link, session.process, session.awaited = link, hello.process, False
         session.same_host = hello.host == self._host
         session.connected_at = session.last_seen = now_s
-        self._driver.handle(memory.SessionResumed(now_s, session.session))
+        if detached:
+            self._driver.handle(memory.SessionResumed(now_s, session.session))
         return session
 
-    async def _listen(self, websocket: WebSocket, session: ClientSession, link: ClientLink) -> None:
-        """Handle messages until the connection ends or the session is taken over or closed."""
+    async def _listen(self, websocket: WebSocket, session: ClientSession, link: ClientLink) -> bool:
+        """Handle messages until the connection ends or the session is taken over or closed. Return whether
+        the connection broke: its client did not end it."""
         while True:
             await link.wait_below_limit()  # what it sends meanwhile waits in the socket, too
             try:
                 data = await _receive(websocket)
-            except WebSocketDisconnect:
-                return
+            except WebSocketDisconnect as end:
+                return end.code in BROKEN
             if session.link is not link:
-                return
+                return False
             try:
                 message = protocol.decode_to_pool(data)
             except (msgspec.DecodeError, RecursionError) as error:
@@ -160,11 +171,11 @@ class SessionEndpoint:
             if wait_s > 0:  # what it sends meanwhile waits in the socket, and fills that up
                 await asyncio.sleep(wait_s)
                 if session.link is not link:
-                    return
+                    return False
             try:
                 if isinstance(message, protocol.CloseSession):
                     self._driver.close(session)
-                    return
+                    return False
                 await self._handle(session, link, message)
             except Refused as refusal:
                 raise RefusedByPool("message", refusal.message) from None

@@ -20,19 +20,24 @@ from djinn_lab.pool.sessions.pacing import SessionPace
 from djinn_lab.protocol.messages import (
     CODE_CHARS_MAX,
     CODES_MAX,
+    FOLLOWERS_MAX,
     NAME_CHARS_MAX,
     PROTOCOL_VERSION,
+    SKIPPED,
     FromPool,
     JobUpdate,
     SegmentResult,
     SubmitSegment,
 )
+from djinn_lab.protocol.runtime_file import process_is_alive
 from djinn_lab.srg.wire import ProgramReceiver, WireError
 
 UPDATES_QUEUED_MAX = 100
 """A client that does not read loses updates above this, never results."""
 OUTGOING_MAX = 1000
 """A client that does not read is not read from any more above this."""
+ANSWERS_KEPT = FOLLOWERS_MAX + 2
+"""Of a session: as many as may be on their way when its connection breaks."""
 DELTA_INLINE_BYTES_MAX = 256 * 2**10
 """Programs with more bytes are read in a thread."""
 
@@ -140,7 +145,9 @@ class ClientSession:
     way, by name. ``rejected``: why an upload did not count. ``lost``: how the device with its values died,
     until it runs again. ``notebook``: the batch notebook whose kernel opened it, empty for none. ``pace``:
     how often it may ask. ``followers``: segments that came while the one before them ran. ``done``: the last
-    segment that was answered, where it ended well."""
+    segment that was answered, where it ended well. ``process``: as in
+    :class:`djinn_lab.protocol.messages.Hello`. ``awaited``: its connection broke, and its client may come
+    back. ``answers``: the last ones, for that case."""
 
     session: str
     user: str
@@ -159,11 +166,30 @@ class ClientSession:
     pace: SessionPace = field(default_factory=SessionPace)
     followers: deque[Arrival] = field(default_factory=deque)
     done: tuple[str, int] | None = None
+    process: int | None = None
+    awaited: bool = False
+    answers: deque[Outgoing] = field(default_factory=lambda: deque(maxlen=ANSWERS_KEPT))
 
     def send(self, message: FromPool, after: Committed | None = None) -> None:
         """Send a message to the client, if one is connected. ``after``: as for :meth:`ClientLink.send`."""
+        if isinstance(message, SegmentResult) and message.outcome != SKIPPED:
+            self.answers.append(Outgoing(message, after))
         if self.link is not None:
             self.link.send(message, after)
+
+    def send_again(self, job: str, segment: int) -> bool:
+        """Send an earlier answer again; return whether it is still here."""
+        for message, after in self.answers:
+            if isinstance(message, SegmentResult) and (message.job, message.segment) == (job, segment):
+                if self.link is not None:
+                    self.link.send(message, after)
+                return True
+        return False
+
+    @property
+    def client_ended(self) -> bool:
+        """Return whether its client was a process on this host, and is none any more."""
+        return self.same_host and self.process is not None and not process_is_alive(self.process)
 
 
 class SessionRegistry:

@@ -72,11 +72,26 @@ class SubmissionHandler:
             inspected = error
         else:
             gang = await self._judge(submit, inspected, self._core.queue.job(submit.job))
+        if self._came_before(session, submit):
+            self.unpin_query(session)
+            return
         arrival = Arrival(submit, received_s, received_s, inspected, gang)
         if submit.follows and (session.followers or self._runs(submit.job)):
             self._hold(session, arrival)
         else:
             self._admit(session, arrival)
+
+    def _came_before(self, session: ClientSession, submit: SubmitSegment) -> bool:
+        """Return whether a segment that is sent again is here, or was answered; then it is answered again."""
+        if not submit.again:
+            return False
+        record, number = self._accounting.records.get(submit.job), submit.segment
+        flight = None if record is None or record.session != session.session else record.flight
+        if flight is not None and flight.segment == number:
+            return True
+        if any((one.submit.job, one.submit.segment) == (submit.job, number) for one in session.followers):
+            return True
+        return session.send_again(submit.job, number)
 
     def _runs(self, job: str) -> bool:
         record = self._accounting.records.get(job)
