@@ -103,7 +103,7 @@ def test_bad_users(shared_pool: RuntimeInfo) -> None:
     name, token = new_user(shared_pool)
     for bad, role, words in (
         (name, "user", "already"),
-        ("a/b", "user", "no user name"),
+        ("a/b", "user", "not a user name"),
         ("x", "king", "no role"),
     ):
         with pytest.raises(OptionError, match=words):

@@ -108,7 +108,7 @@ def test_a_journal_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureF
     with engine.begin() as connection:
         connection.execute(sa.delete(journal).where(journal.c.seq == first))
     engine.dispose()
-    assert "what was before is gone" in failure(database, capsys)
+    assert "earlier events are gone" in failure(database, capsys)
     assert "There is no file nowhere.db" in failure("nowhere.db", capsys)
 
 
