@@ -9,7 +9,8 @@ An overload is allowed when
 * it returns at least one tensor, or it returns nothing and is one of the in-place list ops;
 * its name is not on the deny lists: ops that touch files, streams, pinned memory or autograd's state, that
   need sparse, nested, quantized or opaque layouts, or that exist for one vendor's library only. Native ops
-  that eager torch dispatches to on a CPU stay allowed.
+  that eager torch dispatches to on a CPU stay allowed. So are ops that no captured program names and whose
+  kernels trust their caller to the point of reaching beyond their tensors.
 
 ``python -m djinn_lab.capture.allow_list`` prints the table that is stored as ``djinn_lab/srg/operators.txt``,
 so that the pool can check graphs without torch; a test compares. :mod:`djinn_lab.srg.ops` reads it.
@@ -53,7 +54,19 @@ _DENIED_BACKENDS = re.compile(
     r"|_flash_attention_.*|_efficient_attention_.*|_fill_mem_eff_.*|_scaled_dot_product_(efficient|cudnn|fused)_.*"
     r"|_scaled_dot_product_flash_attention(?!_for_cpu).*|_scaled_grouped_mm.*|_(use|has)_.*|.*_mps(_.*)?"
 )
+_DENIED_KERNELS = re.compile(
+    r"_batch_norm_impl_index_backward|_batch_norm_no_update|_cholesky_solve_helper|_compute_linear_combination"
+    r"|_foreach_copy|_logcumsumexp|_new_zeros_with_same_feature_meta|_pad_circular|_reshape_alias_copy|_stack"
+    r"|_slow_conv2d_backward|_thnn_differentiable_.*|_transform_bias_rescale_qkv|resize"
+)
+"""Kernels that check nothing, for callers in torch that no captured program reaches."""
+_DENIED_OUT = re.compile(
+    r"(?!_chunk_cat|_fft_|_foreach_|_linalg_|_native_batch_norm_legit|_(log_)?softmax)_.*|.*_backward"
+    r"|mkldnn_rnn_layer|mse_loss|rrelu_with_noise|segment_reduce|smooth_l1_loss"
+)
+"""Those whose overloads with ``out=`` no public function calls: their kernels trust the size of ``out``."""
 _KIND = re.compile(r"(Optional\[)?(.*?)(?(1)\])$")
+_DENIED = (_DENIED_NAMES, _DENIED_LAYOUTS, _DENIED_BACKENDS, _DENIED_KERNELS)
 _ATOMS = {"ScalarType": "dtype", "Layout": "layout", "Device": "device", "MemoryFormat": "memory_format"}
 _NAMED_DIMENSIONS = re.compile(r".*(dimname|names).*", re.IGNORECASE)
 _RETURN_NOTHING = re.compile(r"_foreach_.*_|_fused_.*_|_amp_foreach_.*_|_assert_async")
@@ -67,6 +80,7 @@ _WRITES_WITHOUT_SAYING = {
     "aten.batch_norm_update_stats.default": _STATISTICS,
     "aten.batch_norm_update_stats.out": _STATISTICS,
     "aten.instance_norm.default": _STATISTICS,
+    "aten.mkldnn_rnn_layer_backward.default": ("workspace",),
 }
 """Ops that write to arguments which their schema does not mark."""
 
@@ -85,7 +99,9 @@ def _is_allowed(schema: torch.FunctionSchema) -> bool:
     types = [str(part.type) for part in (*schema.arguments, *schema.returns)]
     if not all(_TYPE.fullmatch(kind) for kind in types) or _NAMED_DIMENSIONS.fullmatch(overload):
         return False
-    if any(denied.fullmatch(name) for denied in (_DENIED_NAMES, _DENIED_LAYOUTS, _DENIED_BACKENDS)):
+    if any(denied.fullmatch(name) for denied in _DENIED):
+        return False
+    if _DENIED_OUT.fullmatch(name) and any(argument.is_out for argument in schema.arguments):
         return False
     if not schema.returns:
         return bool(_RETURN_NOTHING.fullmatch(name)) or overload.endswith("out")

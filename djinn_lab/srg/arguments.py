@@ -14,6 +14,8 @@ _INT = range(-(2**63), 2**63)
 _HIGHEST_MODE = {"reduction": 2, "interpolation_mode": 2, "padding_mode": 2, "normalization": 2}
 """Parameters that are enumerations in truth, from 0 on. Kernels do nothing for a number that they do not
 know, and return memory as it was."""
+_STRIDED = ("aten.as_strided", "aten._reshape_alias")
+_EXTENT_MAX = 2**56
 _BAGS = ("aten.embedding_bag.", "aten._embedding_bag")
 
 
@@ -63,7 +65,17 @@ def wrong_arguments(template: Template) -> str | None:
                 return wrong
         elif not parameter.has_default:
             return f"lacks its argument {parameter.name!r}"
-    return None
+    return _wrong_extent(given) if template.op.startswith(_STRIDED) else None
+
+
+def _wrong_extent(given: Mapping[str, Argument]) -> str | None:
+    """Torch compares a view with its memory in 64 bits, which a product may overflow."""
+    size, stride, offset = (given.get(name) for name in ("size", "stride", "storage_offset"))
+    steps = zip(size, stride, strict=False) if isinstance(size, list) and isinstance(stride, list) else ()
+    last = (offset if isinstance(offset, int) else 0) + sum(
+        abs((one or 0) * step) for one, step in steps if isinstance(one, int) and isinstance(step, int)
+    )
+    return None if abs(last) < _EXTENT_MAX else "asks for a view beyond all memory"
 
 
 def _wrong_value(op: str, parameter: Parameter, value: Argument) -> str | None:
@@ -80,9 +92,7 @@ def _wrong_value(op: str, parameter: Parameter, value: Argument) -> str | None:
         if not _FITS[parameter.kind](leaf):
             shown = leaf if isinstance(leaf, int | float | str) else type(leaf).__name__
             return f"takes {parameter.kind} for {parameter.name!r}, not {str(shown)[:40]}"
-        highest = (
-            2 if parameter.name == "mode" and op.startswith(_BAGS) else _HIGHEST_MODE.get(parameter.name)
-        )
+        highest = _highest(op, parameter.name)
         if highest is not None and isinstance(leaf, int) and not 0 <= leaf <= highest:
             return f"takes 0 to {highest} for {parameter.name!r}, not {leaf}"
     return None

@@ -12,6 +12,7 @@ from djinn_lab.errors import Refused
 from djinn_lab.srg.ops import allowed_ops, base_name, written_holes
 from djinn_lab.srg.program import Argument, Atom, ComplexNumber, Scalar, ScalarHole, Template, TensorHole
 from djinn_lab.worker.executor import Executor, Op
+from djinn_lab.worker.guards import find_guard
 from djinn_lab.worker.transfer import zero_memory
 
 Build = Callable[[Iterator[torch.Tensor | None], Iterator[Scalar]], Any]
@@ -40,6 +41,7 @@ class Call:
 
     __slots__ = (
         "_args",
+        "_guard",
         "_kwargs",
         "_plain",
         "_zeroed",
@@ -57,6 +59,7 @@ class Call:
     ) -> None:
         self.op = template.op
         func = _lookup(template.op)
+        self._guard = find_guard(template.op, func._schema)
         self._plain = not template.kwargs and all(isinstance(item, TensorHole) for item in template.args)
         self._args = [_builder(argument, device) for argument in template.args]
         self._kwargs = {name: _builder(argument, device) for name, argument in template.kwargs.items()}
@@ -72,8 +75,10 @@ class Call:
         self.native = None if executor is None else self._native(executor, template, device)
 
     def _native(self, executor: Executor, template: Template, device: torch.device) -> Op | None:
-        """The same call without Python; None for one that only Python can make, or that moves tensors to
-        other memory."""
+        """The same call without Python; None for one that only Python can make, that has a guard, or that
+        moves tensors to other memory."""
+        if self._guard is not None:
+            return None
         _, name, overload = _CHECKED.get(template.op, template.op).split(".")
         if self.resizes and ("resize" in name or name.startswith("set_")):
             return None
@@ -110,13 +115,19 @@ class Call:
         return returned
 
     def _call(self, tensors: Sequence[torch.Tensor | None], scalars: Sequence[Scalar]) -> Any:
+        if self._guard is not None:
+            return self._guard(self.func, *self._arguments(tensors, scalars))
         if self._plain:
             return self.func(*tensors)
+        args, kwargs = self._arguments(tensors, scalars)
+        return self.func(*args, **kwargs)
+
+    def _arguments(
+        self, tensors: Sequence[torch.Tensor | None], scalars: Sequence[Scalar]
+    ) -> tuple[list[Any], dict[str, Any]]:
         inputs, numbers = iter(tensors), iter(scalars)
         args = [build(inputs, numbers) for build in self._args]
-        if not self._kwargs:
-            return self.func(*args)
-        return self.func(*args, **{name: build(inputs, numbers) for name, build in self._kwargs.items()})
+        return args, {name: build(inputs, numbers) for name, build in self._kwargs.items()}
 
 
 _APPENDING = tuple([[TensorHole(), TensorHole()], dimension] for dimension in (-2, 2))

@@ -1,0 +1,149 @@
+"""Which op needs what."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.utils.deterministic
+
+from djinn_lab.srg.ops import base_name, words
+from djinn_lab.worker.guards import losses, misc, norms, pooling, recurrent, results
+from djinn_lab.worker.guards.checks import Check, Given
+from djinn_lab.worker.guards.results import After
+
+_deterministic: Any = torch.utils.deterministic
+
+_CHECKS: Mapping[str, Check] = {
+    "_adaptive_avg_pool2d_backward": pooling.averaged(2),
+    "_adaptive_avg_pool3d_backward": pooling.averaged(3),
+    "adaptive_max_pool2d_backward": pooling.pooled(2),
+    "adaptive_max_pool3d_backward": pooling.pooled(3),
+    "fractional_max_pool2d_backward": pooling.pooled(2),
+    "fractional_max_pool3d_backward": pooling.pooled(3),
+    "max_pool2d_with_indices_backward": pooling.pooled(2),
+    "max_pool3d_with_indices_backward": pooling.pooled(3),
+    "reflection_pad1d_backward": pooling.padded(1, reflects=True),
+    "reflection_pad2d_backward": pooling.padded(2, reflects=True),
+    "reflection_pad3d_backward": pooling.padded(3, reflects=True),
+    "replication_pad1d_backward": pooling.padded(1, reflects=False),
+    "replication_pad2d_backward": pooling.padded(2, reflects=False),
+    "replication_pad3d_backward": pooling.padded(3, reflects=False),
+    "grid_sampler_2d_backward": pooling.grid_sampled(2),
+    "grid_sampler_3d_backward": pooling.grid_sampled(3),
+    "native_batch_norm": norms.batch_norm,
+    "_native_batch_norm_legit": norms.batch_norm,
+    "_native_batch_norm_legit_no_training": norms.batch_norm,
+    "_batch_norm_with_update": norms.batch_norm,
+    "native_batch_norm_backward": norms.batch_norm_backward,
+    "batch_norm_backward": norms.batch_norm_backward,
+    "native_group_norm_backward": norms.group_norm,
+    "native_layer_norm_backward": norms.layer_norm_backward,
+    "_weight_norm_interface": norms.weight_norm,
+    "_weight_norm_interface_backward": norms.weight_norm,
+    "nll_loss_backward": losses.nll_backward,
+    "nll_loss2d_backward": losses.nll2d_backward,
+    "multi_margin_loss_backward": losses.multi_margin_backward,
+    "binary_cross_entropy": losses.same_shape,
+    "binary_cross_entropy_backward": losses.same_shape_backward,
+    "_ctc_loss": losses.ctc,
+    "ctc_loss": losses.ctc,
+    "_ctc_loss_backward": losses.ctc,
+    "_log_softmax_backward_data": misc.softmax_backward,
+    "_softmax_backward_data": misc.softmax_backward,
+    "_fft_c2c": misc.fft,
+    "_fft_c2r": misc.fft,
+    "_fft_r2c": misc.fft,
+    "_dirichlet_grad": misc.dirichlet_grad,
+    "_sobol_engine_initialize_state_": misc.sobol_state,
+    "_cdist_backward": misc.cdist_backward,
+    "_pdist_backward": misc.pdist_backward,
+    "_embedding_bag": misc.embedding_bag,
+    "embedding_bag": misc.embedding_bag,
+    "_embedding_bag_forward_only": misc.embedding_bag,
+    "_embedding_bag_backward": misc.embedding_bag_backward,
+    "_embedding_bag_dense_backward": misc.embedding_bag_backward,
+    "_embedding_bag_per_sample_weights_backward": misc.embedding_bag_backward,
+    "_scaled_dot_product_flash_attention_for_cpu": misc.attention,
+    "_scaled_dot_product_flash_attention_for_cpu_backward": misc.attention,
+    "segment_reduce": misc.segments,
+    "_segment_reduce_backward": misc.segments,
+    "lu_unpack": misc.pivots,
+    "linalg_lu_solve": misc.pivots,
+    "lcm": misc.lcm,
+    "lcm_": misc.lcm,
+    "gcd": misc.lcm,
+    "gcd_": misc.lcm,
+    "mkldnn_rnn_layer": recurrent.layer,
+    "mkldnn_rnn_layer_backward": recurrent.layer_backward,
+}
+_UNFILLED = words("_ctc_loss embedding_bag _embedding_bag _embedding_bag_forward_only mkldnn_rnn_layer")
+"""They leave parts of what they return as the memory was. Torch fills new memory while they run."""
+_POLYNOMIALS = words(
+    """chebyshev_polynomial_t chebyshev_polynomial_u chebyshev_polynomial_v chebyshev_polynomial_w
+    shifted_chebyshev_polynomial_t shifted_chebyshev_polynomial_u shifted_chebyshev_polynomial_v
+    shifted_chebyshev_polynomial_w hermite_polynomial_h hermite_polynomial_he laguerre_polynomial_l
+    legendre_polynomial_p"""
+)
+_AFTER: Mapping[str, After] = {
+    **dict.fromkeys(words("mse_loss smooth_l1_loss linalg_matrix_rank col2im im2col"), results.zero_tail),
+    **{f"special_{name}": results.polynomial for name in _POLYNOMIALS},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """``check``: raises for a call that the kernel must not see. ``fills``: new memory is filled during the
+    call. ``after``: clears what the kernel leaves in its result as it was."""
+
+    op: str
+    names: tuple[str, ...]
+    defaults: Mapping[str, Any]
+    check: Check | None
+    fills: bool
+    after: After | None
+
+    def __call__(self, func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Call ``func`` if it may be given these arguments. Raises Refused."""
+        by_place = dict(zip(self.names, args, strict=False))
+        given = Given(self.op, {**self.defaults, **by_place, **kwargs})
+        if self.check is not None:
+            self.check(given)
+        if self.fills:
+            with _new_memory_filled():
+                returned = func(*args, **kwargs)
+        else:
+            returned = func(*args, **kwargs)
+        if self.after is not None:
+            self.after(given, returned)
+        return returned
+
+
+def find_guard(op: str, schema: Any) -> Guard | None:
+    """None for an op that may be called with whatever the pool accepts."""
+    name = base_name(op)
+    check, fills, after = _CHECKS.get(name), name in _UNFILLED, _AFTER.get(name)
+    if check is None and not fills and after is None:
+        return None
+    names = tuple(one.name for one in schema.arguments)
+    defaults = {one.name: one.default_value for one in schema.arguments if one.has_default_value()}
+    return Guard(op, names, defaults, check, fills, after)
+
+
+@contextmanager
+def _new_memory_filled() -> Iterator[None]:
+    before = (
+        torch.are_deterministic_algorithms_enabled(),
+        torch.is_deterministic_algorithms_warn_only_enabled(),
+    )
+    filled = _deterministic.fill_uninitialized_memory
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    _deterministic.fill_uninitialized_memory = True
+    try:
+        yield
+    finally:
+        _deterministic.fill_uninitialized_memory = filled
+        torch.use_deterministic_algorithms(before[0], warn_only=before[1])
