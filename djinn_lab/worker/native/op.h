@@ -115,7 +115,7 @@ class Op {
           stack.push_back(numbers[part.first]);
           break;
         case Fill::tensor:
-          stack.emplace_back(tensor_at(part.first));
+          stack.emplace_back(needed(tensor_at(part.first)));
           break;
         case Fill::optional_tensor: {
           const at::Tensor& tensor = tensor_at(part.first);
@@ -126,7 +126,7 @@ class Op {
         case Fill::tensors: {
           c10::List<at::Tensor> list;
           list.reserve(part.is_hole.size());
-          for (size_t i = 0; i < part.is_hole.size(); ++i) list.push_back(tensor_at(part.first + i));
+          for (size_t i = 0; i < part.is_hole.size(); ++i) list.push_back(needed(tensor_at(part.first + i)));
           stack.emplace_back(std::move(list));
           break;
         }
@@ -191,6 +191,12 @@ class Op {
   const bool resizes, appends, zeroed, in_grad_mode;
 
  private:
+  // A result that an op did not make is no tensor; kernels look at their arguments without asking.
+  static const at::Tensor& needed(const at::Tensor& tensor) {
+    TORCH_CHECK(tensor.defined(), "Expected a tensor where an earlier op made none.");
+    return tensor;
+  }
+
   static constexpr size_t KNOWN_NUMBERS_MAX = 64;
 
   enum class Fill : uint8_t { constant, number, tensor, optional_tensor, tensors, optional_tensors };

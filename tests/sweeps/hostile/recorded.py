@@ -4,7 +4,7 @@ in place and with ``out=``, under a mode that sees what is dispatched."""
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -56,9 +56,18 @@ def _is_small(given: Any) -> bool:
 
 
 def recorded_calls(only: frozenset[str], show: Callable[[str], None]) -> dict[str, list[Recorded]]:
-    """By overload; those that the database never calls are derived from their siblings, or left out."""
+    """By overload. Those that the database never calls are derived from their siblings, or left out."""
+    calls = dispatched_calls(operators(), show)
+    derived = {op: _derived(op, calls) for op in allowed_ops() if op not in calls}
+    calls.update({op: found for op, found in derived.items() if found})
+    return {op: found for op, found in calls.items() if not only or op in only}
+
+
+def dispatched_calls(
+    chosen: Sequence[Any], show: Callable[[str], None] = lambda text: None
+) -> dict[str, list[Recorded]]:
+    """The calls that some operators of the database come to, and some modules."""
     record = _Record(allowed_ops())
-    chosen = operators()
     for position, op in enumerate(chosen, 1):
         show(f"recording {position}/{len(chosen)} {op.formatted_name}")
         for variant in _called(op):
@@ -71,10 +80,7 @@ def recorded_calls(only: frozenset[str], show: Callable[[str], None]) -> dict[st
     for module, source in _modules():
         with record:
             _sum(module(source)).backward()
-    calls = {op: found for op, found in record.calls.items() if found}
-    derived = {op: _derived(op, calls) for op in record.calls if op not in calls}
-    calls.update({op: found for op, found in derived.items() if found})
-    return {op: found for op, found in calls.items() if not only or op in only}
+    return {op: found for op, found in record.calls.items() if found}
 
 
 def _called(op: Any) -> Iterator[Variant]:
