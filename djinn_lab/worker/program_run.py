@@ -18,7 +18,7 @@ from djinn_lab.worker.executor import ExecutionPlan, NativeRun
 from djinn_lab.worker.memory_account import MemoryAccount
 from djinn_lab.worker.outcome import Outcome, Stop
 from djinn_lab.worker.preparation import Made, Preparation, products_of_node
-from djinn_lab.worker.reading import missing_values
+from djinn_lab.worker.reading import missing_values, whole_program
 from djinn_lab.worker.restoring import await_end, await_values, await_whole
 from djinn_lab.worker.templates import Call
 from djinn_lab.worker.values import RestoreFailed, SessionValues
@@ -62,7 +62,7 @@ class ProgramRun:
     def tensor(self, value: int) -> torch.Tensor:
         found = self._values.tensors.get(value)
         if found is None:
-            raise value_lost(self._program, [value], self._values.lost)
+            raise value_lost(whole_program(self._program), [value], self._values.lost)
         return found
 
     def _expect_held(self) -> None:
@@ -71,7 +71,7 @@ class ProgramRun:
         if missing:
             if self._begins_at == 0:
                 self._outcome.missing = missing
-            raise value_lost(self._program, missing, self._values.lost)
+            raise value_lost(whole_program(self._program), missing, self._values.lost)
 
     @property
     def _begins_at(self) -> int:
@@ -113,7 +113,7 @@ class ProgramRun:
             for value in node.inputs:
                 if value is None or value in to_come or value in self._values.tensors:
                     continue
-                raise value_lost(self._program, [value], self._values.lost)
+                raise value_lost(whole_program(self._program), [value], self._values.lost)
             to_come.update(node.outputs)
 
     def _made_before(self) -> set[int]:

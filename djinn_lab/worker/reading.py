@@ -29,10 +29,12 @@ _decode_source = msgspec.msgpack.Decoder(Source).decode
 
 
 class LazyNodes(Sequence[NodeRecord]):
-    """Nodes that are decoded when they are asked for. ``encoded``: the extension reads from it."""
+    """Nodes that are decoded when they are asked for. ``encoded``: the extension reads from it. ``program``:
+    all of it, as it came."""
 
-    def __init__(self, encoded: ProgramReader) -> None:
+    def __init__(self, encoded: ProgramReader, program: bytes) -> None:
         self.encoded = encoded
+        self.program = program
 
     def __len__(self) -> int:
         return self.encoded.node_count
@@ -67,13 +69,18 @@ def read_program(encoded: bytes, preparation: Preparation, executor: Executor) -
         preparation.templates,
         (),
         sources,
-        LazyNodes(found),
+        LazyNodes(found, encoded),
         rest.keep,
         rest.fetch,
         rest.release,
         rest.rng_state,
         rest.settings,
     )
+
+
+def whole_program(program: Program) -> Program:
+    """Return the program with all that :func:`read_program` leaves out."""
+    return decode_program(program.nodes.program) if isinstance(program.nodes, LazyNodes) else program
 
 
 def missing_values(program: Program, tensors: dict[int, torch.Tensor | None]) -> list[int]:

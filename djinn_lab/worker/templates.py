@@ -77,7 +77,7 @@ class Call:
     def _native(self, executor: Executor, template: Template, device: torch.device) -> Op | None:
         """The same call without Python; None for one that only Python can make, that has a guard, or that
         moves tensors to other memory."""
-        if self._guard is not None:
+        if self._guard is not None and not _is_plain_attention(template):
             return None
         _, name, overload = _CHECKED.get(template.op, template.op).split(".")
         if self.resizes and ("resize" in name or name.startswith("set_")):
@@ -96,6 +96,7 @@ class Call:
                 self.appends,
                 self._zeroed,
                 template.op == "aten.mkldnn_rnn_layer.default",
+                template.op == _ATTENTION,
             )
         except (
             RuntimeError,
@@ -128,6 +129,21 @@ class Call:
         inputs, numbers = iter(tensors), iter(scalars)
         args = [build(inputs, numbers) for build in self._args]
         return args, {name: build(inputs, numbers) for name, build in self._kwargs.items()}
+
+
+_ATTENTION = "aten._scaled_dot_product_flash_attention_for_cpu.default"
+
+
+def _is_plain_attention(template: Template) -> bool:
+    """Return whether the extension can check the call, since it knows which input is what."""
+    holes = [isinstance(argument, TensorHole) for argument in template.args]
+    named = [name for name, value in template.kwargs.items() if isinstance(value, TensorHole)]
+    return (
+        template.op == _ATTENTION
+        and holes[:3] == [True] * 3
+        and not any(holes[3:])
+        and named in ([], ["attn_mask"])
+    )
 
 
 _APPENDING = tuple([[TensorHole(), TensorHole()], dimension] for dimension in (-2, 2))

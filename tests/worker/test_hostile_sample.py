@@ -52,6 +52,7 @@ CASES = [
         [floats(1), IMAGE, floats(1, 9, 9, 2), 0, 0, False, [True, True]],
         "grad_output",
     ),
+    Case("_weight_norm_interface", [floats(3, 4), floats(1, 1).expand(3, 1), 0], "not contiguous"),
     Case("native_batch_norm", [IMAGE, floats(1), None, None, None, True, 0.1, 1e-5], "weight"),
     Case(
         "native_batch_norm_backward",

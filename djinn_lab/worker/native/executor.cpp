@@ -44,7 +44,7 @@ PYBIND11_MODULE(djinn_executor, module) {
 
   py::class_<Op, std::shared_ptr<Op>>(module, "Op")
       .def(py::init<const std::string&, const std::string&, const py::list&, const py::dict&, const py::object&,
-                    const py::object&, std::vector<bool>, std::vector<int32_t>, bool, bool, bool, bool>());
+                    const py::object&, std::vector<bool>, std::vector<int32_t>, bool, bool, bool, bool, bool>());
 
   py::enum_<Status>(module, "Status")
       .value("DONE", Status::done)

@@ -61,13 +61,15 @@ class Op {
   // in reading order.
   Op(const std::string& name, const std::string& overload, const py::list& args, const py::dict& kwargs,
      const py::object& tensor_hole, const py::object& number_hole, std::vector<bool> fresh,
-     std::vector<int32_t> writes, bool resizes, bool appends, bool zeroed, bool in_grad_mode)
+     std::vector<int32_t> writes, bool resizes, bool appends, bool zeroed, bool in_grad_mode,
+     bool attends)
       : fresh(std::move(fresh)),
         writes(std::move(writes)),
         resizes(resizes),
         appends(appends),
         zeroed(zeroed),
         in_grad_mode(in_grad_mode),
+        attends(attends),
         handle_(c10::Dispatcher::singleton().findSchemaOrThrow(("aten::" + name).c_str(), overload.c_str())),
         tensor_hole_(tensor_hole),
         number_hole_(number_hole),
@@ -188,7 +190,7 @@ class Op {
   int32_t number_count = 0;  // that a node gives, for all of `numbers`
   const std::vector<bool> fresh;
   const std::vector<int32_t> writes;
-  const bool resizes, appends, zeroed, in_grad_mode;
+  const bool resizes, appends, zeroed, in_grad_mode, attends;
 
  private:
   // A result that an op did not make is no tensor; kernels look at their arguments without asking.

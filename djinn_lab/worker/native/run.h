@@ -4,6 +4,7 @@
 #include <ATen/MemoryOverlap.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
+#include <array>
 #include <chrono>
 #include <exception>
 
@@ -61,6 +62,11 @@ class Run {
         const py::gil_scoped_acquire held;
         values_.hand_over_all_on(slots_in(node.inputs));
         return Status::python;
+      }
+      if (node.op->attends && !attention_fits(node)) {
+        const py::gil_scoped_acquire held;
+        values_.hand_over_all_on(slots_in(node.inputs));
+        return Status::python;  // where the guard says what is wrong
       }
       if (node.reserve_bytes != 0 && account_->reserve(node.reserve_bytes) >= 0) return Status::memory;
       in_op_ = true;
@@ -164,6 +170,30 @@ class Run {
       account_->release(node.reserve_bytes);
       throw;
     }
+  }
+
+  // As djinn_lab.worker.guards has it for every op; here for the one that each token of a language model calls.
+  bool attention_fits(const PlannedNode& node) const {
+    const int32_t* inputs = plan_->places.data() + node.inputs.begin;
+    const at::Tensor& query = values_[inputs[0]].tensor;
+    const at::Tensor& key = values_[inputs[1]].tensor;
+    const at::Tensor& value = values_[inputs[2]].tensor;
+    for (const at::Tensor* one : {&query, &key, &value}) {
+      if (!one->defined() || one->dim() != 4 || one->scalar_type() != query.scalar_type()) return false;
+      if (one->stride(3) != 1 && query.size(3) != 1) return false;
+    }
+    if (!query.is_floating_point() || query.numel() == 0 || key.size(2) == 0) return false;
+    const std::array<int64_t, 4> expected{query.size(0), query.size(1), key.size(2), query.size(3)};
+    if (key.sizes() != c10::IntArrayRef(expected) || value.sizes() != key.sizes()) return false;
+    if (node.op->tensor_count == 3) return true;
+    const at::Tensor& mask = values_[inputs[3]].tensor;
+    if (!mask.defined() || (mask.dim() != 2 && mask.dim() != 4)) return false;
+    const auto kind = mask.scalar_type();
+    if (kind != query.scalar_type() && kind != at::kFloat && kind != at::kBool) return false;
+    const std::array<int64_t, 4> scores{query.size(0), query.size(1), query.size(2), key.size(2)};
+    for (int64_t back = 1; back <= mask.dim(); ++back)
+      if (mask.size(-back) != 1 && mask.size(-back) != scores.at(4 - back)) return false;
+    return true;
   }
 
   void call(const PlannedNode& node) {
