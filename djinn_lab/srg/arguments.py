@@ -32,7 +32,7 @@ def _atom(kind: str) -> Callable[[Leaf], bool]:
 
 
 _FITS: Mapping[str, Callable[[Leaf], bool]] = {
-    "Tensor": lambda leaf: isinstance(leaf, TensorHole | ScalarHole),  # torch makes a tensor of a number
+    "Tensor": lambda leaf: isinstance(leaf, TensorHole) or _is_number(leaf),  # of which torch makes a tensor
     "Tensor?": lambda leaf: leaf is None or isinstance(leaf, TensorHole),
     "int": _is_int,
     "number": _is_number,

@@ -104,7 +104,7 @@ def test_bad_users(shared_pool: RuntimeInfo) -> None:
     for bad, role, words in (
         (name, "user", "already"),
         ("a/b", "user", "not a user name"),
-        ("x", "king", "no role"),
+        ("x", "king", "not a role"),
     ):
         with pytest.raises(OptionError, match=words):
             api.create_user(bad, role)

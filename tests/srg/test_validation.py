@@ -80,7 +80,7 @@ WRONG_ARGUMENTS: dict[str, tuple[str, list[Any], dict[str, Any], str]] = {
     "a list for a tensor": ("aten.relu.default", [[HOLE]], {}, "takes no list for 'self'"),
     "a tensor for a list": ("aten.cat.default", [HOLE], {}, "takes a list for 'tensors'"),
     "nothing for a tensor": ("aten.mm.default", [HOLE, None], {}, "needs a value for 'mat2'"),
-    "a tensor for a number": ("aten.relu.default", [1.5], {}, "takes Tensor for 'self', not 1.5"),
+    "a text for a tensor": ("aten.relu.default", ["x"], {}, "takes Tensor for 'self', not x"),
     "a hole where a size is": ("aten.sum.dim_IntList", [HOLE, [ScalarHole()]], {}, "takes int for 'dim'"),
     "a size beyond 64 bits": (
         "aten.sum.dim_IntList",

@@ -19,6 +19,7 @@ class _Sizes(NamedTuple):
     hidden: int
     has_biases: bool
     reverse: bool
+    train: bool
     dtype: torch.dtype
 
 
@@ -37,7 +38,6 @@ def layer_backward(given: Given) -> None:
         if getattr(given, name) is not None:
             given.expect_shape(name, (sizes.steps, sizes.batch, sizes.hidden))
     given.expect_alike("input", "hx_", "cx_tmp", "hy_", "cy_", "grad_hy", "grad_cy", "output", "grad_output")
-    given.expect(given.train, "it did not train")
     workspace = given.workspace
     given.expect(workspace.dtype is torch.uint8 and workspace.is_contiguous(), "workspace is no plain bytes")
     given.expect_sizes(_workspace_bytes(sizes), "workspace")
@@ -50,7 +50,7 @@ def _sizes(given: Given) -> _Sizes:
     given.expect(source.dim() == 3 and source.numel() > 0, "input is empty, or has not three dimensions")
     given.expect(hidden > 0, f"hidden_size is {hidden}")
     steps, batch, features = source.shape
-    return _Sizes(steps, batch, features, hidden, given.has_biases, given.reverse, source.dtype)
+    return _Sizes(steps, batch, features, hidden, given.has_biases, given.reverse, given.train, source.dtype)
 
 
 def _expect_weights(given: Given, sizes: _Sizes, names: tuple[str, str, str, str]) -> None:
@@ -84,7 +84,7 @@ def _workspace_bytes(sizes: _Sizes) -> int:
         sizes.has_biases,
         False,
         False,
-        True,
+        sizes.train,
     )
     with torch.enable_grad():  # it makes none without
         *_, workspace = torch.ops.aten.mkldnn_rnn_layer.default(source, *tensors, *options)
