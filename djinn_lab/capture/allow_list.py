@@ -114,7 +114,7 @@ def allowed_ops() -> list[str]:
 
 
 def table() -> Iterator[str]:
-    """Lines of ``operators.txt``: each allowed op with its arguments, and what else is known of it."""
+    """Lines of ``operators.txt``: each allowed op with its arguments, and whether it draws random numbers."""
     schemas = dict(sorted((op, schema) for op, schema in _schemas() if _is_allowed(schema)))
     for op, schema in schemas.items():
         written = _WRITES_WITHOUT_SAYING.get(op, ())

@@ -297,9 +297,9 @@ class PoolExecutor:
     def release(self, values: Sequence[int]) -> None:
         if self._connection is not None:
             with suppress(PoolLost):  # they are gone with it; the next program finds out
-                self._tell(ReleaseValues(list(values)))
+                self._send_unanswered(ReleaseValues(list(values)))
 
-    def _tell(self, message: ReleaseValues | FinishJob) -> None:
+    def _send_unanswered(self, message: ReleaseValues | FinishJob) -> None:
         """Send a message without an answer. Where the connection broke, it is sent with the next segment, if
         the session can be resumed. Raises PoolLost where it cannot."""
         assert self._connection is not None
@@ -520,6 +520,6 @@ class PoolExecutor:
         if job is None or job.segments == 0 or job.finished or self._connection is None:
             return
         try:
-            self._tell(FinishJob(job.identifier, outcome, message[:500]))
+            self._send_unanswered(FinishJob(job.identifier, outcome, message[:500]))
         except PoolLost:
             self.drop_connection()

@@ -27,7 +27,7 @@ CLIENT_VERSIONS = (1, 2, 3, 4, 5, 6, 7, 8, 9)
 MESSAGE_BYTES_MAX = 256 * 2**20
 """A WebSocket frame above this closes the connection with a reason; tensors travel as blobs instead."""
 RESUME_S = 75.0
-"""After a connection broke, its cells go on for so long, and the client may open another one to its
+"""After a connection broke, its cells stay for so long, and the client may open another one to its
 session."""
 CLOSE_SESSION = 4410
 """The WebSocket's close code where the session was closed, and not by its client."""

@@ -30,7 +30,7 @@ _decode_source = msgspec.msgpack.Decoder(Source).decode
 
 class LazyNodes(Sequence[NodeRecord]):
     """Nodes that are decoded when they are asked for. ``encoded``: the extension reads from it. ``program``:
-    all of it, as it came."""
+    the encoded program."""
 
     def __init__(self, encoded: ProgramReader, program: bytes) -> None:
         self.encoded = encoded

@@ -1,4 +1,4 @@
-"""A connection that breaks costs a notebook nothing but time: its session goes on, and no cell runs twice."""
+"""A connection that breaks costs a notebook nothing but time: its session stays, and no cell runs twice."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_variables_are_there_after_the_connection_broke_between_two_cells(
     assert session.welcome.session == before
 
 
-def test_a_cell_goes_on_while_there_is_no_way_to_the_pool(
+def test_a_cell_runs_while_there_is_no_way_to_the_pool(
     pool: PoolUnderTest, session: Session, proxy: Proxy
 ) -> None:
     def break_for_a_while() -> None:

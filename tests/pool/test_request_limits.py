@@ -105,22 +105,24 @@ def test_uploads_under_way_count(tmp_path: Path) -> None:
     store = BlobStore(tmp_path, bytes_max=3000)
     first, second = b"a" * 2000, b"b" * 2000
 
-    async def halves(data: bytes, go_on: asyncio.Event) -> AsyncIterator[bytes]:
+    async def halves(data: bytes, rest_may_come: asyncio.Event) -> AsyncIterator[bytes]:
         yield data[:1600]
-        await go_on.wait()
+        await rest_may_come.wait()
         yield data[1600:]
 
     async def both() -> None:
-        go_on = asyncio.Event()
+        rest_may_come = asyncio.Event()
         digest = blake3(first).hexdigest()
-        uploading = asyncio.create_task(store.receive("ann", digest, halves(first, go_on)))
+        uploading = asyncio.create_task(store.receive("ann", digest, halves(first, rest_may_come)))
         await asyncio.sleep(0)
         with pytest.raises(Refused, match="The pool keeps at most"):
-            await store.receive("bob", blake3(second).hexdigest(), halves(second, go_on))
-        go_on.set()
+            await store.receive("bob", blake3(second).hexdigest(), halves(second, rest_may_come))
+        rest_may_come.set()
         assert await uploading == len(first)
         assert store.has("ann", digest)
-        await store.receive("bob", blake3(second).hexdigest(), halves(second, go_on))  # in place of the first
+        await store.receive(
+            "bob", blake3(second).hexdigest(), halves(second, rest_may_come)
+        )  # in place of the first
         assert (store.count, store.nbytes) == (1, len(second))
 
     asyncio.run(both())

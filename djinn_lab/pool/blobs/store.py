@@ -240,7 +240,7 @@ class BlobStore:
         self._named[digest] = blob
 
     def _evict_for(self, nbytes: int) -> None:
-        """Make room beside the uploads under way. Raises Refused where too much is in use."""
+        """Evict what the uploads under way need. Raises Refused where too much is in use."""
         free = self.bytes_max - self.nbytes - self._uploading_bytes
         for blob in [blob for blob in self._blobs.values() if blob.pins == 0]:
             if free >= nbytes:

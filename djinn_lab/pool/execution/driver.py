@@ -161,7 +161,7 @@ class Driver:
         self._stopping = True
 
     def await_client(self, session: ClientSession) -> None:
-        """Let a session's cells go on: its connection broke, and its client may open another one."""
+        """Keep a session's cells: its connection broke, and its client may open another one."""
         session.link = None
         session.last_seen = self.core.clock.now_s()
         session.awaited = True

@@ -12,7 +12,7 @@ from djinn_lab.errors import Refused
 _INDEX_DTYPES = (torch.int64, torch.int32)
 
 
-class Given:
+class CallArguments:
     """The arguments of one call by name; None for one that the op does not take."""
 
     def __init__(self, op: str, values: dict[str, Any]) -> None:
@@ -74,4 +74,4 @@ class Given:
             self.refuse(f"{name} has an index outside 0 to {end - 1}")
 
 
-Check = Callable[[Given], None]
+Check = Callable[[CallArguments], None]

@@ -6,13 +6,13 @@ from typing import Any
 
 import torch
 
-from djinn_lab.worker.guards.checks import Given
+from djinn_lab.worker.guards.checks import CallArguments
 
 _NONE = 0
 _CLASSES = (torch.int64, torch.uint8, torch.int32)
 
 
-def nll_backward(given: Given) -> None:
+def nll_backward(given: CallArguments) -> None:
     source, target = given.self, given.target
     given.expect(source.dim() in (1, 2), "self has a wrong number of dimensions")
     classes = source.shape[-1]
@@ -24,7 +24,7 @@ def nll_backward(given: Given) -> None:
     given.expect_alike("self", "grad_output", "weight", "total_weight")
 
 
-def nll2d_backward(given: Given) -> None:
+def nll2d_backward(given: CallArguments) -> None:
     source = given.self
     given.expect(source.dim() == 4, "self has not four dimensions")
     shape = (source.shape[0], *source.shape[2:])
@@ -36,7 +36,7 @@ def nll2d_backward(given: Given) -> None:
     given.expect_alike("self", "grad_output", "weight", "total_weight")
 
 
-def multi_margin_backward(given: Given) -> None:
+def multi_margin_backward(given: CallArguments) -> None:
     source = given.self
     given.expect(source.dim() <= 2 and source.numel() > 0, "self is empty, or has more than two dimensions")
     classes = source.shape[-1] if source.dim() else 1
@@ -47,7 +47,7 @@ def multi_margin_backward(given: Given) -> None:
     given.expect_alike("self", "grad_output", "weight")
 
 
-def _expect_loss(given: Given, shape: Any) -> None:
+def _expect_loss(given: CallArguments, shape: Any) -> None:
     """``grad_output`` is of one element, or of ``shape`` where nothing was reduced."""
     if given.reduction == _NONE and shape is not None:
         given.expect_shape("grad_output", shape)
@@ -55,26 +55,26 @@ def _expect_loss(given: Given, shape: Any) -> None:
         given.expect_elements(1, "grad_output")
 
 
-def same_shape(given: Given) -> None:
+def same_shape(given: CallArguments) -> None:
     """For losses whose kernels pair the elements of both."""
     given.expect_shape("target", given.self.shape)
     if given.weight is not None:
         broadcast(given, "weight", given.self.shape)
 
 
-def same_shape_backward(given: Given) -> None:
+def same_shape_backward(given: CallArguments) -> None:
     same_shape(given)
     broadcast(given, "grad_output", given.self.shape)
 
 
-def broadcast(given: Given, name: str, shape: Any) -> None:
+def broadcast(given: CallArguments, name: str, shape: Any) -> None:
     found = getattr(given, name).shape
     sizes = zip(reversed(found), reversed(shape), strict=False)
     right = len(found) <= len(shape) and all(one in (1, size) for one, size in sizes)
     given.expect(right, f"{name} has shape {tuple(found)}, which does not expand to {tuple(shape)}")
 
 
-def ctc(given: Given) -> None:
+def ctc(given: CallArguments) -> None:
     log_probs, targets = given.log_probs, given.targets
     given.expect(log_probs.dim() in (2, 3), "log_probs has neither two nor three dimensions")
     if log_probs.dim() == 2:
@@ -107,7 +107,7 @@ def ctc(given: Given) -> None:
         given.expect_alike("log_probs", "grad", "neg_log_likelihood", "log_alpha")
 
 
-def _numbers(given: Given, name: str) -> list[int]:
+def _numbers(given: CallArguments, name: str) -> list[int]:
     found = getattr(given, name)
     if not isinstance(found, torch.Tensor):
         return list(found)

@@ -5,17 +5,17 @@ from __future__ import annotations
 from math import prod
 from typing import Any
 
-from djinn_lab.worker.guards.checks import Given
+from djinn_lab.worker.guards.checks import CallArguments
 
 
-def _channels(given: Given, source: Any) -> int:
+def _channels(given: CallArguments, source: Any) -> int:
     given.expect(source.dim() >= 2, "input has less than two dimensions")
     channels = int(source.shape[1])
     given.expect_elements(channels, "weight", "bias", "running_mean", "running_var")
     return channels
 
 
-def batch_norm(given: Given) -> None:
+def batch_norm(given: CallArguments) -> None:
     source = given.input
     channels = _channels(given, source)
     for name in ("running_mean", "running_var", "weight", "bias"):
@@ -30,7 +30,7 @@ def batch_norm(given: Given) -> None:
         given.expect_sizes(count, "save_mean", "save_invstd")
 
 
-def batch_norm_backward(given: Given) -> None:
+def batch_norm_backward(given: CallArguments) -> None:
     source = given.input
     channels = _channels(given, source)
     grad = "grad_out" if given.grad_out is not None else "grad_output"
@@ -43,7 +43,7 @@ def batch_norm_backward(given: Given) -> None:
         given.expect(getattr(given, name) is not None, f"{name} is needed")
 
 
-def group_norm(given: Given) -> None:
+def group_norm(given: CallArguments) -> None:
     count, channels, inner, groups = given.N, given.C, given.HxW, given.group
     given.expect(
         min(count, channels, inner) >= 0 and groups > 0, "a size is negative, or there are no groups"
@@ -54,7 +54,7 @@ def group_norm(given: Given) -> None:
     given.expect_elements(count * groups, "mean", "rstd")
 
 
-def layer_norm_backward(given: Given) -> None:
+def layer_norm_backward(given: CallArguments) -> None:
     source, shape = given.input, tuple(given.normalized_shape)
     given.expect(
         bool(shape) and tuple(source.shape[-len(shape) :]) == shape,
@@ -66,7 +66,7 @@ def layer_norm_backward(given: Given) -> None:
     given.expect_alike("input", "grad_out")
 
 
-def weight_norm(given: Given) -> None:
+def weight_norm(given: CallArguments) -> None:
     source, dim = (given.v if given.v is not None else given.saved_v), given.dim
     given.expect(source.dim() > 0 and dim in (0, source.dim() - 1), "dim is neither the first nor the last")
     given.expect_elements(source.shape[dim], "g", "saved_g", "saved_norms")

@@ -6,13 +6,13 @@ from math import prod
 
 import torch
 
-from djinn_lab.worker.guards.checks import Check, Given
+from djinn_lab.worker.guards.checks import CallArguments, Check
 
 
 def averaged(dimensions: int) -> Check:
     """``_adaptive_avg_pool2d_backward`` and the like."""
 
-    def check(given: Given) -> None:
+    def check(given: CallArguments) -> None:
         grad, source = given.grad_output, given.self
         given.expect(
             source.dim() in (dimensions + 1, dimensions + 2), "self has a wrong number of dimensions"
@@ -32,7 +32,7 @@ def pooled(dimensions: int) -> Check:
     """Pooling that returns where each maximum lies."""
     averages = averaged(dimensions)
 
-    def check(given: Given) -> None:
+    def check(given: CallArguments) -> None:
         averages(given)
         given.expect_shape("indices", given.grad_output.shape)
         given.expect_indices("indices", prod(given.self.shape[-dimensions:]), dtypes=(torch.int64,))
@@ -43,7 +43,7 @@ def pooled(dimensions: int) -> Check:
 def padded(dimensions: int, reflects: bool) -> Check:
     """The gradient of a padded tensor: ``padding`` counts from the last dimension."""
 
-    def check(given: Given) -> None:
+    def check(given: CallArguments) -> None:
         source, padding = given.self, given.padding
         given.expect(len(padding) == 2 * dimensions, f"padding has {len(padding)} numbers")
         given.expect(
@@ -65,7 +65,7 @@ def padded(dimensions: int, reflects: bool) -> Check:
 
 
 def grid_sampled(dimensions: int) -> Check:
-    def check(given: Given) -> None:
+    def check(given: CallArguments) -> None:
         source, grid = given.input, given.grid
         given.expect(
             source.dim() == grid.dim() == dimensions + 2, "input or grid has a wrong number of dimensions"

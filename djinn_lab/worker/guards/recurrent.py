@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import torch
 
-from djinn_lab.worker.guards.checks import Given
+from djinn_lab.worker.guards.checks import CallArguments
 
 _LSTM, _GATES = 2, 4
 
@@ -23,14 +23,14 @@ class _Sizes(NamedTuple):
     dtype: torch.dtype
 
 
-def layer(given: Given) -> None:
+def layer(given: CallArguments) -> None:
     sizes = _sizes(given)
     _expect_weights(given, sizes, ("weight0", "weight1", "weight2", "weight3"))
     given.expect_elements(sizes.batch * sizes.hidden, "hx_", "cx_")
     given.expect_alike("input", "hx_", "cx_")
 
 
-def layer_backward(given: Given) -> None:
+def layer_backward(given: CallArguments) -> None:
     sizes = _sizes(given)
     _expect_weights(given, sizes, ("weight1", "weight2", "weight3", "weight4"))
     given.expect_elements(sizes.batch * sizes.hidden, "hx_", "cx_tmp", "hy_", "cy_", "grad_hy", "grad_cy")
@@ -43,7 +43,7 @@ def layer_backward(given: Given) -> None:
     given.expect_sizes(_workspace_bytes(sizes), "workspace")
 
 
-def _sizes(given: Given) -> _Sizes:
+def _sizes(given: CallArguments) -> _Sizes:
     source, hidden = given.input, given.hidden_size
     given.expect(given.mode == _LSTM and given.num_layers > 0, "it is no LSTM")
     given.expect(not given.batch_sizes, "batch_sizes are not supported")
@@ -53,7 +53,7 @@ def _sizes(given: Given) -> _Sizes:
     return _Sizes(steps, batch, features, hidden, given.has_biases, given.reverse, given.train, source.dtype)
 
 
-def _expect_weights(given: Given, sizes: _Sizes, names: tuple[str, str, str, str]) -> None:
+def _expect_weights(given: CallArguments, sizes: _Sizes, names: tuple[str, str, str, str]) -> None:
     rows = _GATES * sizes.hidden
     given.expect_shape(names[0], (rows, sizes.features))
     given.expect_shape(names[1], (rows, sizes.hidden))

@@ -7,12 +7,12 @@ from typing import Any
 
 import torch
 
-from djinn_lab.worker.guards.checks import Given
+from djinn_lab.worker.guards.checks import CallArguments
 
-After = Callable[[Given, torch.Tensor], None]
+After = Callable[[CallArguments, torch.Tensor], None]
 
 
-def zero_tail(given: Given, returned: torch.Tensor) -> None:
+def zero_tail(given: CallArguments, returned: torch.Tensor) -> None:
     """For a result that is smaller than its memory, which was made for something else."""
     storage = returned.untyped_storage()
     if storage.nbytes() > returned.nbytes and returned.is_contiguous():
@@ -20,7 +20,7 @@ def zero_tail(given: Given, returned: torch.Tensor) -> None:
         whole[returned.storage_offset() * returned.element_size() + returned.nbytes :].zero_()
 
 
-def polynomial(given: Given, returned: torch.Tensor) -> None:
+def polynomial(given: CallArguments, returned: torch.Tensor) -> None:
     """A recurrence that does not begin where ``x`` is no number returns what no line has set."""
     unset = _is_nan(given.x) & (torch.as_tensor(given.n, device=returned.device) >= 2)
     returned.masked_fill_(unset, float("nan"))

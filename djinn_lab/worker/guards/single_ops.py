@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import torch
 
-from djinn_lab.worker.guards.checks import Given
+from djinn_lab.worker.guards.checks import CallArguments
 from djinn_lab.worker.guards.losses import broadcast
 
 
-def softmax_backward(given: Given) -> None:
+def softmax_backward(given: CallArguments) -> None:
     given.expect_shape("output", given.grad_output.shape)
     given.expect_alike("grad_output", "output")
     rank = max(given.output.dim(), 1)
@@ -18,7 +18,7 @@ def softmax_backward(given: Given) -> None:
     )
 
 
-def fft(given: Given) -> None:
+def fft(given: CallArguments) -> None:
     source, dims = given.self, given.dim
     rank = source.dim()
     given.expect(all(0 <= dim < rank for dim in dims), f"self has {rank} dimensions, and dim is {dims}")
@@ -34,7 +34,7 @@ def fft(given: Given) -> None:
         given.expect(bool(dims) and source.is_floating_point(), "self is not real, or dim is empty")
 
 
-def cdist_backward(given: Given) -> None:
+def cdist_backward(given: CallArguments) -> None:
     one, other = given.x1, given.x2
     given.expect(min(one.dim(), other.dim()) >= 2, "x1 or x2 has less than two dimensions")
     given.expect(one.shape[-1] == other.shape[-1], "x1 and x2 have points of other dimensions")
@@ -47,14 +47,14 @@ def cdist_backward(given: Given) -> None:
     given.expect_alike("x1", "x2", "grad", "cdist")
 
 
-def pdist_backward(given: Given) -> None:
+def pdist_backward(given: CallArguments) -> None:
     given.expect(given.self.dim() == 2, "self has not two dimensions")
     count = given.self.shape[0]
     given.expect_sizes(count * (count - 1) // 2, "grad", "pdist")
     given.expect_alike("self", "grad", "pdist")
 
 
-def dirichlet_grad(given: Given) -> None:
+def dirichlet_grad(given: CallArguments) -> None:
     for name in ("alpha", "total"):
         given.expect_shape(name, given.x.shape)
     given.expect_alike("x", "alpha", "total")
@@ -63,19 +63,19 @@ def dirichlet_grad(given: Given) -> None:
 _SOBOL_BITS, _SOBOL_DIMENSIONS_MAX = 30, 21201
 
 
-def sobol_state(given: Given) -> None:
+def sobol_state(given: CallArguments) -> None:
     dimension = given.dimension
     given.expect(0 < dimension <= _SOBOL_DIMENSIONS_MAX, f"dimension is {dimension}")
     given.expect_shape("self", (dimension, _SOBOL_BITS))
     given.expect(given.self.dtype is torch.int64, f"self is {given.self.dtype}")
 
 
-def embedding_bag(given: Given) -> None:
+def embedding_bag(given: CallArguments) -> None:
     given.expect(given.weight.dim() == 2, "weight has not two dimensions")
     _expect_bags(given)
 
 
-def embedding_bag_backward(given: Given) -> None:
+def embedding_bag_backward(given: CallArguments) -> None:
     grad, indices = given.grad, given.indices
     weight = given.weight
     given.expect(grad.dim() == 2, "grad has not two dimensions")
@@ -111,7 +111,7 @@ def embedding_bag_backward(given: Given) -> None:
 _MEAN, _MAX = 1, 2
 
 
-def _expect_bags(given: Given) -> None:
+def _expect_bags(given: CallArguments) -> None:
     indices, offsets = given.indices, given.offsets
     given.expect(indices.dim() == offsets.dim() == 1, "indices or offsets have not one dimension")
     given.expect_indices("offsets", indices.numel() + 1)
@@ -121,7 +121,7 @@ def _expect_bags(given: Given) -> None:
     given.expect(bool((offsets[1:] >= offsets[:-1]).all()), "offsets are not in order")
 
 
-def attention(given: Given) -> None:
+def attention(given: CallArguments) -> None:
     query, key, value = given.query, given.key, given.value
     given.expect(
         query.dim() == key.dim() == value.dim() == 4, "not all of query, key and value have four dimensions"
@@ -147,7 +147,7 @@ def attention(given: Given) -> None:
         given.expect(given.logsumexp.dtype is accumulated, f"logsumexp is {given.logsumexp.dtype}")
 
 
-def segments(given: Given) -> None:
+def segments(given: CallArguments) -> None:
     data, axis = given.data, given.axis or 0
     given.expect(given.indices is None, "indices are not supported")
     counts = given.lengths if given.lengths is not None else given.offsets
@@ -174,7 +174,7 @@ def segments(given: Given) -> None:
         given.expect_alike("data", "grad", "output")
 
 
-def pivots(given: Given) -> None:
+def pivots(given: CallArguments) -> None:
     """Rows that an LU factorisation exchanged, counted from one."""
     factors = given.LU_data if given.LU_data is not None else given.LU
     name = "LU_pivots" if given.LU_pivots is not None else "pivots"
@@ -189,7 +189,7 @@ def pivots(given: Given) -> None:
         )
 
 
-def lcm(given: Given) -> None:
+def lcm(given: CallArguments) -> None:
     """The least integer has no absolute value, and dividing it by -1 ends the process."""
     for found in (given.self, given.other):
         if isinstance(found, torch.Tensor) and found.dtype in (torch.int64, torch.int32):

@@ -12,7 +12,7 @@ import torch.utils.deterministic
 
 from djinn_lab.srg.ops import base_name, words
 from djinn_lab.worker.guards import losses, norms, pooling, recurrent, results, single_ops
-from djinn_lab.worker.guards.checks import Check, Given
+from djinn_lab.worker.guards.checks import CallArguments, Check
 from djinn_lab.worker.guards.results import After
 
 _deterministic: Any = torch.utils.deterministic
@@ -109,7 +109,7 @@ class Guard:
     def __call__(self, func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Call ``func`` if it may be given these arguments. Raises Refused."""
         by_place = dict(zip(self.names, args, strict=False))
-        given = Given(self.op, {**self.defaults, **by_place, **kwargs})
+        given = CallArguments(self.op, {**self.defaults, **by_place, **kwargs})
         if self.check is not None:
             self.check(given)
         if self.fills:
