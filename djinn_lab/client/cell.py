@@ -10,7 +10,8 @@ from types import TracebackType
 
 from djinn_lab.capture.host.turns import only_cell
 from djinn_lab.capture.recorders import Recorder, capturing
-from djinn_lab.client.executor import CellJob, PoolExecutor
+from djinn_lab.client.cell_job import CellJob
+from djinn_lab.client.executor import PoolExecutor
 from djinn_lab.client.report import CellReport
 from djinn_lab.errors import UserError
 from djinn_lab.jobs import Terms

@@ -6,11 +6,9 @@ named ``fetch``.
 
 from __future__ import annotations
 
-import uuid
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from time import perf_counter, sleep
 
 import torch
@@ -19,10 +17,10 @@ from msgspec.structs import replace
 from djinn_lab.capture.host.interrupts import deliver, delivered
 from djinn_lab.capture.sending.backend import Cut, RunResult
 from djinn_lab.client.blobs import BlobTransfer
+from djinn_lab.client.cell_job import CellJob, Flight
 from djinn_lab.client.connection import PoolConnection, SubmissionEncoder
 from djinn_lab.client.cuts import CutRecord
 from djinn_lab.client.remote_errors import to_exception
-from djinn_lab.client.report import CellReport
 from djinn_lab.errors import (
     CancelFailed,
     CellCancelled,
@@ -33,7 +31,7 @@ from djinn_lab.errors import (
     SessionLost,
     WorkerLost,
 )
-from djinn_lab.jobs import NO_TERMS, Terms
+from djinn_lab.jobs import NO_TERMS
 from djinn_lab.protocol.messages import (
     RESUME_S,
     SKIPPED,
@@ -58,14 +56,11 @@ the next waits beside it, and the one with the cell's last ops may arrive."""
 RESUME_PAUSE_MIN_S, RESUME_PAUSE_MAX_S = 0.05, 2.0
 """Between two attempts to connect again; doubled after each."""
 SENT_KEPT = 256
+"""Messages without an answer that are sent again after a connection broke."""
 WAITING_STAGES = frozenset({"queued"})
 """Of a segment that never started."""
 RESUMED_S = 0.0001
 """Between submit and result, less than this is the way from one to the other; the cell recorded nothing."""
-
-
-def _node_count(programs: Sequence[EncodedProgram]) -> int:
-    return sum(program.nodes for program in programs)
 
 
 def _arrived(result: SegmentResult) -> bool:
@@ -88,48 +83,6 @@ def _ignore_update(update: JobUpdate) -> None:
 
 def _ignore_tick() -> None:
     pass
-
-
-class CellJob:
-    """One cell on its way: identity, options, report. ``largest``: the parts of what was recorded between
-    two cuts, where that was most."""
-
-    def __init__(self, cell: str, code: str, priority: str, terms: Terms = NO_TERMS) -> None:
-        self.identifier = uuid.uuid4().hex
-        self.terms = terms
-        self.cell = cell
-        self.code = code
-        self.priority = priority
-        self.segments = 0
-        self.final = False
-        self.finished = False
-        self.report = CellReport(cell)
-        self.largest: Sequence[EncodedProgram] = ()
-        self._parts: list[EncodedProgram] = []
-        self.started = perf_counter()
-        self.outside_since = self.started
-
-    def add_program(self, program: EncodedProgram, ends: bool) -> None:
-        """Remember the most that was recorded between two cuts; ``ends``: a cut follows."""
-        self._parts.append(program)
-        if ends:
-            if _node_count(self._parts) > _node_count(self.largest):
-                self.largest = tuple(self._parts)
-            self._parts = []
-
-
-@dataclass
-class Flight:
-    """A segment under way, sent at ``sent``, answered at ``received`` (this process's ``perf_counter``)."""
-
-    job: CellJob
-    program: EncodedProgram
-    cut: Cut
-    message: SubmitSegment
-    sent: float
-    received: float | None = None
-    lost: PoolLost | None = None
-    refused: DjinnError | None = None
 
 
 class PoolExecutor:

@@ -12,8 +12,9 @@ from torch.utils._pytree import tree_leaves, tree_map
 from djinn_lab.capture.lazy import is_lazy, recorder_of
 from djinn_lab.capture.recorders import Recorder, make_recorder
 from djinn_lab.client.cell import Cell
+from djinn_lab.client.cell_job import CellJob
 from djinn_lab.client.connection import PoolConnection
-from djinn_lab.client.executor import CellJob, PoolExecutor
+from djinn_lab.client.executor import PoolExecutor
 from djinn_lab.client.rest import PoolClient
 from djinn_lab.config import Profile
 from djinn_lab.errors import PoolLost, UserError

@@ -233,7 +233,7 @@ def test_a_client_that_ended_is_detached_and_finds_its_values_again(shared_pool:
 
 
 def test_a_segment_whose_connection_broke_is_run_once_and_answered(shared_pool: RuntimeInfo) -> None:
-    """Sent again while it runs, and after its answer was sent to nobody."""
+    """Sent again while it runs, and after its answer reached no client."""
     program = act("sleep 1", keep=True)
     for wait_s in (0.0, 2.0):
         with Client(shared_pool) as client:

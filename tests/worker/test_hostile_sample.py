@@ -22,7 +22,7 @@ class Case(NamedTuple):
     op: str
     args: list[Any]
     said: str
-    kwargs: dict[str, Any] = {}  # noqa: RUF012 - nobody changes it
+    kwargs: dict[str, Any] = {}  # noqa: RUF012 - never changed
 
 
 def floats(*shape: int) -> torch.Tensor:

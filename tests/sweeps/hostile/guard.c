@@ -1,4 +1,4 @@
-/* Memory for torch's tensors that ends at a page nobody may touch, for `make sweep-hostile` (LD_PRELOAD).
+/* Memory for torch's tensors that ends at a page without access, for `make sweep-hostile` (LD_PRELOAD).
 
    torch takes a tensor's memory from posix_memalign(64). While `guard_fill` is not 0 such a block is laid out as
 

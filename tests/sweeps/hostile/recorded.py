@@ -42,7 +42,7 @@ class _Record(TorchDispatchMode):
         found = self.calls.get(str(func))
         given = list(args), {name: item for name, item in (kwargs or {}).items() if name != "pin_memory"}
         if found is not None and len(found) < CALLS_MAX and _is_small(given):
-            found.append(Recorded(str(func), Copy(Copy(given).tree())))  # of tensors that nobody resizes
+            found.append(Recorded(str(func), Copy(Copy(given).tree())))  # no later call resizes those
         return func(*args, **(kwargs or {}))
 
 
