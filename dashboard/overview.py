@@ -34,7 +34,13 @@ SESSION_COLUMNS = columns(
     ("jobs", "Cells", "number"),
     ("seen", "Last seen", "number"),
 )
-DEVICE_TONES = {"idle": "#7F8C99", "busy": "#009E73", "starting": "#E69F00", "lost": "#D55E00"}
+DEVICE_TONES = {
+    "idle": "#7F8C99",
+    "busy": "#009E73",
+    "starting": "#E69F00",
+    "silent": "#CC79A7",
+    "lost": "#D55E00",
+}
 _RUNNING_FIRST = ("RUNNING", "RESTORING", "PREEMPTED", "QUEUED", "SUBMITTED", "WAITING")
 
 

@@ -56,6 +56,15 @@ class WorkerDied(msgspec.Struct, frozen=True, tag=True):
     device: str
 
 
+class HeartbeatChanged(msgspec.Struct, frozen=True, tag=True):
+    """The device's worker stopped answering (``heard`` is False), or answers again. Whatever it was asked for
+    is still under way; its memory is as it was."""
+
+    at_s: float
+    device: str
+    heard: bool
+
+
 class SessionDetached(msgspec.Struct, frozen=True, tag=True):
     """The client vanished without closing: its jobs are cancelled, its values stay, and the session stays
     bound to its device."""

@@ -22,7 +22,14 @@ from djinn_lab.engine.events import (
     SegmentArrived,
     SegmentStopped,
 )
-from djinn_lab.events import ClockTicked, DeviceAdded, SessionClosed, SessionDetached, WorkerDied
+from djinn_lab.events import (
+    ClockTicked,
+    DeviceAdded,
+    HeartbeatChanged,
+    SessionClosed,
+    SessionDetached,
+    WorkerDied,
+)
 
 __all__ = [
     "Anomaly",
@@ -32,6 +39,7 @@ __all__ = [
     "DeviceAdded",
     "Engine",
     "Event",
+    "HeartbeatChanged",
     "PartMemoryAnswer",
     "PartMemoryDeferred",
     "PartMemoryGranted",

@@ -40,7 +40,14 @@ from djinn_lab.engine.events import (
     SegmentStopped,
 )
 from djinn_lab.engine.stall import Stall, Watch
-from djinn_lab.events import ClockTicked, DeviceAdded, SessionClosed, SessionDetached, WorkerDied
+from djinn_lab.events import (
+    ClockTicked,
+    DeviceAdded,
+    HeartbeatChanged,
+    SessionClosed,
+    SessionDetached,
+    WorkerDied,
+)
 from djinn_lab.jobs.machine.queue import JobQueue
 from djinn_lab.memory.machine.accounts import MemoryAccounts
 
@@ -110,6 +117,7 @@ class Engine:
                 PoolOpened()
                 | DeviceAdded()
                 | WorkerDied()
+                | HeartbeatChanged()
                 | PartMemoryRequested()
                 | PartMemoryWithdrawn()
                 | PartMemoryReleased()
@@ -134,6 +142,7 @@ class Engine:
         event: PoolOpened
         | DeviceAdded
         | WorkerDied
+        | HeartbeatChanged
         | PartMemoryRequested
         | PartMemoryWithdrawn
         | PartMemoryReleased
@@ -152,6 +161,8 @@ class Engine:
                 self._watch.died(event.device)
                 self._undone[event.device] = self.accounts.open_jobs(event.device)
                 self._to_memory(event)
+            case HeartbeatChanged():
+                self._hear(event)
             case PartMemoryRequested():
                 self._request_part_memory(event)
             case PartMemoryWithdrawn():
@@ -240,6 +251,16 @@ class Engine:
             self._asked[event.job] = replace(asked, peak_bytes=event.remaining_bytes)
         self._preempted[event.job] = ""
         self._to_queue(stopped)
+
+    def _hear(self, event: HeartbeatChanged) -> None:
+        """Keep sessions where a silent worker has their state; let the others leave, and their first cells
+        ask for memory where they are bound next."""
+        leaving = () if event.heard else self.accounts.can_leave(event.device)
+        for session in leaving:
+            for job in self.queue.jobs_of(session):
+                self._placed.discard(job)
+        self._to_memory(event)
+        self._to_queue(jobs.DeviceHeard(event.at_s, event.device, event.heard, leaving))
 
     def _tick(self, event: ClockTicked) -> None:
         commands = self.accounts.handle(event)

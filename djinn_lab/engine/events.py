@@ -8,7 +8,14 @@ from __future__ import annotations
 import msgspec
 
 from djinn_lab import jobs, memory
-from djinn_lab.events import ClockTicked, DeviceAdded, SessionClosed, SessionDetached, WorkerDied
+from djinn_lab.events import (
+    ClockTicked,
+    DeviceAdded,
+    HeartbeatChanged,
+    SessionClosed,
+    SessionDetached,
+    WorkerDied,
+)
 from djinn_lab.jobs.decision import QueuePolicy
 from djinn_lab.jobs.fairness import ShareState
 
@@ -117,6 +124,7 @@ Event = (
     | SegmentStopped
     | DeviceAdded
     | WorkerDied
+    | HeartbeatChanged
     | PartMemoryRequested
     | PartMemoryWithdrawn
     | PartMemoryReleased

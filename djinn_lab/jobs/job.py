@@ -129,10 +129,12 @@ class DeviceQueueView(msgspec.Struct, frozen=True):
 
 
 class UnavailableDevices(msgspec.Struct, frozen=True):
-    """Devices that start nothing: those whose worker is down, and those that are cordoned."""
+    """Devices that start nothing: those whose worker is down, those that are cordoned, and those whose worker
+    does not answer."""
 
     lost: tuple[str, ...]
     cordoned: tuple[str, ...]
+    silent: tuple[str, ...] = ()
 
 
 class QueueSnapshot(msgspec.Struct, frozen=True):

@@ -27,6 +27,16 @@ class DeviceLost(msgspec.Struct, frozen=True, tag=True):
     undone: tuple[str, ...] = ()
 
 
+class DeviceHeard(msgspec.Struct, frozen=True, tag=True):
+    """The device's worker stopped answering (``heard`` is False), or answers again. ``leaving``: sessions
+    that are bound to no device from now on, since nothing of theirs is in its memory."""
+
+    at_s: float
+    device: str
+    heard: bool
+    leaving: tuple[str, ...] = ()
+
+
 class ExternalDependency(msgspec.Struct, frozen=True):
     """A batch notebook that a cell may depend on; the queue does not run it. ``waits_for``: cells that
     have to end before the notebook can."""
@@ -313,6 +323,7 @@ class ReservationEnded(msgspec.Struct, frozen=True, tag=True):
 Event = (
     DeviceAdded
     | DeviceLost
+    | DeviceHeard
     | SegmentSubmitted
     | SegmentRefused
     | MemoryDeferred

@@ -4,6 +4,7 @@ admitted. See :mod:`djinn_lab.memory.states`."""
 from djinn_lab.events import (
     ClockTicked,
     DeviceAdded,
+    HeartbeatChanged,
     IllegalEvent,
     SessionClosed,
     SessionDetached,
@@ -82,6 +83,7 @@ __all__ = [
     "ForgetStored",
     "FreeSession",
     "GrantSegment",
+    "HeartbeatChanged",
     "IllegalEvent",
     "MemoryChange",
     "MemoryPolicy",

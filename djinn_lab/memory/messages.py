@@ -13,6 +13,7 @@ import msgspec
 from djinn_lab.events import (
     ClockTicked,
     DeviceAdded,
+    HeartbeatChanged,
     MemoryRelease,
     SessionClosed,
     SessionDetached,
@@ -193,6 +194,7 @@ class TransferFailed(msgspec.Struct, frozen=True, tag=True):
 Event = (
     DeviceAdded
     | WorkerDied
+    | HeartbeatChanged
     | SessionOpened
     | SessionDetached
     | SessionResumed

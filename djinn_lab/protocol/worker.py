@@ -82,6 +82,14 @@ class Shutdown(msgspec.Struct, frozen=True, tag="shutdown"):
     pass
 
 
+class Ping(msgspec.Struct, frozen=True, tag="ping"):
+    """Answered by :class:`Pong`, also while a program runs."""
+
+
+class Pong(msgspec.Struct, frozen=True, tag="pong"):
+    """The worker's process is alive, and reads what it is sent."""
+
+
 class StoreState(msgspec.Struct, frozen=True, tag="store"):
     """Copy to the host what has no valid copy there; while the session runs, completed pieces only. Every
     transfer is answered by exactly one :class:`CopyDone` or :class:`CopyFailed`, unless its session
@@ -160,7 +168,7 @@ RunOrder = RunSegment | Calibrate
 CopyOrder = StoreState | Evict | Restore | Demote | Forget | Expedite | Drop | Close
 """What moves or drops a session's values."""
 
-ToWorker = RunOrder | CopyOrder | Cancel | Preempt | Shutdown
+ToWorker = RunOrder | CopyOrder | Cancel | Preempt | Shutdown | Ping
 
 
 class WorkerReady(msgspec.Struct, frozen=True, tag="ready"):
@@ -382,6 +390,7 @@ FromWorker = (
     | FirstValuesCopied
     | CopyDone
     | CopyFailed
+    | Pong
 )
 
 encode = msgspec.msgpack.Encoder().encode

@@ -104,6 +104,8 @@ class WorkerProcess:
                 self._inbox.put(given)
             elif isinstance(message, messages.Cancel | messages.Preempt):
                 self._ask_to_stop(message)
+            elif isinstance(message, messages.Ping):
+                self._send(messages.Pong())
             elif isinstance(message, messages.Drop):
                 self._interpreter.drop_parked(message.session)
                 self._send(messages.Closed(message.session, self._memory()))

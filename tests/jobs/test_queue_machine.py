@@ -16,6 +16,7 @@ from djinn_lab.jobs import (
     DeviceAdded,
     DeviceCordoned,
     DeviceDescribed,
+    DeviceHeard,
     DeviceLost,
     DeviceQueueOrdered,
     EndSegment,
@@ -81,6 +82,12 @@ class QueueMachine(RuleBasedStateMachine):
     @rule(device=DEVICES, cordoned=st.booleans(), drain=st.booleans())
     def cordon(self, device: str, cordoned: bool, drain: bool) -> None:
         self.feed(DeviceCordoned(self.tick(), device, cordoned, drain))
+
+    @rule(device=DEVICES, heard=st.booleans(), leaving=st.lists(SESSIONS, max_size=2, unique=True))
+    def hear(self, device: str, heard: bool, leaving: list[str]) -> None:
+        running = {job.session for job in self.queue.running_jobs()}
+        here = [name for name in leaving if self.queue.device_of(name) == device and name not in running]
+        self.feed(DeviceHeard(self.tick(), device, heard, tuple(here)))
 
     @rule(device=DEVICES)
     def lose_device(self, device: str) -> None:

@@ -14,6 +14,7 @@ from djinn_lab.memory import (
     DeviceAdded,
     Event,
     FreeSession,
+    HeartbeatChanged,
     IllegalEvent,
     MemoryReported,
     PhaseSignalled,
@@ -48,6 +49,12 @@ class AccountsMachine(RuleBasedStateMachine):
     def lose_device(self, device: str) -> None:
         self.feed(WorkerDied(self.tick(), device))
         assert self.accounts.device(device) is None
+
+    @rule(device=DEVICES, heard=st.booleans())
+    def hear(self, device: str, heard: bool) -> None:
+        leaving = self.accounts.can_leave(device)
+        if self.feed(HeartbeatChanged(self.tick(), device, heard)) is not None and not heard:
+            assert all(self.accounts.home_of(session) is None for session in leaving)
 
     @rule(session=SESSIONS)
     def open(self, session: str) -> None:

@@ -55,6 +55,13 @@ class Site(Protocol):
     def kill(self, device: str) -> None:
         """End the device's worker as a crash of its machine would."""
 
+    def pause(self, device: str) -> None:
+        """Let the device's worker do nothing, as a machine without time for it would, until
+        :meth:`unpause`."""
+
+    def unpause(self, device: str) -> None:
+        """Let it continue."""
+
     def parked(self) -> set[str]:
         """Return the files in which workers, alive or dead, keep sessions outside their devices."""
 
@@ -89,6 +96,12 @@ class LocalSite:
     def kill(self, device: str) -> None:
         os.kill(self.launcher.health(device).shown["pid"], signal.SIGKILL)
 
+    def pause(self, device: str) -> None:
+        os.kill(self.launcher.health(device).shown["pid"], signal.SIGSTOP)
+
+    def unpause(self, device: str) -> None:
+        os.kill(self.launcher.health(device).shown["pid"], signal.SIGCONT)
+
     def parked(self) -> set[str]:
         return {file.name for path in self._parked for file in path.iterdir()}
 
@@ -117,13 +130,15 @@ SITES = {"local": local_site}
 
 class Heard:
     """What the launcher reported, in order. ``said``: messages by device that no test has waited for, with
-    None for the loss of a worker. ``kept``: the manifests that the pool still needs."""
+    None for the loss of a worker. ``answering``: whether a device's worker answers, as last reported.
+    ``kept``: the manifests that the pool still needs."""
 
     def __init__(self) -> None:
         self.said: dict[str, list[FromWorker | None]] = {}
         self.deaths: list[tuple[str, str]] = []
         self.failures: list[tuple[str, str]] = []
         self.kept: list[bytes] = []
+        self.answering: dict[str, bool] = {}
         self.changed = asyncio.Event()
 
     def worker_said(self, device: str, message: FromWorker) -> None:
@@ -133,6 +148,10 @@ class Heard:
     def worker_died(self, device: str, how: str) -> None:
         self.said.setdefault(device, []).append(None)
         self.deaths.append((device, how))
+        self.changed.set()
+
+    def worker_heard(self, device: str, heard: bool) -> None:
+        self.answering[device] = heard
         self.changed.set()
 
     def worker_failed(self, device: str, how: str) -> None:

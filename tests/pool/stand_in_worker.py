@@ -162,6 +162,8 @@ class StandIn:
     def receive(self) -> wire.ToWorker:
         length = struct.unpack(">I", self.read(4))[0]
         message: wire.ToWorker = wire.decode_to_worker(self.read(length))
+        if isinstance(message, wire.Ping):
+            self.send(wire.Pong())
         return message
 
     def read(self, count: int) -> bytes:

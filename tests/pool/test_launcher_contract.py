@@ -292,6 +292,21 @@ def test_a_killed_worker_is_lost_once_and_another_takes_its_place(fresh: Workers
     assert len(fresh.site.processes()) == 1
 
 
+def test_a_worker_that_does_nothing_is_silent_until_it_continues(fresh: Workers) -> None:
+    fresh.ready(ONE, OTHER)
+    fresh.site.pause(ONE)
+    try:
+        fresh.until(lambda: fresh.heard.answering.get(ONE) is False or None)
+        assert not fresh.do(lambda: fresh.launcher.health(ONE)).answers
+        loaded(fresh, OTHER, torch.ones(1))
+    finally:
+        fresh.site.unpause(ONE)
+    fresh.until(lambda: fresh.heard.answering[ONE] or None)
+    assert fresh.heard.answering == {ONE: True}
+    assert not fresh.heard.deaths
+    loaded(fresh, ONE, torch.ones(1))
+
+
 @pytest.mark.parametrize("tier", ["host", "disk"])
 def test_what_a_dead_worker_parked_is_kept_while_a_manifest_names_it(fresh: Workers, tier: str) -> None:
     fresh.ready(ONE, OTHER)

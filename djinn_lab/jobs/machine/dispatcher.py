@@ -41,7 +41,7 @@ from djinn_lab.jobs.targets import suits
 
 ROUNDS_MAX = 1000
 _facts_of = attrgetter(
-    *("slots", "numa_node", "given_labels", "taints", "cordoned"), *("alive", "price", "watts")
+    *("slots", "numa_node", "given_labels", "taints", "cordoned"), *("alive", "heard", "price", "watts")
 )
 
 
@@ -133,7 +133,7 @@ class Dispatcher:
                 labels=device.labels,
                 taints=device.taints,
                 cordoned=device.cordoned,
-                ready=device.alive,
+                ready=device.alive and device.heard,
                 price=device.hour_price(price_per_kwh),
             )
             known = self.cluster.nodes.get(name)
@@ -281,8 +281,9 @@ class Dispatcher:
     def other_devices(self, job: Job) -> tuple[str, ...]:
         """Return the devices that serve and suit the job, besides its assigned device."""
         others = (one for one in self.tables.devices.values() if one.device != job.assigned_device)
-        serving = (one for one in others if one.alive and not one.cordoned)
-        return tuple(one.device for one in serving if suits(job.target, job.terms.tolerates, one))
+        return tuple(
+            one.device for one in others if one.serves and suits(job.target, job.terms.tolerates, one)
+        )
 
     def move_to(self, job: Job, device: str, at_s: float) -> None:
         """Move the job's session to the device. Raises IllegalEvent for a job that does not wait, or a
@@ -336,7 +337,7 @@ class Dispatcher:
     def _least_loaded(self, job: Job) -> str | None:
         tables = self.tables
         tolerates = job.terms.tolerates
-        open_devices = [device for device in tables.devices.values() if device.alive and not device.cordoned]
+        open_devices = [device for device in tables.devices.values() if device.serves]
         load = {
             device.device: tables.load.get(device.device, 0)
             for device in open_devices

@@ -83,11 +83,14 @@ def _explain_submitted(job: Job, unavailable: UnavailableDevices) -> str:
         return f"Waits for {job.target}, which is cordoned.{_uncordon((job.target,))}"
     if job.target in unavailable.lost:
         return f"Waits for {job.target}, which is being started again."
+    if job.target in unavailable.silent:
+        return f"Waits for {job.target}, whose worker does not answer."
     if job.target is not None:
-        why = "cordoned, being started again or tainted"
+        why = "cordoned, silent, being started again or tainted"
         advice = _uncordon(unavailable.cordoned)
         return f"Waits for {job.target}: every device that suits it is {why}.{advice}"
     parts = [(unavailable.cordoned, "cordoned"), (unavailable.lost, "being started again")]
+    parts.append((unavailable.silent, "silent (no answer from the worker)"))
     shut = [f"{listed(names)} {'is' if len(names) == 1 else 'are'} {why}" for names, why in parts if names]
     if not shut:
         return "Waits for the first device to be ready."
@@ -106,6 +109,7 @@ def _explain_queued(
     job: Job, queue_position: QueuePosition | None, unavailable: UnavailableDevices, eligibility: str
 ) -> str:
     shut = " (cordoned)" if job.assigned_device in unavailable.cordoned else ""
+    shut = " (its worker does not answer)" if job.assigned_device in unavailable.silent else shut
     why = f"; {eligibility}" if eligibility else ""
     needs = f", for {job.gang_min} devices at once" if job.gang_min > 1 else ""
     if queue_position is None:

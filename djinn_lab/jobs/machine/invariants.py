@@ -14,7 +14,7 @@ from djinn_lab.jobs.targets import suits
 def check_queue(tables: QueueTables) -> None:
     running = [(name, job) for name, device in tables.devices.items() for job in device.running]
     alive = {name: device.alive for name, device in tables.devices.items()}
-    open_devices = {name for name, device in tables.devices.items() if device.alive and not device.cordoned}
+    open_devices = {name for name, device in tables.devices.items() if device.serves}
     bound, jobs, finished = tables.bound, tables.jobs, tables.finished
     check_indexes(tables)
     assert all(device.idle_slots >= 0 for device in tables.devices.values()), "more run than there are slots"

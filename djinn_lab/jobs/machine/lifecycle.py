@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from msgspec.structs import replace
 
 from djinn_lab.events import IllegalEvent, MemoryRelease
@@ -9,6 +11,7 @@ from djinn_lab.jobs.commands import CancelSegment, EndSegment, PlaceSegment, Pre
 from djinn_lab.jobs.job import Job
 from djinn_lab.jobs.machine.tables import OUTCOME_TRANSITIONS, QueueTables, moved
 from djinn_lab.jobs.messages import (
+    DeviceHeard,
     DeviceLost,
     JobFinished,
     MemberLeft,
@@ -298,11 +301,7 @@ def lose_device(tables: QueueTables, event: DeviceLost) -> None:
     tables.devices[device].alive = False
     for session in [session for session, bound in tables.bound.items() if bound == device]:
         tables.unbind(session)
-    for job in waiting:
-        unbound = replace(
-            moved(job, JobTransition.UNBIND), assigned_device=None, memory=_needs_again(job), memory_reason=""
-        )
-        tables.put(replace(unbound, settled=False))
+    _unbind(tables, waiting)
     for job in running:
         if device in job.members:
             _without(tables, job, device)
@@ -316,6 +315,27 @@ def lose_device(tables: QueueTables, event: DeviceLost) -> None:
             at_s,
             why,
         )
+
+
+def hold_silent(tables: QueueTables, event: DeviceHeard) -> None:
+    """Let sessions leave a device whose worker does not answer. Jobs of the others stay until they ran
+    there; those that may not run there look for a device when their turn comes."""
+    waiting = tables.of_device(event.device)
+    for session in event.leaving:
+        tables.unbind(session)
+    _unbind(tables, [job for job in waiting if job.session in event.leaving])
+    device = tables.devices[event.device]
+    for job in waiting:
+        if job.session not in event.leaving and suits(job.target, job.terms.tolerates, device):
+            tables.put(replace(job, settled=True))
+
+
+def _unbind(tables: QueueTables, waiting: Iterable[Job]) -> None:
+    for job in waiting:
+        unbound = replace(
+            moved(job, JobTransition.UNBIND), assigned_device=None, memory=_needs_again(job), memory_reason=""
+        )
+        tables.put(replace(unbound, settled=False))
 
 
 def stop_overdue(tables: QueueTables, at_s: float) -> None:

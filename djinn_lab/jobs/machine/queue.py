@@ -28,6 +28,7 @@ from djinn_lab.jobs.messages import (
     DataPublished,
     DeviceCordoned,
     DeviceDescribed,
+    DeviceHeard,
     DeviceLost,
     Event,
     ExternalDependencyChanged,
@@ -296,6 +297,8 @@ class JobQueue:
                 self._add_device(event)
             case DeviceLost():
                 self._lose_device(event)
+            case DeviceHeard():
+                self._hear(event)
             case DeviceCordoned():
                 self._cordon(event)
             case DeviceDescribed():
@@ -402,7 +405,7 @@ class JobQueue:
         known = self._tables.devices.setdefault(event.device, QueueDevice(event.device, alive=False))
         if known.alive:
             raise IllegalEvent(f"{event.device} is already up", "pool")
-        known.alive, known.slots = True, event.slots
+        known.alive, known.heard, known.slots = True, True, event.slots
         known.memory_bytes, known.link_bytes_per_s = event.memory_bytes, event.link_bytes_per_s or 0.0
         known.numa_node = event.numa_node
 
@@ -411,6 +414,14 @@ class JobQueue:
         if known is None or not known.alive:
             raise IllegalEvent(f"{event.device} is not up", "pool")
         lifecycle.lose_device(self._tables, event)
+
+    def _hear(self, event: DeviceHeard) -> None:
+        known = self._tables.devices.get(event.device)
+        if known is None or not known.alive or known.heard == event.heard:
+            raise IllegalEvent(f"{event.device} is not up, or known to be so", "pool")
+        known.heard = event.heard
+        if not event.heard:
+            lifecycle.hold_silent(self._tables, event)
 
     def _named(self, device: str) -> QueueDevice:
         """Return a device that an operator named. Raises IllegalEvent with those that there are."""

@@ -29,13 +29,15 @@ OUTCOME_TRANSITIONS = {
 
 @dataclass(slots=True)
 class QueueDevice:
-    """``alive``: its worker is up. ``cordoned``: nothing new starts. ``running``: the jobs that the device
-    runs, at most ``slots`` of them, the first started first. ``numa_node``: where the device is, None when
-    unknown. ``taints``: only jobs that tolerate all of them run there. ``price``: of a device-hour, in any
-    currency. ``watts``: what the device draws when busy, as operators say, None when unknown."""
+    """``alive``: its worker is up. ``heard``: it answers. ``cordoned``: nothing new starts. ``running``: the
+    jobs that the device runs, at most ``slots`` of them, the first started first. ``numa_node``: where the
+    device is, None when unknown. ``taints``: only jobs that tolerate all of them run there. ``price``: of a
+    device-hour, in any currency. ``watts``: what the device draws when busy, as operators say, None when
+    unknown."""
 
     device: str
     alive: bool = True
+    heard: bool = True
     cordoned: bool = False
     slots: int = 1
     running: list[str] = field(default_factory=list)
@@ -46,6 +48,11 @@ class QueueDevice:
     taints: frozenset[str] = frozenset()
     price: float = 0.0
     watts: float | None = None
+
+    @property
+    def serves(self) -> bool:
+        """Return whether jobs may start on the device."""
+        return self.alive and self.heard and not self.cordoned
 
     @property
     def idle_slots(self) -> int:
@@ -152,7 +159,8 @@ class QueueTables:
     def unavailable_devices(self) -> UnavailableDevices:
         lost = sorted(name for name, device in self.devices.items() if not device.alive)
         cordoned = sorted(name for name, device in self.devices.items() if device.alive and device.cordoned)
-        return UnavailableDevices(tuple(lost), tuple(cordoned))
+        silent = sorted(name for name, device in self.devices.items() if device.alive and not device.heard)
+        return UnavailableDevices(tuple(lost), tuple(cordoned), tuple(silent))
 
     # -- changing ------------------------------------------------------------------------------------------
 

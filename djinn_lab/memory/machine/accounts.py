@@ -6,12 +6,22 @@ from __future__ import annotations
 from djinn_lab.events import (
     ClockTicked,
     DeviceAdded,
+    HeartbeatChanged,
     IllegalEvent,
     SessionClosed,
     SessionDetached,
     WorkerDied,
 )
-from djinn_lab.memory.machine import admission, enacting, moving, phases, reports, serving_order, views
+from djinn_lab.memory.machine import (
+    admission,
+    enacting,
+    heartbeats,
+    moving,
+    phases,
+    reports,
+    serving_order,
+    views,
+)
 from djinn_lab.memory.machine.background import in_background
 from djinn_lab.memory.machine.other_devices import OtherDevices
 from djinn_lab.memory.machine.records import Device, PlacedSegment, SessionRecord
@@ -102,6 +112,12 @@ class MemoryAccounts:
         known = self._tables.sessions.get(session)
         return known.device if known is not None else None
 
+    def can_leave(self, device: str) -> tuple[str, ...]:
+        """Return the sessions of a device that need nothing from its worker to be bound to another one."""
+        known = self._tables.devices.get(device)
+        bound = known.sessions.values() if known is not None else ()
+        return tuple(sorted(one.session for one in bound if heartbeats.can_leave(one)))
+
     def open_jobs(self, device: str) -> tuple[str, ...]:
         """Jobs on the device that were granted before the end of their sessions' restores. Until that end
         the parked copy is still the session's state."""
@@ -118,11 +134,14 @@ class MemoryAccounts:
 
     def move_s(self, session: str) -> float | None:
         """Predicted seconds to bring the session's state to another device: out, and in again. 0 where
-        the link's rate is unknown, None where the host has no capacity for it on the way."""
+        the link's rate is unknown, None where the host has no capacity for it on the way, or its worker does
+        not answer."""
         known = self._tables.sessions.get(session)
         device = self._tables.device_of(known) if known is not None else None
         if known is None or device is None:
             return 0.0
+        if not device.heard and not heartbeats.can_leave(known):
+            return None
         out_bytes = known.unstored_bytes if known.place == "device" else 0
         if out_bytes > device.host_bytes:
             return None
@@ -186,6 +205,8 @@ class MemoryAccounts:
             case WorkerDied():
                 for device in reports.lose_device(self._tables, event):
                     self._plan(device)
+            case HeartbeatChanged():
+                self._plan(heartbeats.change(self._tables, event))
             case SessionOpened():
                 connection = self._tables.moved(event.session, Move.OPEN)
                 assert connection is not None
@@ -234,6 +255,9 @@ class MemoryAccounts:
         if device is None:
             return
         tables = self._tables
+        if not device.heard:
+            enacting.enact(tables, heartbeats.plan_silent(device))
+            return
         if background or device.contended:
             enacting.enact(tables, serve(device, self.policy, tables.admission_history, tables.now_s))
         if background:
@@ -283,7 +307,8 @@ class MemoryAccounts:
         phases.placed(tables, session)
         tables.segments[event.job] = session.segments[event.job] = segment
         at_once = (
-            session.resident
+            device.heard
+            and session.resident
             and session.target is None
             and not device.contended
             and serving_order.is_near_front(segment, device, self.policy)

@@ -247,6 +247,7 @@ class Index:
 class Device:
     """One device. ``host_full``, ``disk_full``, ``device_full``: a transfer failed for lack of capacity
     there, the last at ``full_s``, and nothing was freed since. ``alone``: there is no other device.
+    ``heard``: its worker answers.
     ``usual_peak_bytes``: of the last segments, a moving average. ``host_used_bytes``,
     ``disk_used_bytes``: by its process; ``inherited``: sessions whose state a former process left
     there. ``positions``: jobs that the queue named last, with their positions. ``changes``: events
@@ -282,6 +283,7 @@ class Device:
     device_full: bool = False
     full_s: float = 0.0
     alone: bool = True
+    heard: bool = True
     slots: int = 1
     usual_peak_bytes: float = 0.0
     positions: dict[str, int] = field(default_factory=dict)

@@ -55,7 +55,7 @@ def device_views(driver: Driver) -> list[DeviceView]:
         found.append(
             DeviceView(
                 **msgspec.structs.asdict(info),
-                state=_device_state(status, running),
+                state=_device_state(status, running, health.answers),
                 used_bytes=account.used_bytes if account else 0,
                 peak_bytes=account.peak_bytes if account else 0,
                 job=running,
@@ -91,9 +91,11 @@ def session_view(driver: Driver, session: ClientSession) -> SessionView:
     )
 
 
-def _device_state(status: DeviceStatus, running: str | None) -> str:
+def _device_state(status: DeviceStatus, running: str | None, answers: bool) -> str:
     if status.ready is None:
         return "lost" if status.seen is not None or status.failure is not None else "starting"
+    if not answers:
+        return "silent"
     return "busy" if running is not None else "idle"
 
 

@@ -22,11 +22,13 @@ from djinn_lab.protocol.worker import CopyOrder, FromWorker, RunOrder
 class WorkerHealth(NamedTuple):
     """``alive``: whether there is a worker now, ready or not. ``restarts``: how many the device had before;
     a worker with another number holds nothing that it was not given. ``shown``: numbers by which an operator
-    finds the worker on its machine, such as ``pid``. The pool shows them and goes by none."""
+    finds the worker on its machine, such as ``pid``. The pool shows them and goes by none. ``answers``:
+    whether it answers pings."""
 
     alive: bool
     restarts: int
     shown: Mapping[str, int] = {}
+    answers: bool = True
 
 
 class WorkerEvents(Protocol):
@@ -39,6 +41,10 @@ class WorkerEvents(Protocol):
     def worker_died(self, device: str, how: str) -> None:
         """Handle the loss of a worker that was ready: once, after the last message that it sent. Another is
         started. ``how``: the rest of a sentence about the worker."""
+
+    def worker_heard(self, device: str, heard: bool) -> None:
+        """Handle that a ready worker does not answer pings any more (``heard`` is False), or answers again.
+        One that stays silent is ended, and reported as dead."""
 
     def worker_failed(self, device: str, how: str) -> None:
         """Handle that workers of a device ended before they were ready, several in a row."""

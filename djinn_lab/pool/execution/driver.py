@@ -242,6 +242,9 @@ class Driver:
         self.gangs.died(device)
         self.handle(jobs.DeviceLost(now_s, device, f"the process of {device} {how}"))
 
+    def worker_heard(self, device: str, heard: bool) -> None:
+        self.handle(engine.HeartbeatChanged(self.core.clock.now_s(), device, heard))
+
     def worker_failed(self, device: str, how: str) -> None:
         self.fleet.worker_failed(device, how)
 

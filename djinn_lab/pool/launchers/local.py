@@ -24,12 +24,15 @@ import msgspec
 from djinn_lab.pool.blobs.directory import RESULTS, STORE
 from djinn_lab.pool.devices.launcher import WorkerEvents, WorkerHealth
 from djinn_lab.pool.devices.plans import DevicePlan
+from djinn_lab.pool.launchers.heartbeats import PING_EVERY_S, Heartbeat, Verdict
 from djinn_lab.protocol.worker import (
     FRAME_BYTES_MAX,
     Cancel,
     CopyDone,
     CopyFailed,
     CopyOrder,
+    Ping,
+    Pong,
     Preempt,
     RunOrder,
     Shutdown,
@@ -63,6 +66,7 @@ class Worker:
         self.deaths_in_a_row = 0
         self.deaths_before_ready = 0
         self.ready = False
+        self.heartbeat = Heartbeat()
 
 
 class LocalLauncher:
@@ -118,7 +122,7 @@ class LocalLauncher:
         process = worker.process
         if process is None or process.returncode is not None:
             return WorkerHealth(False, worker.restarts)
-        return WorkerHealth(True, worker.restarts, {"pid": process.pid})
+        return WorkerHealth(True, worker.restarts, {"pid": process.pid}, not worker.heartbeat.silent)
 
     async def close(self, at_once: bool = False) -> None:
         self._stopping = True
@@ -188,6 +192,7 @@ class LocalLauncher:
         worker.connection = ours
         worker.spawned_at_s = time.monotonic()
         worker.ready = False
+        worker.heartbeat = Heartbeat()
 
     async def _live(self, worker: Worker, events: WorkerEvents) -> None:
         """Keep one device's process alive: listen, and restart it when it dies."""
@@ -229,6 +234,11 @@ class LocalLauncher:
         def on_frame(frame: bytes) -> None:
             message = decode_from_worker(frame)
             worker.ready = worker.ready or isinstance(message, WorkerReady)
+            if worker.heartbeat.heard() is Verdict.HEARD:
+                log.warning("%s: the worker answers again", worker.plan.device)
+                events.worker_heard(worker.plan.device, True)
+            if isinstance(message, Pong):
+                return
             events.worker_said(worker.plan.device, message)
             if isinstance(message, CopyDone | CopyFailed):
                 self._sweep()
@@ -236,15 +246,33 @@ class LocalLauncher:
         frames = Frames(on_frame)
         loop = asyncio.get_running_loop()
         worker.transport, _ = await loop.create_connection(lambda: frames, sock=worker.connection)
+        pinging = loop.create_task(self._ping(worker, events))
         try:
             await frames.ended
         except msgspec.DecodeError as error:
             log.error("%s: the worker sent what is not a message: %s", worker.plan.device, error)
             self._kill(worker)
         finally:
+            pinging.cancel()
             transport, worker.transport = worker.transport, None
             transport.close()
             await frames.closed
+
+    async def _ping(self, worker: Worker, events: WorkerEvents) -> None:
+        """Report a worker that does not answer, and end one that does not for long."""
+        device = worker.plan.device
+        while True:
+            await asyncio.sleep(PING_EVERY_S)
+            if not worker.ready:
+                continue
+            verdict = worker.heartbeat.pinged()
+            if verdict is Verdict.SILENT:
+                log.warning("%s: the worker does not answer", device)
+                events.worker_heard(device, False)
+            elif verdict is Verdict.HUNG:
+                log.error("%s: the worker is hung, and is ended", device)
+                self._kill(worker)
+            self._send(device, Ping())
 
     def _sweep(self) -> None:
         """Remove what dead workers parked and no manifest names any more."""

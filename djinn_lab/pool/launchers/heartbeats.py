@@ -1,0 +1,42 @@
+"""When a worker counts as silent, and when as hung."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+PING_EVERY_S = 2.0
+PINGS_BEFORE_SILENT = 5
+"""A worker that did not answer so many pings in a row is silent: nothing new is asked of it."""
+PINGS_BEFORE_HUNG = 60
+"""One that did not answer so many is hung: it is ended, and another is started."""
+
+
+class Verdict(StrEnum):
+    SILENT = "silent"
+    HEARD = "heard"
+    HUNG = "hung"
+
+
+class Heartbeat:
+    """Count the pings that one worker did not answer. Time does not count: a pool that was stopped itself
+    sends no pings meanwhile, and takes no worker for silent when it continues."""
+
+    def __init__(self) -> None:
+        self._unanswered = 0
+
+    @property
+    def silent(self) -> bool:
+        return self._unanswered >= PINGS_BEFORE_SILENT
+
+    def pinged(self) -> Verdict | None:
+        """Note a ping; return what the unanswered ones before it mean, if that is new."""
+        self._unanswered += 1
+        if self._unanswered == PINGS_BEFORE_SILENT:
+            return Verdict.SILENT
+        return Verdict.HUNG if self._unanswered == PINGS_BEFORE_HUNG else None
+
+    def heard(self) -> Verdict | None:
+        """Note any message of the worker; return whether it was silent before."""
+        was_silent = self.silent
+        self._unanswered = 0
+        return Verdict.HEARD if was_silent else None
