@@ -264,3 +264,46 @@ def test_what_a_dead_process_left_on_the_host_is_counted_until_its_session_close
     assert device is not None
     assert device.host_used_bytes == 0
     accounts.validate()
+
+
+def test_a_session_that_stopped_growing_is_as_large_as_it_is() -> None:
+    """Ann's former sessions became sixteen times as large; this one ran on at 50 MiB."""
+    pool = Teachers()
+    pool.teach(5, 20 * MIB, 320 * MIB)
+    pool.open("steady")
+    pool.cell("steady", 50 * MIB)
+    assert isinstance(deferred(pool, "early", 300 * MIB), DeferSegment)
+    pool.feed(SessionClosed(1.0, "early"))
+    for _ in range(5):
+        pool.cell("steady", 50 * MIB)
+    pool.open("late", "cy")
+    assert isinstance(pool.place("late", 300 * MIB, 300 * MIB), GrantSegment)
+
+
+def test_a_session_that_grew_again_is_expected_to_grow() -> None:
+    pool = Teachers()
+    pool.teach(5, 20 * MIB, 320 * MIB)
+    pool.open("steady")
+    for nbytes in (*[50 * MIB] * 6, 60 * MIB):
+        pool.cell("steady", nbytes)
+    assert isinstance(deferred(pool, "late", 300 * MIB), DeferSegment)
+
+
+def test_small_new_sessions_pass_a_large_deferred_one_up_to_a_bound() -> None:
+    pool = Teachers()
+    pool.open("other", "bob")
+    pool.cell("other", 700 * MIB)
+    large = deferred(pool, "large", 300 * MIB)
+    assert large.release is MemoryRelease.CLOSE
+    admitted = 0
+    while isinstance(answer := answered(pool, f"small{admitted}", 4 * MIB), GrantSegment):
+        admitted += 1
+        pool.report(f"small{admitted - 1}")
+    assert 0 < admitted * 4 * MIB <= GIB // 50
+    assert isinstance(answer, DeferSegment)
+    assert "1 new session waits before it (job large)" in answer.reason
+
+
+def answered(pool: Teachers, name: str, nbytes: int) -> Command:
+    pool.open(name, "cy")
+    return pool.place(name, nbytes, nbytes)

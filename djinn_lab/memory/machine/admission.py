@@ -22,7 +22,14 @@ LEARNED_FROM = 5
 GROWN_CELLS = 3
 """Cells after which a session's growth counts."""
 SETTLED_CELLS = 32
-"""A session that ran this many cells is as large as it is, not as large as others became."""
+"""A session that ran this many cells is as large as it is, not as large as others became ..."""
+SETTLED_FACTOR = 2
+"""... and so is one that did not grow for as long as it ran before, and GROWN_CELLS."""
+GREW_BY = 1.05
+"""Less is no growth."""
+PASSING_SHARE = 0.02
+"""Of what sessions may fill: so much in all may be admitted past the first deferred session, which is delayed
+by no more than that."""
 REMEMBERED = 64
 SMALL_BYTES = 2**20
 """Sessions that begin with less are alike."""
@@ -44,6 +51,8 @@ class AdmissionHistory:
 
     def cell_ended(self, session: SessionRecord) -> None:
         """Record how much larger the session is than after its first cell."""
+        if session.largest_bytes > GREW_BY * session.grown_bytes:
+            session.grown_bytes, session.grew_cells = session.largest_bytes, session.cells
         if session.first_bytes == 0:
             session.first_bytes = session.total_bytes
         elif session.cells >= GROWN_CELLS:
@@ -62,11 +71,11 @@ class AdmissionHistory:
         return int(factor * max(first_bytes, SMALL_BYTES)) if factor else 0
 
     def _growth(self, user: str, size_class: int) -> float:
-        """The median factor of closed sessions; while these are too few, open sessions count too, taken
-        to be halfway."""
+        """The median factor of closed sessions; while these are too few, open sessions count too. Those that
+        still grow are taken to be halfway."""
         alike = [seen for seen in self._final if abs(seen.size_class - size_class) <= 1]
         halfway = [
-            seen._replace(factor=max(seen.factor, 2 * seen.factor - 1))
+            seen if seen.settled else seen._replace(factor=max(seen.factor, 2 * seen.factor - 1))
             for seen in self._open.values()
             if abs(seen.size_class - size_class) <= 1
         ]
@@ -105,11 +114,12 @@ class _Growth(NamedTuple):
     user: str
     size_class: int
     factor: float
+    settled: bool
 
     @classmethod
     def of(cls, session: SessionRecord) -> _Growth:
         factor = session.largest_bytes / max(session.first_bytes, SMALL_BYTES)
-        return cls(session.user, _size_class(session.first_bytes), factor)
+        return cls(session.user, _size_class(session.first_bytes), factor, is_settled(session))
 
 
 def _size_class(first_bytes: int) -> int:
@@ -120,6 +130,12 @@ def _size_class(first_bytes: int) -> int:
 def is_new(session: SessionRecord) -> bool:
     """Return whether the session holds nothing, and may come to stay."""
     return session.total_bytes == 0 and session.rebuild_bytes == 0 and not session.temporary
+
+
+def is_settled(session: SessionRecord) -> bool:
+    """Return whether the session's own history says that it will not grow."""
+    cells = session.cells
+    return cells >= SETTLED_CELLS or cells >= GROWN_CELLS + SETTLED_FACTOR * session.grew_cells > GROWN_CELLS
 
 
 def guess_bytes(segment: PlacedSegment, user: str, history: AdmissionHistory) -> int:
@@ -232,7 +248,7 @@ def _expected_bytes(session: SessionRecord, history: AdmissionHistory) -> int:
     nbytes = session.total_bytes + session.rebuild_bytes
     if nbytes == 0:
         return max((one.kept_bytes or 0 for one in session.segments.values() if one.granted), default=0)
-    if session.cells >= SETTLED_CELLS:
+    if is_settled(session):
         return nbytes
     first_bytes = session.first_bytes
     grown = history.grown_bytes(session.user, first_bytes) if first_bytes else session.guess_bytes
@@ -245,8 +261,8 @@ def _granted_bytes(session: SessionRecord) -> int:
 
 
 class AdmissionGate:
-    """Decides for one moment which new sessions are admitted, in the order of arrival: behind a deferred
-    session all are deferred."""
+    """Decides for one moment which new sessions are admitted, in the order of arrival. Behind a deferred
+    session others are deferred, but for small ones that fit, up to PASSING_SHARE in all."""
 
     def __init__(self, device: Device, policy: MemoryPolicy, history: AdmissionHistory, now_s: float) -> None:
         self._device = device
@@ -254,7 +270,7 @@ class AdmissionGate:
         self._history = history
         self._now_s = now_s
         self._ahead = 0
-        self._first = ""
+        self._first: PlacedSegment | None = None
         self._behind = MemoryRelease.ADMISSION
         self._loads = _Loads([], set(), 0, [], [], [])
         self._counted: int | None = None
@@ -263,22 +279,29 @@ class AdmissionGate:
         """Why this new session must wait, and for how long; None: it is admitted."""
         if self._share is None:
             return None
-        if self._ahead:
-            return self._defer_behind(segment)
+        if self._first is not None and not self._may_pass(segment, self._first):
+            return self._defer_behind(segment, self._first)
         if self._counted != len(self._device.granted):  # in a plan nothing else changes the loads
             self._counted, self._loads = len(self._device.granted), _Loads.of(self._device, self._history)
         objection = self._objection(segment)
         if objection is None:
             return None
+        if self._first is not None:
+            return self._defer_behind(segment, self._first)
         self._behind, reason = objection
-        self._ahead, self._first = 1, segment.job[:SHORT_ID_CHARS]
+        self._ahead, self._first = 1, segment
         every_s = self._history.closing_every_s(self._now_s)
         estimate_s = every_s if self._behind is MemoryRelease.CLOSE else None
         return Defer(segment, f"admission 1: {reason}", reason, estimate_s, self._behind)
 
-    def _defer_behind(self, segment: PlacedSegment) -> Defer:
+    def _may_pass(self, segment: PlacedSegment, first: PlacedSegment) -> bool:
+        wanted = guess_bytes(segment, self._device.sessions[segment.session].user, self._history)
+        return first.passed_bytes + wanted <= PASSING_SHARE * self._limit_bytes
+
+    def _defer_behind(self, segment: PlacedSegment, first: PlacedSegment) -> Defer:
         self._ahead += 1
-        kind = f"admission {self._ahead}, {self._behind}, {self._first}"
+        name = first.job[:SHORT_ID_CHARS]
+        kind = f"admission {self._ahead}, {self._behind}, {name}"
         if segment.kind == kind:
             return Defer(segment, kind, segment.reason, segment.estimate_s, self._behind)
         every_s = self._history.closing_every_s(self._now_s)
@@ -286,7 +309,7 @@ class AdmissionGate:
         estimate_s = every_s * self._ahead if closes and every_s is not None else None
         count = self._ahead - 1
         others = f"{counted(count, 'new session')} {'waits' if count == 1 else 'wait'} before it"
-        named = f"job {self._first}" if count == 1 else f"job {self._first} first"
+        named = f"job {name}" if count == 1 else f"job {name} first"
         reason = f"memory of {self._device.device} is full, and {others} ({named})"
         return Defer(segment, kind, reason, estimate_s, self._behind)
 

@@ -78,6 +78,11 @@ def grant(tables: Tables, segment: PlacedSegment) -> None:
     device.granted[segment.job] = segment
     if is_new(session):
         session.guess_bytes = guess_bytes(segment, session.user, tables.admission_history)
+        passed = (
+            one for one in device.waiting if one.release.of_other_sessions and one.order < segment.order
+        )
+        if first := next(passed, None):
+            first.passed_bytes += session.guess_bytes
     _leave_queue(tables, segment)
     waited_s = tables.now_s - segment.since_s - segment.lined_s
     statistics = tables.statistics

@@ -23,7 +23,8 @@ FIRST = -1
 class PlacedSegment:
     """A placed segment. ``turn``: its position in its device's queue, from the job queue.
     ``arrival`` of its job orders equal ranks, so that a cell keeps its position. ``base_bytes``: what its
-    session held at the grant. ``kind``: the kind of reason that its user was last sent; no other is sent
+    session held at the grant. ``passed_bytes``: of later new sessions that were admitted while it was
+    deferred. ``kind``: the kind of reason that its user was last sent; no other is sent
     before ``notify_from_s``. ``counted``: counted among the segments that waited for other sessions to
     close. ``release``: as last sent to the queue."""
 
@@ -39,6 +40,7 @@ class PlacedSegment:
     op: str | None = None
     granted: bool = False
     base_bytes: int = 0
+    passed_bytes: int = 0
     kind: str = ""
     notify_from_s: float = 0.0
     counted: bool = False
@@ -114,6 +116,8 @@ class SessionRecord:
     total_bytes: int = 0
     largest_bytes: int = 0
     first_bytes: int = 0
+    grown_bytes: int = 0
+    grew_cells: int = 0
     kv_bytes: int = 0
     unstored_bytes: int = 0
     ready_bytes: int = 0

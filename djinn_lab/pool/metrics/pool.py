@@ -27,6 +27,7 @@ class Metrics:
         self._used = self._gauge("djinn_device_used_bytes", "Live bytes on a device", ["device"])
         self._limit = self._gauge("djinn_device_memory_bytes", "Enforced limit of a device", ["device"])
         self._restarts = self._gauge("djinn_worker_restarts", "Restarts of a device's process", ["device"])
+        self._silent = self._gauge("djinn_worker_silent", "1 while it does not answer pings", ["device"])
         self._sessions = self._gauge("djinn_sessions", "Sessions, connected and detached", [])
         self._plans = self._gauge(
             "djinn_plan_cache", "Submitted programs by whether their plan was cached", ["outcome"]
@@ -78,7 +79,9 @@ class Metrics:
         lengths = queue.queue_lengths()
         for view in queue.devices():
             self._queue.labels(view.device).set(lengths[view.device])
-            self._restarts.labels(view.device).set(driver.launcher.health(view.device).restarts)
+            health = driver.launcher.health(view.device)
+            self._restarts.labels(view.device).set(health.restarts)
+            self._silent.labels(view.device).set(health.alive and not health.answers)
         self._stalled.set(driver.core.engine.stall is not None)
         self._unusual.set(len(driver.accounting.unusual(queue.running_jobs())))
         self._render_queue(driver)
