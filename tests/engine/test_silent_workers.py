@@ -1,4 +1,4 @@
-"""A worker that does not answer keeps what it has, and blocks nobody else."""
+"""A worker that does not answer keeps what it has, and blocks no other device."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ import msgspec
 from djinn_lab.pool.blobs.directory import RESULTS, STORE
 from djinn_lab.pool.devices.launcher import WorkerEvents, WorkerHealth
 from djinn_lab.pool.devices.plans import DevicePlan
-from djinn_lab.pool.launchers.heartbeats import PING_EVERY_S, Heartbeat, Verdict
+from djinn_lab.pool.launchers.pings import PING_EVERY_S, Liveness, Pings
 from djinn_lab.protocol.worker import (
     FRAME_BYTES_MAX,
     Cancel,
@@ -66,7 +66,7 @@ class Worker:
         self.deaths_in_a_row = 0
         self.deaths_before_ready = 0
         self.ready = False
-        self.heartbeat = Heartbeat()
+        self.pings = Pings()
 
 
 class LocalLauncher:
@@ -122,7 +122,7 @@ class LocalLauncher:
         process = worker.process
         if process is None or process.returncode is not None:
             return WorkerHealth(False, worker.restarts)
-        return WorkerHealth(True, worker.restarts, {"pid": process.pid}, not worker.heartbeat.silent)
+        return WorkerHealth(True, worker.restarts, {"pid": process.pid}, not worker.pings.silent)
 
     async def close(self, at_once: bool = False) -> None:
         self._stopping = True
@@ -192,7 +192,7 @@ class LocalLauncher:
         worker.connection = ours
         worker.spawned_at_s = time.monotonic()
         worker.ready = False
-        worker.heartbeat = Heartbeat()
+        worker.pings = Pings()
 
     async def _live(self, worker: Worker, events: WorkerEvents) -> None:
         """Keep one device's process alive: listen, and restart it when it dies."""
@@ -234,7 +234,7 @@ class LocalLauncher:
         def on_frame(frame: bytes) -> None:
             message = decode_from_worker(frame)
             worker.ready = worker.ready or isinstance(message, WorkerReady)
-            if worker.heartbeat.heard() is Verdict.HEARD:
+            if worker.pings.heard() is Liveness.HEARD:
                 log.warning("%s: the worker answers again", worker.plan.device)
                 events.worker_heard(worker.plan.device, True)
             if isinstance(message, Pong):
@@ -265,11 +265,11 @@ class LocalLauncher:
             await asyncio.sleep(PING_EVERY_S)
             if not worker.ready:
                 continue
-            verdict = worker.heartbeat.pinged()
-            if verdict is Verdict.SILENT:
+            verdict = worker.pings.pinged()
+            if verdict is Liveness.SILENT:
                 log.warning("%s: the worker does not answer", device)
                 events.worker_heard(device, False)
-            elif verdict is Verdict.HUNG:
+            elif verdict is Liveness.HUNG:
                 log.error("%s: the worker is hung, and is ended", device)
                 self._kill(worker)
             self._send(device, Ping())

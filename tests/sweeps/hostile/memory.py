@@ -1,4 +1,4 @@
-"""What lies in memory that torch has not written, and what happens to those who go beyond theirs."""
+"""What lies in memory that torch has not written, and what happens to ops that go beyond theirs."""
 
 from __future__ import annotations
 

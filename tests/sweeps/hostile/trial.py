@@ -123,7 +123,7 @@ def _run(template: Template, copy: Copy, filling: int) -> list[bytes] | Verdict:
         try:
             call = Call(template, CPU)
             returned = list(_tensors(call(inputs, ())))
-        except Exception as error:  # noqa: BLE001 - what is said is what an attacker would be told
+        except Exception as error:  # noqa: BLE001 - the text is what an attacker would read
             return Verdict(RAISED, f"{type(error).__name__}: {error}".partition("\n")[0][:200])
         written = {inputs[place].untyped_storage()._cdata for place in call.writes}
         for place, (one, state) in enumerate(zip(inputs, before, strict=True)):

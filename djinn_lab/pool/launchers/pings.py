@@ -6,18 +6,18 @@ from enum import StrEnum
 
 PING_EVERY_S = 2.0
 PINGS_BEFORE_SILENT = 5
-"""A worker that did not answer so many pings in a row is silent: nothing new is asked of it."""
+"""A worker that did not answer so many pings in a row is silent: no new work goes to it."""
 PINGS_BEFORE_HUNG = 60
 """One that did not answer so many is hung: it is ended, and another is started."""
 
 
-class Verdict(StrEnum):
+class Liveness(StrEnum):
     SILENT = "silent"
     HEARD = "heard"
     HUNG = "hung"
 
 
-class Heartbeat:
+class Pings:
     """Count the pings that one worker did not answer. Time does not count: a pool that was stopped itself
     sends no pings meanwhile, and takes no worker for silent when it continues."""
 
@@ -28,15 +28,15 @@ class Heartbeat:
     def silent(self) -> bool:
         return self._unanswered >= PINGS_BEFORE_SILENT
 
-    def pinged(self) -> Verdict | None:
+    def pinged(self) -> Liveness | None:
         """Note a ping; return what the unanswered ones before it mean, if that is new."""
         self._unanswered += 1
         if self._unanswered == PINGS_BEFORE_SILENT:
-            return Verdict.SILENT
-        return Verdict.HUNG if self._unanswered == PINGS_BEFORE_HUNG else None
+            return Liveness.SILENT
+        return Liveness.HUNG if self._unanswered == PINGS_BEFORE_HUNG else None
 
-    def heard(self) -> Verdict | None:
+    def heard(self) -> Liveness | None:
         """Note any message of the worker; return whether it was silent before."""
         was_silent = self.silent
         self._unanswered = 0
-        return Verdict.HEARD if was_silent else None
+        return Liveness.HEARD if was_silent else None
