@@ -264,11 +264,12 @@ def _ago(seconds: float) -> str:
 
 def jobs_sentence(jobs: tuple[JobView, ...]) -> str:
     """Summarise running and pending cells in one sentence."""
-    running = sum(job.state in ("RUNNING", "RESTORING") for job in jobs)
+    running = sum(job.state == "RUNNING" for job in jobs)
+    restoring = sum(job.state == "RESTORING" for job in jobs)
     waiting = sum(job.state in ("QUEUED", "SUBMITTED", "PREEMPTED") for job in jobs)
     between = sum(job.state == "WAITING" for job in jobs)
     failed = sum(job.state == "FAILED" for job in jobs)
-    sentence = f"{running} running, {waiting} pending"
+    sentence = f"{running} running" + (f", {restoring} restoring" if restoring else "") + f", {waiting} pending"
     sentence += f", {between} waiting for their notebook" if between else ""
     return sentence + (f"; {failed} of the recent ones failed" if failed else "") + "."
 

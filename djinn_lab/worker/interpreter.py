@@ -91,6 +91,7 @@ class Interpreter:
             run.load(blobs)
             outcome.load_s = perf_counter() - started
             if outcome.stopped is None:
+                run.release_unread(exports)
                 with applied(program.settings):
                     run.execute(report)
             outcome.run_s = perf_counter() - started - outcome.load_s

@@ -18,7 +18,7 @@ from djinn_lab.worker.executor import ExecutionPlan, NativeRun
 from djinn_lab.worker.memory_account import MemoryAccount
 from djinn_lab.worker.outcome import Outcome, Stop
 from djinn_lab.worker.preparation import Made, Preparation, products_of_node
-from djinn_lab.worker.reading import missing_values, whole_program
+from djinn_lab.worker.reading import held_values, missing_values, whole_program
 from djinn_lab.worker.restoring import await_end, await_values, await_whole
 from djinn_lab.worker.templates import Call
 from djinn_lab.worker.values import RestoreFailed, SessionValues
@@ -295,6 +295,15 @@ class ProgramRun:
     def _keep(self, value: int, tensor: torch.Tensor | None) -> int:
         self._temporary.add(value)
         return self._values.place(value, tensor)
+
+    def release_unread(self, exports: Sequence[int]) -> None:
+        """Free what the client holds no more and no op reads, so that the ops have the memory. All else that
+        the program releases is freed at its end."""
+        released = self._program.release
+        if released:
+            sent = (source.value for source in self._program.sources)
+            read = {*sent, *held_values(self._program), *exports}
+            self._values.release([value for value in released if value not in read])
 
     def await_session(self) -> None:
         """Return when all of it is here. Raises RestoreFailed."""

@@ -83,6 +83,11 @@ def whole_program(program: Program) -> Program:
     return decode_program(program.nodes.program) if isinstance(program.nodes, LazyNodes) else program
 
 
+def held_values(program: Program) -> list[int]:
+    """Return the values that the session should hold for a program."""
+    return missing_values(program, {})
+
+
 def missing_values(program: Program, tensors: dict[int, torch.Tensor | None]) -> list[int]:
     """Return the values that the session should hold for a program, and that ``tensors`` has nothing for."""
     if isinstance(program.nodes, LazyNodes):

@@ -16,7 +16,7 @@ from comparing import Left, summary
 from programs import HOLE, Script, contiguous
 from random_programs import SIZE, RandomPrograms
 from replaced_kernels import Kernel
-from worker_kit import MIB, Device
+from worker_kit import MIB, Device, read_fetched
 
 from djinn_lab.protocol.worker import Resume
 from djinn_lab.srg.plan_key import plan_key
@@ -288,3 +288,24 @@ def test_a_long_program_reports_now_and_then_without_being_asked_between_ops(
     )
     assert outcome.failure is None
     assert reports == [(0, 3), (1, 3), (2, 3), (3, 3)]
+
+
+@compares
+def test_what_a_program_releases_and_does_not_read_is_free_for_its_ops(make_device: MakeDevice) -> None:
+    """As in eager torch, where a name is bound anew before the ops that follow."""
+    size = 24 * MIB // 4
+    for device in (make_device(memory_bytes=56 * MIB, native=native) for native in (True, False)):
+        script = Script()
+        state = script.load(torch.ones(2 * MIB))
+        old = script.op("aten.new_zeros.default", state, args=[HOLE, [size]], shape=(size,))
+        device.run("ann", script.program(keep=(state, old)))
+        for _ in range(3):  # from the second on with a known plan
+            after = script.op("aten.add.Tensor", state, args=[HOLE, NUMBER], scalars=(1.0,))
+            made = script.op("aten.new_zeros.default", after, args=[HOLE, [size]], shape=(size,))
+            program = script.program(keep=(after, made), fetch=(after,), release=(state, old))
+            outcome = device.try_run("ann", program, key=plan_key(encode_program(program)))
+            assert outcome.failure is None, outcome.failure
+            state, old = after, made
+        (fetched,) = outcome.fetched
+        assert torch.equal(read_fetched(fetched, device.results), torch.full((2 * MIB,), 4.0))
+        assert device.interpreter.memory.used_bytes == 32 * MIB
