@@ -16,7 +16,7 @@ import msgspec
 from djinn_lab.errors import Refused
 from djinn_lab.srg.arguments import holes_that_need_a_tensor, wrong_arguments
 from djinn_lab.srg.blob_names import is_digest, is_drawn
-from djinn_lab.srg.ops import allowed_ops, leaves_of
+from djinn_lab.srg.ops import allowed_ops, leaves_of, written_holes
 from djinn_lab.srg.plan_key import Contents
 from djinn_lab.srg.program import (
     DTYPE_BYTES,
@@ -143,12 +143,14 @@ def _check_meta(index: int, meta: TensorMeta, limits: ProgramLimits) -> None:
 
 
 class _Holes(NamedTuple):
-    """A template's tensor holes, of which some ``needed`` a tensor, its scalar holes and its op."""
+    """A template's tensor holes, of which some ``needed`` a tensor and some are ``written``, its scalar holes
+    and its op."""
 
     tensors: int
     scalars: int
     op: str
     needed: frozenset[int]
+    written: tuple[int, ...]
 
 
 def _check_template(index: int, template: Template, limits: ProgramLimits) -> _Holes:
@@ -170,7 +172,8 @@ def _check_template(index: int, template: Template, limits: ProgramLimits) -> _H
     wrong = wrong_arguments(template)
     if wrong is not None:
         _refuse(f"{here} {wrong}")
-    return _Holes(tensors, scalars, op, holes_that_need_a_tensor(template))
+    written = tuple(written_holes(template))
+    return _Holes(tensors, scalars, op, holes_that_need_a_tensor(template), written)
 
 
 def _check_leaf(here: str, leaf: Leaf, limits: ProgramLimits) -> None:
@@ -224,7 +227,7 @@ def _check_nodes(program: Program, holes: list[_Holes], known: set[int | None]) 
     for index, node in enumerate(program.nodes):
         if not 0 <= node.template < template_count:
             _refuse(f"node {index} refers to template {node.template} of {template_count}")
-        tensors, scalars, op, needed = holes[node.template]
+        tensors, scalars, op, needed, written = holes[node.template]
         if not 0 <= node.scope < scope_count:
             _refuse(f"node {index} ({op}) refers to scope {node.scope} of {scope_count}")
         if len(node.inputs) != tensors or len(node.scalars) != scalars:
@@ -246,16 +249,18 @@ def _check_nodes(program: Program, holes: list[_Holes], known: set[int | None]) 
                 _refuse(f"node {index} ({op}) has sizes that depend on data and yet states output metas")
         elif len(node.output_metas) != len(node.outputs):
             _refuse(f"node {index} ({op}) has {len(node.outputs)} outputs, {len(node.output_metas)} metas")
-        _check_outputs(index, op, node, known)
+        _check_outputs(index, op, node, known, written)
         known.update(node.outputs)
 
 
-def _check_outputs(index: int, op: str, node: NodeRecord, known: set[int | None]) -> None:
+def _check_outputs(
+    index: int, op: str, node: NodeRecord, known: set[int | None], written: Sequence[int]
+) -> None:
     outputs = node.outputs
     if len(node.storages) != len(outputs):
         _refuse(f"node {index} ({op}) has {len(outputs)} outputs but {len(node.storages)} storages")
     if not known.isdisjoint(outputs):
-        given = {None, *node.inputs}
+        given = {None, *(node.inputs[place] for place in written)}
         again = [value for value in outputs if value in known and value not in given]
         if again:
             _refuse(f"node {index} ({op}) produces value {again[0]}, which exists already")
@@ -263,8 +268,9 @@ def _check_outputs(index: int, op: str, node: NodeRecord, known: set[int | None]
         has_meta = value is not None if node.dynamic else node.output_metas[position] is not None
         if (value is None) != (storage is None) or has_meta != (value is not None):
             _refuse(f"output {position} of node {index} ({op}) has only some of value, meta and storage")
-        if value is not None and storage is not None and min(value, storage) < 0:
-            _refuse(f"node {index} ({op}) has the negative id {min(value, storage)}")
+        invalid = [number for number in (value, storage) if number is not None and not 0 <= number < _ID_MAX]
+        if invalid:
+            _refuse(f"node {index} ({op}) has the invalid id {invalid[0]}")
         if value is not None and value in outputs[:position]:
             _refuse(f"node {index} ({op}) produces value {value} twice")
 

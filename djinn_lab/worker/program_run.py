@@ -10,6 +10,7 @@ from typing import Protocol
 
 import torch
 
+from djinn_lab.errors import Refused
 from djinn_lab.protocol.worker import Resume
 from djinn_lab.srg.lost_values import value_lost
 from djinn_lab.srg.program import NodeRecord, Program, Source, TensorMeta
@@ -87,7 +88,7 @@ class ProgramRun:
         program, resume = self._program, self._resume
         rng_state = self._first_rng_state
         if rng_state is not None:
-            torch.default_generator.set_state(torch.frombuffer(bytearray(rng_state), dtype=torch.uint8))
+            _set_rng_state(rng_state)
         for source in program.sources:
             if source.held:
                 continue
@@ -347,6 +348,13 @@ class ProgramRun:
         if not self._outcome.missing:  # else the client sends it again, or releases them by themselves
             self._values.release(self._program.release)
         self._values.end_segment(kept)
+
+
+def _set_rng_state(state: bytes) -> None:
+    try:
+        torch.default_generator.set_state(torch.frombuffer(bytearray(state), dtype=torch.uint8))
+    except (RuntimeError, ValueError) as error:
+        raise Refused(f"The graph's random state is none of torch's CPU generator: {error}") from None
 
 
 def _memory_bytes(returned: object) -> int:

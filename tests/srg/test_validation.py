@@ -111,6 +111,11 @@ BAD = {
     "a cycle": (changed("nodes", 0, inputs=(0, 4)), "node 0 (aten.mm.default) reads value 4"),
     "its own result": (changed("nodes", 1, inputs=(3,)), "reads value 3"),
     "a value made twice": (changed("nodes", 2, outputs=(2,)), "produces value 2, which exists already"),
+    "an input made again by an op that does not write it": (
+        changed("nodes", 1, outputs=(2,)),
+        "produces value 2, which exists already",
+    ),
+    "an id past 63 bits": (changed("nodes", 2, storages=(2**63,)), "invalid id 9223372036854775808"),
     "a source made again": (changed("nodes", 1, outputs=(0,)), "produces value 0"),
     "a source given twice": (changed("sources", 1, value=0), "value 0 occurs twice"),
     "a negative size": (changed("metas", 0, shape=(-4, 8)), "negative size -4"),
@@ -137,7 +142,7 @@ BAD = {
     "more metas than outputs": (changed("nodes", 0, output_metas=(0, 1)), "1 outputs, 2 metas"),
     "more storages than outputs": (changed("nodes", 0, storages=(1, 2)), "1 outputs but 2 storages"),
     "half an output": (changed("nodes", 0, storages=(None,)), "has only some of value, meta and storage"),
-    "a negative value": (changed("nodes", 2, outputs=(-7,)), "negative id -7"),
+    "a negative value": (changed("nodes", 2, outputs=(-7,)), "invalid id -7"),
     "a dynamic node in the middle": (
         changed("nodes", 0, dynamic=True, output_metas=()),
         "depend on data but is not the last node",
