@@ -46,6 +46,7 @@ COMMANDS = (
     Entry("reservations", "reservations"),
     Entry("policy", "queue", "queue_policy"),
     Entry("users", "users"),
+    Entry("audit", "audit"),
     Entry("sessions", "sessions", "show_sessions"),
     Entry("close", "sessions", "close_session"),
     Entry("profiles", "profiles", "show_profiles"),

@@ -32,7 +32,7 @@ def replay_journal(
     from djinn_lab.pool.database.engine import make_engine, unusable
     from djinn_lab.pool.database.history import newest_pool, read_journal
 
-    url = _url(database)
+    url = database_url(database)
     try:
         engine = make_engine(url)
         with engine.connect() as connection:
@@ -45,7 +45,9 @@ def replay_journal(
         raise unusable(url, error) from None
 
 
-def _url(database: str) -> str:
+def database_url(database: str) -> str:
+    """Return the URL of a database that is given as a file or a URL. Raises UserError when there is no such
+    file."""
     from pathlib import Path
 
     from djinn_lab.pool.database.engine import checked_url, sqlite_url

@@ -20,6 +20,7 @@ if TYPE_CHECKING:  # each method imports its own: a command starts without the q
     from djinn_lab.jobs.fairness import AccountView, Limits
     from djinn_lab.protocol.messages import PhaseAnswered
     from djinn_lab.protocol.rest.announcements import Announced, Published
+    from djinn_lab.protocol.rest.audit import AuditRow, ChainHead
     from djinn_lab.protocol.rest.jobs import JobDetail, JobUsage, JobView
     from djinn_lab.protocol.rest.notebooks import NewNotebook, NotebookView
     from djinn_lab.protocol.rest.queue import QueueView, WhatIfAnswer, WhyAnswer
@@ -53,6 +54,29 @@ class PoolClient(PoolRequests):
     def shutdown(self) -> None:
         """Stop the pool."""
         self._request("POST", "/v1/shutdown")
+
+    def audit(
+        self,
+        limit: int = 200,
+        *,
+        after: int | None = None,
+        user: str | None = None,
+        action: str | None = None,
+        refused: bool = False,
+        since: float | None = None,
+    ) -> list[AuditRow]:
+        """Read the audit, newest first; or behind row ``after``, oldest first. ``action``: a part of it.
+        ``refused``: refusals and faults only. ``since``: seconds since the epoch."""
+        from djinn_lab.protocol.rest.audit import AuditRow
+
+        query = {"limit": limit, "after": after, "user": user, "action": action, "since": since}
+        return self._read(list[AuditRow], "/v1/audit", {**query, "refused": "true" if refused else None})
+
+    def audit_head(self) -> ChainHead:
+        """Read the last row's number and hash, and where the chain begins."""
+        from djinn_lab.protocol.rest.audit import ChainHead
+
+        return self._read(ChainHead, "/v1/audit/head")
 
     # -- sessions -------------------------------------------------------------------------------------------
 

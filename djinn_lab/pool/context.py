@@ -43,7 +43,7 @@ def close_left_sessions(driver: Driver, empty_kept_s: float, kept_s: float) -> N
             continue
         holds = core.accounts.session_bytes(session.session) or core.queue.has_unfinished(session.session)
         if not holds or session.last_seen <= now_s - kept_s:
-            driver.close(session)
+            driver.close(session, "its client was gone for too long")
 
 
 class Heartbeat:
@@ -74,6 +74,7 @@ class Heartbeat:
                 await self._forecast()
                 self._driver.accounting.refresh_waiting()
                 self._driver.give_up_clients()
+                self._driver.accounting.audit.flush()
                 close_left_sessions(self._driver, EMPTY_KEPT_S, KEPT_S)
                 self._collect_when_idle()
 

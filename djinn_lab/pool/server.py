@@ -220,6 +220,9 @@ async def _lead(running: ServingPool, info: RuntimeInfo, directory: Path) -> Non
             await context.notebooks.start(info.url, data_directory() / NOTEBOOKS)
             write_runtime(info)
             spare_full_collections()
+            context.driver.accounting.audit.note(
+                "", "pool started", f"process {info.pid} on {socket.gethostname()}"
+            )
             log.info("pool %s is ready at %s", info.pool, info.url)
             await _first(stopped.wait(), running.serving, heartbeat, ended)
     except sa.exc.SQLAlchemyError:
@@ -235,6 +238,8 @@ async def _lead(running: ServingPool, info: RuntimeInfo, directory: Path) -> Non
         heartbeat.cancel()
         await asyncio.gather(heartbeat, ended, return_exceptions=True)
         await launcher.close()
+        context.driver.accounting.audit.flush(everything=True)
+        context.driver.accounting.audit.note("", "pool stopped")
         context.heartbeat.save()
 
 

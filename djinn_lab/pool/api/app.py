@@ -6,6 +6,7 @@ import asyncio
 import math
 import os
 from collections.abc import Iterator
+from functools import partial
 from typing import Annotated, BinaryIO
 
 import msgspec
@@ -15,6 +16,7 @@ from starlette.responses import JSONResponse, StreamingResponse
 
 from djinn_lab.errors import Refused
 from djinn_lab.pool.api.announcements import add_announcement_routes
+from djinn_lab.pool.api.audited import Audited
 from djinn_lab.pool.api.jobs import add_job_routes
 from djinn_lab.pool.api.notebooks import add_notebook_routes
 from djinn_lab.pool.api.queue import add_queue_routes
@@ -25,11 +27,12 @@ from djinn_lab.pool.api.status import memory_view, pool_status, session_view
 from djinn_lab.pool.authentication import Role, User, new_token, token_digest
 from djinn_lab.pool.context import PoolContext
 from djinn_lab.pool.database import history
-from djinn_lab.pool.database.audit import Audited, AuditRow, read_audit
+from djinn_lab.pool.database.audit import read_audit, read_head
 from djinn_lab.pool.database.durability import CommittedAnswers
 from djinn_lab.pool.database.store import delete_user, write_user
 from djinn_lab.pool.sessions.endpoint import SessionEndpoint
 from djinn_lab.protocol.messages import PhaseAnswered, SignalPhase
+from djinn_lab.protocol.rest.audit import AuditRow, ChainHead
 from djinn_lab.protocol.rest.sessions import MemoryView, SessionView
 from djinn_lab.protocol.rest.status import JournalLine, PoolStatus
 from djinn_lab.protocol.rest.users import NewUser, UserToken, UserView
@@ -37,17 +40,18 @@ from djinn_lab.protocol.version import VERSION
 from djinn_lab.units import format_seconds
 
 EVENTS_MAX = 1000
+ROW_MAX = 2**63 - 1
 CHUNK_BYTES = 2**20
 
 
 def create_app(context: PoolContext) -> FastAPI:
     """Make the pool's ASGI application."""
     app = FastAPI(title="Djinn Lab pool", version=VERSION, openapi_url=None, docs_url=None, redoc_url=None)
-    pool = context.driver.core.pool
-    app.add_middleware(Audited, authentication=context.authentication, store=context.store, pool=pool)
-    app.add_middleware(CommittedAnswers, durability=context.driver.accounting.durability)
+    accounting = context.driver.accounting
     app.add_middleware(BodyLimiter)
     app.add_middleware(ReadLimiter, authentication=context.authentication)
+    app.add_middleware(Audited, authentication=context.authentication, audit=accounting.audit)
+    app.add_middleware(CommittedAnswers, durability=accounting.durability)
     app.state.context = context
     endpoint = SessionEndpoint(context.driver, context.authentication, context.blobs)
 
@@ -97,11 +101,24 @@ def _add_status_routes(app: FastAPI, context: PoolContext) -> None:
         pool = context.driver.core.pool
         return answer(await context.store.read(lambda c: history.read_events(c, pool, after, limit)))
 
-    @app.get("/v1/audit", responses=documented(list[AuditRow]), summary="Changes by users (admins)")
+    @app.get("/v1/audit", responses=documented(list[AuditRow]), summary="Changes and refusals (admins)")
     async def audit(
-        _user: Annotated[User, Depends(admin)], limit: Annotated[int, Query(ge=1, le=EVENTS_MAX)] = 200
+        _user: Annotated[User, Depends(admin)],
+        limit: Annotated[int, Query(ge=1, le=EVENTS_MAX)] = 200,
+        after: Annotated[int | None, Query(ge=0, le=ROW_MAX)] = None,
+        user: Annotated[str | None, Query(max_length=100)] = None,
+        action: Annotated[str | None, Query(max_length=100)] = None,
+        refused: bool = False,
+        since: float | None = None,
     ) -> Response:
-        return answer(await context.store.read(lambda connection: read_audit(connection, limit)))
+        read = partial(
+            read_audit, limit=limit, after=after, user=user, action=action, refused=refused, since=since
+        )
+        return answer(await context.store.read(read))
+
+    @app.get("/v1/audit/head", responses=documented(ChainHead), summary="Last row of the audit (admins)")
+    async def audit_head(_user: Annotated[User, Depends(admin)]) -> Response:
+        return answer(await context.store.read(read_head))
 
     @app.get("/metrics", summary="Prometheus metrics")
     async def metrics(_user: Annotated[User, Depends(reader)]) -> Response:
@@ -171,7 +188,7 @@ def _add_session_routes(app: FastAPI, context: PoolContext) -> None:
             raise HTTPException(404, f"There is no session {session!r}.")
         if known.user != user.name and user.role < Role.OPERATOR:
             raise HTTPException(403, f"Session {session} belongs to another user.")
-        driver.close(known)
+        driver.close(known, f"by {user.name}")
 
 
 def _add_blob_routes(app: FastAPI, context: PoolContext) -> None:
@@ -227,4 +244,4 @@ def _add_user_routes(app: FastAPI, context: PoolContext) -> None:
         context.notebooks.cancel_all_of(name, f"because {name} was removed by {user.name}")
         for session in context.driver.registry:
             if session.user == name:
-                context.driver.close(session)
+                context.driver.close(session, f"{name} was removed by {user.name}")

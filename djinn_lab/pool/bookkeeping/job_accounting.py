@@ -14,6 +14,7 @@ from djinn_lab.errors import DeviceMemoryError, Refused
 from djinn_lab.jobs.resources import ResourceHistory, ResourceUse
 from djinn_lab.jobs.start_forecasts import StartForecasts
 from djinn_lab.pool.blobs.store import BlobStore
+from djinn_lab.pool.bookkeeping.audit_log import AuditLog
 from djinn_lab.pool.bookkeeping.overruns import OverrunDetector
 from djinn_lab.pool.bookkeeping.records import JobRecord, RunningSegment
 from djinn_lab.pool.database.batch import Row, WriteKind
@@ -63,6 +64,7 @@ class JobAccounting:
         self.on_answer: Callable[[JobRecord, RunningSegment, str], None] = _ignore_answer
         """Called with each segment that was answered, and its outcome."""
         self._changed: set[str] = set()
+        self.audit = AuditLog(store, core.pool, core.clock.now_s)
         self.durability = Durability(store, self.save_changed)
         self._ended: dict[str, None] = {}
         """Of the records, those of jobs that have ended, in that order."""

@@ -12,13 +12,13 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 
 from djinn_lab.jobs.resources import PROGRAMS_MAX
+from djinn_lab.pool.database.audit import AuditChain
 from djinn_lab.pool.database.engine import upsert_by
-from djinn_lab.pool.database.tables import audit, forecasts, jobs, journal, programs, usage
+from djinn_lab.pool.database.tables import forecasts, jobs, journal, programs, usage
 
 PROGRAM_JOBS_MAX = 200
 PROGRAMS_BYTES_MAX = 2**30
 JOURNAL_ROWS_MAX = 200_000
-AUDIT_ROWS_MAX = 100_000
 FORECAST_PROGRAMS_MAX = PROGRAMS_MAX
 PROGRAM = "program"
 """The kind of forecasts' rows that grow in number."""
@@ -62,9 +62,12 @@ class AwaitedWork(NamedTuple):
 
 
 class Batch:
-    """Collect what one transaction writes."""
+    """Collect what one transaction writes. ``chain``: links the rows of the audit."""
 
-    def __init__(self, rows: Iterable[Row], works: Iterable[AwaitedWork | Work], trim: bool) -> None:
+    def __init__(
+        self, rows: Iterable[Row], works: Iterable[AwaitedWork | Work], trim: bool, chain: AuditChain
+    ) -> None:
+        self._chain = chain
         self._rows: dict[WriteKind, list[dict[str, object]]] = {}
         for row in rows:
             self._rows.setdefault(row.kind, []).append(row.values)
@@ -99,6 +102,7 @@ class Batch:
 
     def _attempt(self, connection: sa.Connection, attempt: Attempt) -> list[object]:
         """Write everything in one transaction, and return the results of awaited work once committed."""
+        self._chain.begin()
         with connection.begin():
             for kind in WriteKind:
                 if rows := self._rows.get(kind):
@@ -108,6 +112,8 @@ class Batch:
             results = [attempt(connection, item.work) for item in self._awaited]
             if self._trim:
                 _trim(connection)
+                self._chain.trim(connection)
+        self._chain.commit()
         return results
 
     def _write_rows(
@@ -115,15 +121,24 @@ class Batch:
     ) -> None:
         """Write rows at once; when that fails, one by one, so that a bad row loses no other row. Raises
         SQLAlchemyError where the database is to blame (a full disk), for the rows must not be missing."""
-        insert = statement(connection.dialect.name, kind)
-        whole = attempt(connection, lambda connection: connection.execute(insert, rows))
+        write: Callable[..., None] = self._append
+        if kind is not WriteKind.AUDIT:
+            write = partial(_execute_all, statement(connection.dialect.name, kind))
+        whole = attempt(connection, partial(write, rows=rows))
         if not isinstance(whole, sa.exc.SQLAlchemyError):
             return
         for row in rows:
-            result = attempt(connection, partial(execute, statement=insert, row=row))
+            result = attempt(connection, partial(write, rows=[row]))
             if isinstance(result, DATABASE_AT_FAULT):
                 raise result
             _complain(result)
+
+    def _append(self, connection: sa.Connection, rows: list[dict[str, object]]) -> None:
+        self._chain.append(connection, rows)
+
+
+def _execute_all(statement: sa.Executable, connection: sa.Connection, rows: list[dict[str, object]]) -> None:
+    connection.execute(statement, rows)
 
 
 def _plainly(connection: sa.Connection, work: Callable[[sa.Connection], object]) -> object:
@@ -154,7 +169,7 @@ def statement(dialect: str, kind: WriteKind) -> sa.Executable:
         case WriteKind.JOURNAL:
             return sa.insert(journal)
         case WriteKind.AUDIT:
-            return sa.insert(audit)
+            raise AssertionError("AuditChain writes these")
         case WriteKind.USAGE:
             return sa.insert(usage)
         case WriteKind.JOB:
@@ -180,12 +195,10 @@ def execute(
 
 
 def _trim(connection: sa.Connection) -> None:
-    """Keep the newest rows of journal and audit, the programs of the newest jobs within a total, and what
+    """Keep the newest rows of the journal, the programs of the newest jobs within a total, and what
     was learnt of the programs that ran last."""
     newest = connection.scalar(sa.select(sa.func.max(journal.c.seq))) or 0
     connection.execute(sa.delete(journal).where(journal.c.seq <= newest - JOURNAL_ROWS_MAX))
-    newest = connection.scalar(sa.select(sa.func.max(audit.c.id))) or 0
-    connection.execute(sa.delete(audit).where(audit.c.id <= newest - AUDIT_ROWS_MAX))
     kept_bytes, kept_jobs = 0, 0
     sizes = sa.select(programs.c.job, sa.func.sum(programs.c.nbytes), sa.func.max(programs.c.id)).group_by(
         programs.c.job

@@ -12,8 +12,9 @@ from sqlalchemy.dialects import postgresql, sqlite
 from djinn_lab.errors import OptionError, PoolError
 from djinn_lab.pool.database.sqlite_file import sqlite_engine
 from djinn_lab.pool.database.tables import metadata, schema_version
+from djinn_lab.pool.database.upgrades import upgrade_to
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 DATABASE_FILE = "pool.sqlite3"
 DATABASE_VARIABLE = "DJINN_DATABASE"
 CONNECT_TIMEOUT_S = 5
@@ -122,11 +123,11 @@ def make_tables(connection: sa.Connection) -> None:
         found = connection.scalar(sa.select(schema_version.c.version))
         if found is None:
             connection.execute(sa.insert(schema_version).values(version=SCHEMA_VERSION))
-        elif found == 1:
-            connection.execute(sa.text("ALTER TABLE users ADD COLUMN account VARCHAR"))
-            connection.execute(sa.update(schema_version).values(version=SCHEMA_VERSION))
-        elif found != SCHEMA_VERSION:
+        elif not 1 <= found <= SCHEMA_VERSION:
             raise SchemaMismatch(f"the database has schema {found}, this pool needs {SCHEMA_VERSION}")
+        for version in range(found or SCHEMA_VERSION, SCHEMA_VERSION):
+            upgrade_to(connection, version + 1)
+            connection.execute(sa.update(schema_version).values(version=version + 1))
 
 
 def upsert(connection: sa.Connection, table: sa.Table, *keys: str) -> sa.Insert:

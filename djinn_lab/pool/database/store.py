@@ -27,6 +27,7 @@ import msgspec
 import sqlalchemy as sa
 
 from djinn_lab.journal import Handled
+from djinn_lab.pool.database.audit import AuditChain
 from djinn_lab.pool.database.batch import (
     DEFERRED,
     AwaitedWork,
@@ -87,6 +88,7 @@ class Store:
         self._prompt: deque[Row] = deque()
         self._later: deque[Row | Handled] = deque()
         self._writing = threading.Lock()
+        self._chain = AuditChain()
         self._quick: QuickWriter | None = None
         self._later_due_s = self._trim_due_s = self._checkpoint_due_s = 0.0
         self._checked_s = 0.0
@@ -270,7 +272,7 @@ class Store:
             if rows or works:
                 self._written = True
                 self._checked_s = time.monotonic()
-                Batch(rows, works, trim).write(candidate.connection)
+                Batch(rows, works, trim, self._chain).write(candidate.connection)
 
     def _checkpoint(self, engine: sa.Engine, beside: ThreadPoolExecutor) -> None:
         """Checkpoint beside the writers, since it waits for the disk. Then the little that they wrote

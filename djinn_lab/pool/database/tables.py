@@ -103,8 +103,19 @@ audit = sa.Table(
     sa.Column("action", sa.String, nullable=False),
     sa.Column("status", sa.Integer, nullable=False),
     sa.Column("body", sa.Text, nullable=False),
+    sa.Column("hash", sa.String, nullable=False, server_default=""),
 )
-"""Requests that may change something; see :mod:`djinn_lab.pool.database.audit`."""
+"""Changes, refusals and faults, in a chain; see :mod:`djinn_lab.protocol.rest.audit`."""
+
+audit_chain = sa.Table(
+    "audit_chain",
+    metadata,
+    sa.Column("chain", sa.Integer, primary_key=True),
+    sa.Column("head_row", Number, nullable=False),
+    sa.Column("head_hash", sa.String, nullable=False),
+    sa.Column("root_hash", sa.String, nullable=False),
+)
+"""One row: the last row of the audit, and the hash before the oldest that is kept."""
 
 devices = sa.Table(
     "devices",

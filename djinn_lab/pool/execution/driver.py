@@ -148,6 +148,9 @@ class Driver:
         event = memory.PhaseSignalled(now_s, session.session, signal.phase[:40], signal.expected_s)
         answer, *others = self.core.handle(event)
         assert isinstance(answer, memory.AnswerPhase)
+        if answer.answer == "rejected":
+            about = f"session {session.session}: {answer.message}"
+            self.accounting.audit.refused(session.user, "signal", 422, about, "signal")
         self._perform(others)
         return answer
 
@@ -187,8 +190,10 @@ class Driver:
         if not self._stopping:
             self.handle(engine.SessionDetached(now_s, session.session))
 
-    def close(self, session: ClientSession) -> None:
-        """Free everything that the session holds."""
+    def close(self, session: ClientSession, why: str = "") -> None:
+        """Free everything that the session holds. ``why``: for the audit, where its user did not ask."""
+        about = f"{session.session} {session.name}"
+        self.accounting.audit.note(session.user, "session closed", f"{about}: {why}" if why else about)
         self.signals.close(session)
         now_s = self.core.clock.now_s()
         self.submissions.unpin_query(session)
@@ -237,6 +242,7 @@ class Driver:
 
     def worker_died(self, device: str, how: str) -> None:
         now_s = self.core.clock.now_s()
+        self.accounting.audit.note("", "worker died", f"the process of {device} {how}", status=500)
         self.fleet.worker_died(device)
         self.transfers.died(device)
         self.gangs.died(device)
@@ -246,6 +252,7 @@ class Driver:
         self.handle(engine.HeartbeatChanged(self.core.clock.now_s(), device, heard))
 
     def worker_failed(self, device: str, how: str) -> None:
+        self.accounting.audit.note("", "worker did not start", f"that of {device} {how}", status=500)
         self.fleet.worker_failed(device, how)
 
     def manifests(self) -> Iterator[bytes]:

@@ -17,6 +17,7 @@ from djinn_lab.errors import Refused
 from djinn_lab.jobs import IllegalEvent
 from djinn_lab.pool.authentication import Authentication, Role, User
 from djinn_lab.pool.blobs.store import BlobStore, checked_digest, checked_name
+from djinn_lab.pool.bookkeeping.audit_log import host_of
 from djinn_lab.pool.execution.driver import Driver
 from djinn_lab.pool.sessions.pacing import SubmissionGate
 from djinn_lab.pool.sessions.registry import ClientLink, ClientSession
@@ -26,6 +27,7 @@ from djinn_lab.protocol.version import VERSION
 HELLO_BYTES_MAX = 64 * 2**10
 HELLO_TIMEOUT_S = 10.0
 CLOSE_GRACE_S = 5.0
+CONNECT = "WebSocket /v1/session"
 BROKEN = (1005, 1006, 1011)
 """Close codes of connections that no client ended: its network, its process or its pings did."""
 RESUMING_VERSION = 9
@@ -58,6 +60,7 @@ class SessionEndpoint:
         self._blobs = blobs
         self._host = host_id()
         self._submissions = SubmissionGate()
+        self._audit = driver.accounting.audit
 
     async def serve(self, websocket: WebSocket) -> None:
         """Serve one connection, from upgrade to end."""
@@ -66,12 +69,17 @@ class SessionEndpoint:
             status, detail = (
                 (401, "The token is missing or wrong.") if user is None else (403, "A viewer runs no cells.")
             )
+            if user is None:
+                self._audit.stranger(websocket.client, CONNECT, status, CONNECT)
+            else:
+                self._audit.refused(user.name, CONNECT, status, detail, CONNECT)
             await websocket.send_denial_response(JSONResponse({"detail": detail}, status_code=status))
             return
         await websocket.accept()
         try:
             session, link = await self._open(websocket, user)
         except RefusedByPool as refusal:
+            self._audit.refused(user.name, CONNECT, 403, str(refusal), f"{CONNECT} {refusal.kind}")
             await _refuse(websocket, refusal)
             return
         except WebSocketDisconnect:
@@ -84,6 +92,8 @@ class SessionEndpoint:
         try:
             broke = await self._listen(websocket, session, link)
         except RefusedByPool as refusal:
+            about = f"session {session.session}: {refusal}"
+            self._audit.refused(user.name, "WebSocket message", 422, about, refusal.kind)
             link.send(protocol.RequestRefused(refusal.kind, str(refusal)))
         finally:
             if session.link is link and broke and link.protocol_version >= RESUMING_VERSION:
@@ -112,6 +122,9 @@ class SessionEndpoint:
             )
             session.process = hello.process
             self._driver.handle(memory.SessionOpened(now_s, session.session, user.name))
+        action = "session resumed" if resumed else "session opened"
+        about = f"{session.session} {session.name} from {host_of(websocket.client)}"
+        self._audit.note(user.name, action, about)
         directory = self._blobs.open_session(session.session)
         link.send(
             protocol.Welcome(
@@ -261,6 +274,10 @@ class SessionEndpoint:
         if job is not None and job.session == session.session:
             with contextlib.suppress(IllegalEvent):
                 self._driver.cancel(cancel.job, f"by {session.user}")
+                self._audit.note(session.user, "job cancelled", f"{cancel.job} of session {session.session}")
+        elif job is not None:
+            about = f"job {cancel.job} is not of session {session.session}"
+            self._audit.refused(session.user, "cancel", 403, about, "cancel")
 
 
 def _discard_answer(_answer: protocol.PhaseAnswered) -> None:

@@ -133,7 +133,7 @@ class SubmissionHandler:
             session.send(answers.skipped(submit))
             return
         if not _JOB.fullmatch(submit.job) or submit.job == RELEASE_JOB:
-            session.send(answers.failed(submit, answers.refused(Refused(_BAD_NAME.format(submit.job[:80])))))
+            self._decline(session, submit, Refused(_BAD_NAME.format(submit.job[:80])))
             return
         known = self._core.queue.job(submit.job)
         if known is not None and known.finished and known.session == session.session:
@@ -153,8 +153,7 @@ class SubmissionHandler:
             event = self._event(session, submit, inspected, gang, known)
             commands = self._core.handle(event)
         except jobs.IllegalEvent as error:
-            refusal = Refused(f"The pool refuses this cell: {error}.")
-            session.send(answers.failed(submit, answers.refused(refusal)))
+            self._decline(session, submit, Refused(f"The pool refuses this cell: {error}."))
             return
         need_bytes = self._core.accounts.session_bytes(session.session) + inspected.footprint.peak_bytes
         verdict = _refusal_in(commands, submit.job)
@@ -294,7 +293,17 @@ class SubmissionHandler:
             self._accounting.forecast(record, flight)
         self._accounting.keep_program(submit)
 
+    def _decline(self, session: ClientSession, submit: SubmitSegment, refusal: Refused) -> None:
+        """Answer a segment that makes no event of the queue."""
+        self._note_refusal(session, submit, refusal.message)
+        session.send(answers.failed(submit, answers.refused(refusal)))
+
+    def _note_refusal(self, session: ClientSession, submit: SubmitSegment, reason: str) -> None:
+        detail = f"job {submit.job[:80]} of session {session.session}: {reason}"
+        self._accounting.audit.refused(session.user, "submit", 422, detail, "submit")
+
     def _refuse(self, session: ClientSession, submit: SubmitSegment, ops: int, error: ErrorInfo) -> None:
+        self._note_refusal(session, submit, error.message)
         event = jobs.SegmentRefused(
             at_s=self._core.clock.now_s(),
             job=submit.job,
