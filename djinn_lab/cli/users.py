@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from djinn_lab.cli.options import AsJson, listing_group
+from djinn_lab.cli import tokens
+from djinn_lab.cli.options import AsJson, listing_group, shown_moment
 from djinn_lab.cli.output import print_found, print_json, print_line
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ def build_group() -> typer.Typer:
     group = listing_group("Users of the pool, with role and account (admins).", show_users)
     group.command("add")(add_user)
     group.command("remove")(remove_user)
+    group.add_typer(tokens.build_group(), name="token")
     return group
 
 
@@ -36,18 +38,21 @@ def add_user(
     account: Annotated[
         str | None, typer.Option(help="The project that the user belongs to, e.g. vision/train.")
     ] = None,
+    days: tokens.Days = None,
     as_json: AsJson = False,
 ) -> None:
-    """Add a user. The token is shown only this once."""
+    """Add a user with a first token, which is shown only this once."""
     from djinn_lab.client.rest import PoolClient
 
     client = PoolClient.find()
-    made = client.create_user(name, role, account)
+    made = client.create_user(name, role, account, days)
     if as_json:
         print_json(made)
         return
+    ends = "never ends" if made.expires_at is None else f"ends {shown_moment(made.expires_at)}"
     print_line(
-        f"{made.name} may use the pool as {made.role}. The token is shown only this once. For its shell:"
+        f"{made.name} may use the pool as {made.role}. The token {ends}, and is shown only this once. "
+        "For its shell:"
     )
     print_line(f"  export DJINN_POOL={client.url} DJINN_TOKEN={made.token}")
 

@@ -214,7 +214,7 @@ def _open(url: str, token: str) -> WebSocket:
             ) from None
         if error.response.status_code == 401:
             raise AuthenticationError(
-                f"the pool at {url} refused the token.",
+                f"the pool at {url} refused the token.{_said(error.response.body)}",
                 "Set DJINN_TOKEN to your token for that pool (its administrator makes one).",
             ) from None
         if error.response.status_code == 503:
@@ -229,6 +229,14 @@ def _open(url: str, token: str) -> WebSocket:
     except (OSError, TimeoutError, InvalidHandshake, InvalidURI, socket.gaierror) as error:
         host = urlsplit(url).netloc or url
         raise PoolNotFound(f"no pool answers at {host} ({error}).", START_AGAIN) from None
+
+
+def _said(body: bytes | bytearray | None) -> str:
+    """Return the pool's own words about a refused handshake, with a space before them."""
+    try:
+        return f" {msgspec.json.decode(body or b'', type=dict[str, str])['detail']}"
+    except (msgspec.DecodeError, KeyError):
+        return ""
 
 
 def _refusal(answer: messages.RequestRefused) -> Exception:

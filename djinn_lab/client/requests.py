@@ -139,7 +139,7 @@ class PoolRequests:
         match response.status_code:
             case 401:
                 advice = f"Check {TOKEN_VARIABLE}, or ask the pool's administrator for a token."
-                raise AuthenticationError(f"The pool at {self.url} refused the token.", advice)
+                raise AuthenticationError(f"The pool at {self.url} refused the token: {detail}", advice)
             case 403 | 413:
                 raise Refused(detail)
             case 400 | 422:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:  # each method imports its own: a command starts without the q
     from djinn_lab.protocol.rest.queue import QueueView, WhatIfAnswer, WhyAnswer
     from djinn_lab.protocol.rest.sessions import MemoryView, SessionView
     from djinn_lab.protocol.rest.status import JournalLine, PoolStatus
-    from djinn_lab.protocol.rest.users import UserToken, UserView
+    from djinn_lab.protocol.rest.users import TokenMade, TokenView, UserToken, UserView
     from djinn_lab.scheduler import ExecutionSchedule
     from djinn_lab.srg.graph import SRG
 
@@ -347,11 +347,41 @@ class PoolClient(PoolRequests):
 
         return self._read(list[UserView], "/v1/users")
 
-    def create_user(self, name: str, role: str = "user", account: str | None = None) -> UserToken:
+    def create_user(
+        self, name: str, role: str = "user", account: str | None = None, days: float | None = None
+    ) -> UserToken:
         """Add a user. Returns the token, which is shown this once. ``account``: above the user's own."""
         from djinn_lab.protocol.rest.users import NewUser, UserToken
 
-        return self._send_body(UserToken, "POST", "/v1/users", NewUser(name, role, account))
+        return self._send_body(UserToken, "POST", "/v1/users", NewUser(name, role, account, days))
+
+    def tokens(self) -> list[TokenView]:
+        """List the tokens of this user; as an admin, of all."""
+        from djinn_lab.protocol.rest.users import TokenView
+
+        return self._read(list[TokenView], "/v1/tokens")
+
+    def make_token(
+        self, name: str, *, user: str = "", role: str = "", days: float | None = None
+    ) -> TokenMade:
+        """Make a token: for this user, or as an admin for another one. ``role``: at most the user's.
+        ``days``: None for the default, 0 for ever."""
+        from djinn_lab.protocol.rest.users import NewToken, TokenMade
+
+        return self._send_body(TokenMade, "POST", "/v1/tokens", NewToken(name, user, role, days))
+
+    def rotate_token(
+        self, user: str, name: str, *, overlap_s: float = 86_400.0, days: float | None = None
+    ) -> TokenMade:
+        """Make a new secret for a token. The old one ends after ``overlap_s``."""
+        from djinn_lab.protocol.rest.users import TokenMade, TokenRotation
+
+        path = f"/v1/tokens/{path_part(user)}/{path_part(name)}/rotate"
+        return self._send_body(TokenMade, "POST", path, TokenRotation(overlap_s, days))
+
+    def revoke_token(self, user: str, name: str) -> None:
+        """End a token at once, with the connections that it opened."""
+        self._request("DELETE", f"/v1/tokens/{path_part(user)}/{path_part(name)}")
 
     def delete_user(self, name: str) -> None:
         """Remove a user and close the user's sessions."""

@@ -20,6 +20,7 @@ from djinn_lab.pool.database.forecasts import RUN_RATIOS, START_WAITS, read_fore
 from djinn_lab.pool.database.published import read_published
 from djinn_lab.pool.database.shares import read_shares
 from djinn_lab.pool.database.store import Store
+from djinn_lab.pool.database.users import read_tokens, read_users
 from djinn_lab.pool.devices.fleet import Fleet
 from djinn_lab.pool.devices.launcher import Launcher
 from djinn_lab.pool.devices.plans import DevicePlan
@@ -48,13 +49,17 @@ def assemble(
     clock = PoolClock()
     started_at = clock.now_s()
     last_seq = store.opened()
-    users = store.submit(history.read_users).result()
+    users = store.submit(read_users).result()
+    tokens = store.submit(read_tokens).result()
     shares = store.submit(read_shares).result()
     measurements = store.submit(history.read_measurements).result()
     store.submit(lambda connection: history.end_jobs_of_dead_pools(connection, pool)).result()
-    authentication = Authentication(token)
-    for name, role, digest, above in users:
-        authentication.add(name, role, digest, above)
+    authentication = Authentication(token, clock.now_s)
+    for name, role, above in users:
+        if name != authentication.owner:  # who was a user of another account's pool on this database
+            authentication.add(name, role, above)
+    for known in tokens:
+        authentication.restore(known)
     metrics = Metrics()
     fleet = Fleet(plans, measurements)
     core = JournaledEngine(pool, clock, store.journal, last_seq)
@@ -68,6 +73,6 @@ def assemble(
     for one in store.submit(read_published).result():
         accounting.published.add(one)
     driver = Driver(core, launcher, fleet, blobs, accounting)
-    heartbeat = Heartbeat(driver, store)
+    heartbeat = Heartbeat(driver, store, authentication)
     notebooks = NotebookService(driver, authentication, store, notebook_rules)
     return PoolContext(driver, authentication, blobs, store, metrics, heartbeat, notebooks, started_at, stop)

@@ -1,12 +1,17 @@
-"""Users by bearer token, compared in constant time, and what each role may do."""
+"""Users by bearer token, and what each role may do.
+
+A user may have several tokens, each with a name, a role of its own and an end. Tokens are random, and only
+their digests are kept: how long it takes to look one up says nothing about any token.
+"""
 
 from __future__ import annotations
 
 import getpass
 import hashlib
-import hmac
 import re
 import secrets
+import time
+from collections.abc import Callable, Iterator
 from enum import IntEnum
 
 import msgspec
@@ -29,19 +34,51 @@ class Role(IntEnum):
         return self.name.lower()
 
 
+TOKEN_DAYS = 90.0
+TOKEN_DAYS_MAX = 3650.0
+TOKENS_MAX = 50
+"""Of a user."""
+FIRST_TOKEN = "first"
+RUNTIME_TOKEN = "runtime file"
+ROTATED = ".old"
+"""Ends the name of a token that was rotated, until it ends itself."""
+DAY_S = 86_400.0
+
+
 class User(msgspec.Struct, frozen=True):
     """``above``: the account in the share tree that the user's own lies below, such as ``"vision/train"``,
-    None at the top. ``notebook``: the batch notebook that speaks for the user, empty for none."""
+    None at the top. ``notebook``: the batch notebook that speaks for the user, empty for none. ``role``: of
+    the token, where a token was presented. ``token``: its digest."""
 
     name: str
     role: Role
     above: str | None = None
     notebook: str = ""
+    token: str = ""
 
     @property
     def account(self) -> str:
         """Return the leaf of the share tree that pays for the user's cells."""
         return f"{self.above}/{self.name}" if self.above else self.name
+
+
+class Token(msgspec.Struct, frozen=True):
+    """``expires_at``: seconds since the epoch, None for never. ``notebook``: as :attr:`User.notebook`."""
+
+    digest: str
+    user: str
+    name: str
+    role: Role
+    created_at: float
+    expires_at: float | None = None
+    notebook: str = ""
+
+
+class Denial(msgspec.Struct, frozen=True):
+    """Say why a header names no user. ``user``: to whom an expired token belonged."""
+
+    detail: str = "The token is missing or wrong."
+    user: str = ""
 
 
 def new_token() -> str:
@@ -53,6 +90,21 @@ def token_digest(token: str) -> str:
     return hashlib.sha256(token.encode()).hexdigest()
 
 
+def checked_role(text: str) -> Role:
+    """Return the role of this name. Raises ValueError when there is none."""
+    if text.upper() not in Role.__members__:
+        raise ValueError(f"{text!r} is not a role; there are {', '.join(r.label for r in Role)}")
+    return Role[text.upper()]
+
+
+def expiry(days: float | None, now_s: float) -> float | None:
+    """Return when a token of ``days`` ends: TOKEN_DAYS for None, never for 0. Raises ValueError."""
+    given = TOKEN_DAYS if days is None else days
+    if not 0 <= given <= TOKEN_DAYS_MAX:
+        raise ValueError(f"A token lives for 0 (for ever) to {TOKEN_DAYS_MAX:.0f} days, not {given:g}")
+    return now_s + given * DAY_S if given else None
+
+
 def owner_name() -> str:
     """Return the operating system's name of the pool's owner."""
     try:
@@ -62,64 +114,159 @@ def owner_name() -> str:
 
 
 class Authentication:
-    """Know all users by token digest. The owner is an admin and lives as long as the process."""
+    """Know all users and tokens. The owner is an admin; the owner's token of the runtime file lives as long
+    as the process. ``now_s``: the time, in seconds since the epoch."""
 
-    def __init__(self, owner_token: str) -> None:
-        self._users: dict[str, User] = {token_digest(owner_token): User(owner_name(), Role.ADMIN)}
+    def __init__(self, owner_token: str, now_s: Callable[[], float] = time.time) -> None:
         self.owner = owner_name()
-        self._minted: dict[str, User] = {}
+        self._now_s = now_s
+        self._users = {self.owner: User(self.owner, Role.ADMIN)}
+        self._tokens: dict[str, Token] = {}
+        self._add(Token(token_digest(owner_token), self.owner, RUNTIME_TOKEN, Role.ADMIN, now_s()))
 
     def user_of(self, authorization: str | None) -> User | None:
-        """Find the user of an ``Authorization`` header, None for an unknown token."""
-        scheme, _, token = (authorization or "").partition(" ")
-        if scheme.lower() != "bearer" or not token:
+        """Find the user of an ``Authorization`` header, None for an unknown or expired token."""
+        token = self._presented(authorization)
+        if token is None or self._expired(token):
             return None
-        presented = token_digest(token.strip())
-        found = None
-        for digest, user in (*self._users.items(), *self._minted.items()):
-            if hmac.compare_digest(digest, presented):
-                found = user
-        return found
+        user = self._users[token.user]
+        role = min(user.role, token.role)
+        return msgspec.structs.replace(user, role=role, notebook=token.notebook, token=token.digest)
+
+    def denial(self, authorization: str | None) -> Denial:
+        """Say why a header names no user."""
+        token = self._presented(authorization)
+        if token is None:
+            return Denial()
+        detail = (
+            f"The token {token.name!r} of {token.user} has expired. Ask the pool's administrator for another "
+            "one. Before it ends, its user can rotate it: djinn-lab users token rotate NAME."
+        )
+        return Denial(detail, token.user)
+
+    def is_valid(self, digest: str) -> bool:
+        """Return whether the token with this digest still counts."""
+        token = self._tokens.get(digest)
+        return token is not None and not self._expired(token)
 
     def named(self, name: str) -> User | None:
-        return next((user for user in self._users.values() if user.name == name), None)
-
-    def mint(self, user: User, notebook: str = "") -> str:
-        """Make a token for a user's batch notebook. It is never stored, and grants the role ``user`` at
-        most."""
-        token = new_token()
-        role = min(user.role, Role.USER)
-        self._minted[token_digest(token)] = msgspec.structs.replace(user, role=role, notebook=notebook)
-        return token
-
-    def revoke(self, token: str) -> None:
-        """Invalidate a minted token."""
-        self._minted.pop(token_digest(token), None)
+        return self._users.get(name)
 
     def users(self) -> list[User]:
         return sorted(self._users.values(), key=lambda user: user.name)
 
-    def add(self, name: str, role: str, digest: str, above: str | None = None) -> User:
-        """Raises ValueError on a bad or taken name, a role that is none, or a bad account."""
+    def add(self, name: str, role: str, above: str | None = None) -> User:
+        """Add a user without a token. Raises ValueError on a bad or taken name, a role that is none, or a bad
+        account."""
         if above is not None and not all(_NAME.fullmatch(part) for part in above.split("/")):
             raise ValueError(f"{above!r} is not an account; write it like organisation/project")
         if not _NAME.fullmatch(name):
             raise ValueError(f"{name!r} is not a user name (letters, digits and . _ @ -, at most 64)")
-        if role.upper() not in Role.__members__:
-            raise ValueError(f"{role!r} is not a role; there are {', '.join(r.label for r in Role)}")
-        if any(user.name == name for user in self._users.values()):
+        checked = checked_role(role)
+        if name in self._users:
             raise ValueError(f"There is a user {name!r} already")
-        user = User(name, Role[role.upper()], above)
-        self._users[digest] = user
+        user = self._users[name] = User(name, checked, above)
         return user
 
     def remove(self, name: str) -> bool:
         """Remove a user, and return whether there was one. The owner stays."""
-        if name == self.owner:
+        if name == self.owner or name not in self._users:
             return False
-        digests = [digest for digest, user in self._users.items() if user.name == name]
-        for digest in digests:
-            del self._users[digest]
-        for digest in [digest for digest, user in self._minted.items() if user.name == name]:
-            del self._minted[digest]
-        return bool(digests)
+        del self._users[name]
+        self._tokens = {digest: token for digest, token in self._tokens.items() if token.user != name}
+        return True
+
+    # -- tokens --------------------------------------------------------------------------------------------
+
+    def tokens(self, user: str | None = None) -> list[Token]:
+        """List tokens that people made and that have not ended."""
+        found = [token for token in self._lasting() if user in (None, token.user)]
+        return sorted(found, key=lambda token: (token.user, token.created_at))
+
+    def restore(self, token: Token) -> None:
+        """Take a token over from the database. That of an unknown user is left out."""
+        if token.user in self._users:
+            self._add(token)
+
+    def issue(self, user: str, name: str, role: Role, expires_at: float | None) -> tuple[Token, str]:
+        """Make a token with at most the user's role; the second part is the secret. Raises ValueError on a
+        bad or taken name, or when the user has too many."""
+        if not _NAME.fullmatch(name) or name.endswith(ROTATED):
+            raise ValueError(f"{name!r} is not a token's name (letters, digits and . _ @ -, at most 64)")
+        theirs = self.tokens(user)
+        if any(token.name == name for token in theirs):
+            raise ValueError(
+                f"{user} has a token {name!r} already; rotate or revoke it, or choose another name"
+            )
+        if len(theirs) >= TOKENS_MAX:
+            raise ValueError(f"{user} has {TOKENS_MAX} tokens, which is the limit; revoke some first")
+        secret = new_token()
+        role = min(role, self._users[user].role)
+        token = Token(token_digest(secret), user, name, role, self._now_s(), expires_at)
+        self._add(token)
+        return token, secret
+
+    def rotate(
+        self, user: str, name: str, expires_at: float | None, overlap_s: float
+    ) -> tuple[list[Token], str]:
+        """Make a new secret for a token; the old one ends after ``overlap_s``. Returns the new and the old
+        one, and the secret. Raises LookupError when there is no such token."""
+        old = self._find(user, name)
+        self._drop(user, name + ROTATED)
+        ends_at = self._now_s() + overlap_s
+        ended = msgspec.structs.replace(
+            old, name=name + ROTATED, expires_at=min(ends_at, old.expires_at or ends_at)
+        )
+        secret = new_token()
+        new = Token(token_digest(secret), user, name, old.role, self._now_s(), expires_at)
+        self._add(ended)
+        self._add(new)
+        return [new, ended], secret
+
+    def revoke(self, user: str, name: str) -> None:
+        """End a token and the one that it replaced. Raises LookupError when there is none."""
+        self._find(user, name)
+        self._drop(user, name)
+        self._drop(user, name + ROTATED)
+
+    def mint(self, user: User, notebook: str = "") -> str:
+        """Make a token for a user's batch notebook. It is never stored, and grants the role ``user`` at
+        most."""
+        secret = new_token()
+        role = min(user.role, Role.USER)
+        self._add(Token(token_digest(secret), user.name, "", role, self._now_s(), None, notebook))
+        return secret
+
+    def end_minted(self, secret: str) -> None:
+        """Invalidate a minted token."""
+        self._tokens.pop(token_digest(secret), None)
+
+    # -- parts ---------------------------------------------------------------------------------------------
+
+    def _add(self, token: Token) -> None:
+        self._tokens[token.digest] = token
+
+    def _presented(self, authorization: str | None) -> Token | None:
+        scheme, _, secret = (authorization or "").partition(" ")
+        if scheme.lower() != "bearer" or not secret.strip():
+            return None
+        return self._tokens.get(token_digest(secret.strip()))
+
+    def _expired(self, token: Token) -> bool:
+        return token.expires_at is not None and self._now_s() >= token.expires_at
+
+    def _lasting(self) -> Iterator[Token]:
+        for token in self._tokens.values():
+            if token.name and token.name != RUNTIME_TOKEN and not self._expired(token):
+                yield token
+
+    def _find(self, user: str, name: str) -> Token:
+        for token in self._lasting():
+            if (token.user, token.name) == (user, name):
+                return token
+        raise LookupError(f"{user} has no token {name[:80]!r}")
+
+    def _drop(self, user: str, name: str) -> None:
+        for digest, token in list(self._tokens.items()):
+            if (token.user, token.name) == (user, name):
+                del self._tokens[digest]

@@ -14,6 +14,7 @@ from djinn_lab.pool.database.store import Store, write_measurement
 from djinn_lab.pool.execution.driver import Driver
 from djinn_lab.pool.metrics.pool import Metrics
 from djinn_lab.pool.notebooks.service import NotebookService
+from djinn_lab.protocol.messages import RequestRefused
 
 TICK_S = 0.25
 REFRESH_EVERY_TICKS = 4
@@ -21,6 +22,7 @@ LAG_TICKS = 40
 FORECAST_JOBS_MAX = 200
 EMPTY_KEPT_S = 600.0
 KEPT_S = 86_400.0
+TOKEN_ENDED = "The token of this connection has expired or was revoked. Open a session with another one."
 """For so long a session that holds nothing, or something, waits for its vanished client."""
 MIDDLE_COLLECTIONS_MAX = 200
 """Collections of the middle generation after which a full one is due though cells run. A full one stops the
@@ -46,11 +48,23 @@ def close_left_sessions(driver: Driver, empty_kept_s: float, kept_s: float) -> N
             driver.close(session, "its client was gone for too long")
 
 
+def disconnect_ended_tokens(driver: Driver, authentication: Authentication) -> None:
+    """Close the connections whose tokens have expired or were revoked. Their sessions wait for another one as
+    after a broken connection."""
+    for session in driver.registry:
+        link = session.link
+        if link is not None and link.token and not authentication.is_valid(link.token):
+            driver.await_client(session)
+            link.send(RequestRefused("token", TOKEN_ENDED))
+            link.close()
+
+
 class Heartbeat:
     """Do what is due by the clock, and measure how late the event loop runs."""
 
-    def __init__(self, driver: Driver, store: Store) -> None:
+    def __init__(self, driver: Driver, store: Store, authentication: Authentication) -> None:
         self._driver = driver
+        self._authentication = authentication
         self._store = store
         self._lags: list[float] = []
 
@@ -75,6 +89,7 @@ class Heartbeat:
                 self._driver.accounting.refresh_waiting()
                 self._driver.give_up_clients()
                 self._driver.accounting.audit.flush()
+                disconnect_ended_tokens(self._driver, self._authentication)
                 close_left_sessions(self._driver, EMPTY_KEPT_S, KEPT_S)
                 self._collect_when_idle()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from djinn_lab.pool.authentication import Authentication, Role, new_token, token_digest
+from djinn_lab.pool.authentication import Authentication, Role, new_token
 
 
 def test_the_owner_is_an_admin_and_stays() -> None:
@@ -24,9 +24,11 @@ def test_no_token_no_user(header: str | None) -> None:
 
 def test_users_come_and_go() -> None:
     users = Authentication("owner's")
-    token = new_token()
-    ann = users.add("ann", "operator", token_digest(token))
-    assert users.user_of(f"Bearer {token}") == ann
+    ann = users.add("ann", "operator")
+    _, token = users.issue("ann", "first", ann.role, None)
+    found = users.user_of(f"Bearer {token}")
+    assert found is not None
+    assert (found.name, found.role) == ("ann", Role.OPERATOR)
     assert Role.USER < ann.role < Role.ADMIN
     assert users.remove("ann")
     assert users.user_of(f"Bearer {token}") is None
@@ -38,4 +40,4 @@ def test_users_come_and_go() -> None:
 )
 def test_bad_users_are_refused(name: str, role: str) -> None:
     with pytest.raises(ValueError, match=r"name|role"):
-        Authentication("t").add(name, role, "digest")
+        Authentication("t").add(name, role)

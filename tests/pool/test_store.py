@@ -15,7 +15,8 @@ from djinn_lab.pool.database import batch as batch_module
 from djinn_lab.pool.database import history
 from djinn_lab.pool.database import store as store_module
 from djinn_lab.pool.database.engine import LeadTaken, SchemaMismatch, checked_url, sqlite_url
-from djinn_lab.pool.database.store import Store, program_row, write_measurement, write_user
+from djinn_lab.pool.database.store import Store, program_row, write_measurement
+from djinn_lab.pool.database.users import read_users, write_user
 
 
 def handled(seq: int) -> Handled:
@@ -37,10 +38,10 @@ def test_reads_see_what_was_written_before(database: str) -> None:
 
 def test_one_bad_write_takes_nothing_with_it(database: str) -> None:
     store = Store(database)
-    store.write(write_user("ann", "user", "1", None))
-    store.write(write_user("ann", "user", "2", None))
-    store.write(write_user("bob", "user", "3", "vision/train"))
-    assert [row[0] for row in store.submit(history.read_users).result()] == ["ann", "bob"]
+    store.write(write_user("ann", "user", None))
+    store.write(write_user("ann", "user", None))
+    store.write(write_user("bob", "user", "vision/train"))
+    assert [row[0] for row in store.submit(read_users).result()] == ["ann", "bob"]
     store.close()
 
 
@@ -67,7 +68,7 @@ def test_only_the_newest_programs_are_kept(database: str, monkeypatch: pytest.Mo
     store = Store(database)
     for number in range(6):
         store.put(program_row(f"job{number}", 0, b"x" * 10))
-    store.submit(history.read_users).result()
+    store.submit(read_users).result()
 
     def is_kept(job: str) -> bool:
         return (
@@ -114,7 +115,7 @@ def counted(database: str, table: str) -> int:
 def test_committed_means_that_others_see_it(database: str) -> None:
     store = Store(database)
     store.opened()
-    asyncio.run(store.commit(write_user("ann", "user", "1", None)))
+    asyncio.run(store.commit(write_user("ann", "user", None)))
     assert counted(database, "users") == 1
     store.close()
 
@@ -123,14 +124,14 @@ def test_a_commit_that_fails_says_so_and_loses_no_other(database: str) -> None:
     store = Store(database)
 
     async def three() -> list[BaseException | None]:
-        works = [write_user("ann", "user", "1", None), write_user("ann", "user", "2", None)]
-        works.append(write_user("bob", "user", "3", None))
+        works = [write_user("ann", "user", None), write_user("ann", "user", None)]
+        works.append(write_user("bob", "user", None))
         return await asyncio.gather(*map(store.commit, works), return_exceptions=True)
 
     first, second, third = asyncio.run(three())
     assert (first, third) == (None, None)
     assert isinstance(second, sa.exc.IntegrityError)
-    assert [row[0] for row in store.submit(history.read_users).result()] == ["ann", "bob"]
+    assert [row[0] for row in store.submit(read_users).result()] == ["ann", "bob"]
     store.close()
 
 
@@ -178,7 +179,7 @@ def test_waiting_on_a_lost_database_raises(database: str) -> None:
     with pytest.raises(sa.exc.SQLAlchemyError):
         store.ended.result(10)
     with pytest.raises(sa.exc.SQLAlchemyError):
-        asyncio.run(store.commit(write_user("ann", "user", "1", None)))
+        asyncio.run(store.commit(write_user("ann", "user", None)))
     store.close()
 
 
@@ -196,11 +197,11 @@ def test_store_without_its_connection_writes_no_more(postgresql: Postgresql) -> 
     second.opened()
     first.journal(handled(1))
     with pytest.raises(sa.exc.SQLAlchemyError):
-        asyncio.run(first.commit(write_user("ann", "user", "1", None)))
+        asyncio.run(first.commit(write_user("ann", "user", None)))
     with pytest.raises(sa.exc.SQLAlchemyError):
         first.flush().result()
-    asyncio.run(second.commit(write_user("bob", "user", "2", None)))
-    assert [row[0] for row in second.submit(history.read_users).result()] == ["bob"]
+    asyncio.run(second.commit(write_user("bob", "user", None)))
+    assert [row[0] for row in second.submit(read_users).result()] == ["bob"]
     assert counted(url, "journal") == 0
     first.close()
     second.close()

@@ -24,18 +24,18 @@ from djinn_lab.pool.api.read_limits import ReadLimiter
 from djinn_lab.pool.api.request_limits import BodyLimiter
 from djinn_lab.pool.api.responses import admin, answer, documented, reader, runner
 from djinn_lab.pool.api.status import memory_view, pool_status, session_view
-from djinn_lab.pool.authentication import Role, User, new_token, token_digest
+from djinn_lab.pool.api.tokens import add_token_routes
+from djinn_lab.pool.api.users import add_user_routes
+from djinn_lab.pool.authentication import Role, User
 from djinn_lab.pool.context import PoolContext
 from djinn_lab.pool.database import history
 from djinn_lab.pool.database.audit import read_audit, read_head
 from djinn_lab.pool.database.durability import CommittedAnswers
-from djinn_lab.pool.database.store import delete_user, write_user
 from djinn_lab.pool.sessions.endpoint import SessionEndpoint
 from djinn_lab.protocol.messages import PhaseAnswered, SignalPhase
 from djinn_lab.protocol.rest.audit import AuditRow, ChainHead
 from djinn_lab.protocol.rest.sessions import MemoryView, SessionView
 from djinn_lab.protocol.rest.status import JournalLine, PoolStatus
-from djinn_lab.protocol.rest.users import NewUser, UserToken, UserView
 from djinn_lab.protocol.version import VERSION
 from djinn_lab.units import format_seconds
 
@@ -78,7 +78,8 @@ def create_app(context: PoolContext) -> FastAPI:
     _add_status_routes(app, context)
     _add_session_routes(app, context)
     _add_blob_routes(app, context)
-    _add_user_routes(app, context)
+    add_user_routes(app, context)
+    add_token_routes(app, context)
     add_job_routes(app, context)
     add_queue_routes(app, context)
     add_notebook_routes(app, context)
@@ -214,34 +215,3 @@ def _chunks(file: BinaryIO) -> Iterator[bytes]:
     with file:
         while chunk := file.read(CHUNK_BYTES):
             yield chunk
-
-
-def _add_user_routes(app: FastAPI, context: PoolContext) -> None:
-    @app.get("/v1/users", responses=documented(list[UserView]), summary="All users (admins)")
-    async def users(_user: Annotated[User, Depends(admin)]) -> Response:
-        return answer(
-            [UserView(user.name, user.role.label, user.account) for user in context.authentication.users()]
-        )
-
-    @app.post(
-        "/v1/users", status_code=201, responses=documented(UserToken, 201), summary="Add a user (admins)"
-    )
-    async def add_user(request: Request, _user: Annotated[User, Depends(admin)]) -> Response:
-        try:
-            new = msgspec.json.decode(await request.body(), type=NewUser)
-            token = new_token()
-            user = context.authentication.add(new.name, new.role, token_digest(token), new.account)
-        except ValueError as error:
-            raise HTTPException(422, str(error)) from None
-        await context.store.commit(write_user(user.name, user.role.label, token_digest(token), user.above))
-        return answer(UserToken(user.name, user.role.label, token), 201)
-
-    @app.delete("/v1/users/{name}", status_code=204, summary="Remove a user (admins)")
-    async def remove_user(name: str, user: Annotated[User, Depends(admin)]) -> None:
-        if not context.authentication.remove(name):
-            raise HTTPException(404, f"There is no user {name[:80]!r} that can be removed.")
-        await context.store.commit(delete_user(name))
-        context.notebooks.cancel_all_of(name, f"because {name} was removed by {user.name}")
-        for session in context.driver.registry:
-            if session.user == name:
-                context.driver.close(session, f"{name} was removed by {user.name}")

@@ -57,7 +57,9 @@ class Audited:
                 return
         elif not changes and status not in REFUSING:
             return
-        user = self._authentication.user_of(HTTPConnection(scope).headers.get("authorization"))
+        connection = HTTPConnection(scope)
+        header = connection.headers.get("authorization")
+        user = self._authentication.user_of(header)
         action = f"{scope['method']} {scope['path']}"
         if user is not None and status < 400:
             self._audit.note(user.name, action, body.decode(errors="replace"), status)
@@ -66,4 +68,5 @@ class Audited:
         if user is not None:
             self._audit.refused(user.name, action, status, body.decode(errors="replace"), kind)
         else:
-            self._audit.stranger(HTTPConnection(scope).client, action, status, kind)
+            expired = self._authentication.denial(header).user
+            self._audit.stranger(connection.client, action, status, kind, expired)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 from fastapi import HTTPException, Request, Response
 
-from djinn_lab.pool.authentication import Role, User
+from djinn_lab.pool.authentication import Authentication, Role, User
 
 
 def answer(value: object, status_code: int = 200) -> Response:
@@ -36,9 +36,11 @@ def admin(request: Request) -> User:
 
 
 def _allowed(request: Request, role: Role) -> User:
-    user: User | None = request.app.state.context.authentication.user_of(request.headers.get("authorization"))
+    authentication: Authentication = request.app.state.context.authentication
+    header = request.headers.get("authorization")
+    user = authentication.user_of(header)
     if user is None:
-        raise HTTPException(401, "The token is missing or wrong.", {"WWW-Authenticate": "Bearer"})
+        raise HTTPException(401, authentication.denial(header).detail, {"WWW-Authenticate": "Bearer"})
     if user.role < role:
         raise HTTPException(403, f"This needs the role {role.label}; {user.name} is {user.role.label}.")
     return user

@@ -70,10 +70,14 @@ class AuditLog:
         self._repeated[key] = _Repeated(now_s + COUNTED_FOR_S, user, action, status)
         self.note(user, action, detail, status)
 
-    def stranger(self, client: Address | None, action: str, status: int, kind: str) -> None:
-        """Note a refusal of a client without a valid token. What it sent is not kept."""
+    def stranger(
+        self, client: Address | None, action: str, status: int, kind: str, expired: str = ""
+    ) -> None:
+        """Note a refusal of a client without a valid token. What it sent is not kept. ``expired``: the user
+        of its expired token."""
         host = host_of(client)
-        self.refused("", action, status, f"without a valid token, from {host}", f"{host} {kind}")
+        why = f"with an expired token of {expired}" if expired else "without a valid token"
+        self.refused("", action, status, f"{why}, from {host}", f"{host} {kind} {expired}")
 
     def flush(self, everything: bool = False) -> None:
         """Note the counts whose minute is over."""

@@ -1,4 +1,4 @@
-"""Reading jobs, programs, journal, users and measurements back from the database."""
+"""Reading jobs, programs, journal and measurements back from the database."""
 
 from __future__ import annotations
 
@@ -125,12 +125,6 @@ def read_journal(connection: sa.Connection, pool: str) -> Iterator[Record]:
     query = sa.select(table).where(table.c.pool == pool).order_by(table.c.seq)
     for row in connection.execution_options(yield_per=1000).execute(query):
         yield Record(**row._mapping)
-
-
-def read_users(connection: sa.Connection) -> list[tuple[str, str, str, str | None]]:
-    """Read name, role, token digest and the account above of all users."""
-    rows = connection.execute(sa.select(tables.users))
-    return [(row.name, row.role, row.token_digest, row.account) for row in rows]
 
 
 def read_measurements(connection: sa.Connection) -> dict[tuple[str, int], DeviceMeasured]:

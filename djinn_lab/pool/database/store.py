@@ -41,7 +41,7 @@ from djinn_lab.pool.database.batch import (
 from djinn_lab.pool.database.engine import LeadTaken, make_tables, upsert
 from djinn_lab.pool.database.leadership import LeaderCandidate
 from djinn_lab.pool.database.sqlite_file import QuickWriter, checkpoint
-from djinn_lab.pool.database.tables import devices, users
+from djinn_lab.pool.database.tables import devices
 
 BATCH_MAX = 2000
 GATHER_S = 0.2
@@ -337,15 +337,6 @@ def timings_row(job: str, segment: int, timings: bytes) -> Row:
     """``timings``: MessagePack of a node's start and end in turn, packed
     (:func:`~djinn_lab.protocol.worker.pack_times`)."""
     return Row(WriteKind.TIMINGS, {"of_job": job, "of_segment": segment, "timings": timings})
-
-
-def write_user(name: str, role: str, digest: str, account: str | None) -> Work:
-    row = {"name": name, "role": role, "token_digest": digest, "account": account}
-    return lambda connection: execute(connection, sa.insert(users).values(row))
-
-
-def delete_user(name: str) -> Work:
-    return lambda connection: execute(connection, sa.delete(users).where(users.c.name == name))
 
 
 def write_measurement(name: str, threads: int, measured: dict[str, float]) -> Work:

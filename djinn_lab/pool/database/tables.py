@@ -53,10 +53,21 @@ users = sa.Table(
     metadata,
     sa.Column("name", sa.String, primary_key=True),
     sa.Column("role", sa.String, nullable=False),
-    sa.Column("token_digest", sa.String, nullable=False, unique=True),
     sa.Column("account", sa.String),
 )
 """``account``: the account above the user's own in the share tree, None for the top."""
+
+tokens = sa.Table(
+    "tokens",
+    metadata,
+    sa.Column("digest", sa.String, primary_key=True),
+    sa.Column("user", sa.String, nullable=False, index=True),
+    sa.Column("name", sa.String, nullable=False),
+    sa.Column("role", sa.String, nullable=False),
+    sa.Column("created_at", sa.Float, nullable=False),
+    sa.Column("expires_at", sa.Float),
+)
+"""Tokens by the SHA-256 digest of their secrets."""
 
 accounts = sa.Table(
     "accounts",

@@ -319,7 +319,7 @@ class NotebookService:
                 environment = kernel_environment(notebook, self._url, token, directory)
                 ended = await run.run(source, environment)
             finally:
-                self._authentication.revoke(token)
+                self._authentication.end_minted(token)
                 self._close_session(user, directory)
         if self._runs.get(job) is not run:
             return  # the server stops: the next one continues from what is in the directory

@@ -64,16 +64,17 @@ class SessionEndpoint:
 
     async def serve(self, websocket: WebSocket) -> None:
         """Serve one connection, from upgrade to end."""
-        user = self._authentication.user_of(websocket.headers.get("authorization"))
-        if user is None or user.role < Role.USER:
-            status, detail = (
-                (401, "The token is missing or wrong.") if user is None else (403, "A viewer runs no cells.")
-            )
-            if user is None:
-                self._audit.stranger(websocket.client, CONNECT, status, CONNECT)
-            else:
-                self._audit.refused(user.name, CONNECT, status, detail, CONNECT)
-            await websocket.send_denial_response(JSONResponse({"detail": detail}, status_code=status))
+        header = websocket.headers.get("authorization")
+        user = self._authentication.user_of(header)
+        if user is None:
+            denial = self._authentication.denial(header)
+            self._audit.stranger(websocket.client, CONNECT, 401, CONNECT, denial.user)
+            await websocket.send_denial_response(JSONResponse({"detail": denial.detail}, status_code=401))
+            return
+        if user.role < Role.USER:
+            detail = "A viewer runs no cells."
+            self._audit.refused(user.name, CONNECT, 403, detail, CONNECT)
+            await websocket.send_denial_response(JSONResponse({"detail": detail}, status_code=403))
             return
         await websocket.accept()
         try:
@@ -112,7 +113,7 @@ class SessionEndpoint:
             raise RefusedByPool("message", f"No Hello came within {HELLO_TIMEOUT_S:.0f} s.") from None
         hello = _read_hello(data)
         same_host = hello.host == self._host
-        link = ClientLink(hello.protocol_version, hello.latest_only)
+        link = ClientLink(hello.protocol_version, hello.latest_only, user.token)
         session = self._resume(hello, user, link) if hello.session else None
         resumed = session is not None
         if session is None:

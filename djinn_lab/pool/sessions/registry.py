@@ -53,8 +53,11 @@ class ClientLink:
     """Queue messages for one connected client, without waiting. ``latest_only``: as the
     client asked (:class:`djinn_lab.protocol.messages.Hello`). ``received``: what it need not send again."""
 
-    def __init__(self, protocol_version: int = PROTOCOL_VERSION, latest_only: bool = False) -> None:
+    def __init__(
+        self, protocol_version: int = PROTOCOL_VERSION, latest_only: bool = False, token: str = ""
+    ) -> None:
         self.protocol_version = protocol_version
+        self.token = token
         self._latest_only = latest_only
         self._outgoing: deque[Outgoing | None] = deque()
         self._queued = asyncio.Event()

@@ -6,11 +6,13 @@ import msgspec
 
 
 class NewUser(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Add a user. ``account``: the account above the user's own, such as ``"vision/train"``."""
+    """Add a user. ``account``: the account above the user's own, such as ``"vision/train"``. ``days``: how
+    long the token lives; None: the default, 0: for ever."""
 
     name: str
     role: str = "user"
     account: str | None = None
+    days: float | None = None
 
 
 class UserView(msgspec.Struct, frozen=True):
@@ -22,8 +24,45 @@ class UserView(msgspec.Struct, frozen=True):
 
 
 class UserToken(msgspec.Struct, frozen=True):
-    """Give a new user's token, which is shown this once."""
+    """Give a new user's token, which is shown this once. ``expires_at``: seconds since the epoch, None for
+    never."""
 
     name: str
     role: str
     token: str
+    expires_at: float | None = None
+
+
+class NewToken(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Make a token. ``user``: whose; empty for the asking user. ``role``: at most the user's, which it is
+    where this is empty. ``days``: as of :class:`NewUser`."""
+
+    name: str
+    user: str = ""
+    role: str = ""
+    days: float | None = None
+
+
+class TokenRotation(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Make a new secret for a token. ``overlap_s``: for so long the old one goes on."""
+
+    overlap_s: float = 86_400.0
+    days: float | None = None
+
+
+class TokenView(msgspec.Struct, frozen=True):
+    """Show a token. ``in_use``: the request that asked came with it."""
+
+    user: str
+    name: str
+    role: str
+    created_at: float
+    expires_at: float | None = None
+    in_use: bool = False
+
+
+class TokenMade(msgspec.Struct, frozen=True):
+    """Give a token's new secret, which is shown this once."""
+
+    token: TokenView
+    secret: str

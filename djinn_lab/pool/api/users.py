@@ -1,0 +1,48 @@
+"""The part of the REST API about users."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+from fastapi import Depends, FastAPI, HTTPException, Request, Response
+
+from djinn_lab.pool.api.responses import admin, answer, documented
+from djinn_lab.pool.authentication import FIRST_TOKEN, User, expiry
+from djinn_lab.pool.context import PoolContext
+from djinn_lab.pool.database.users import delete_user, write_tokens, write_user
+from djinn_lab.protocol.rest.users import NewUser, UserToken, UserView
+
+
+def add_user_routes(app: FastAPI, context: PoolContext) -> None:
+    """List, add, remove."""
+    authentication = context.authentication
+
+    @app.get("/v1/users", responses=documented(list[UserView]), summary="All users (admins)")
+    async def users(_user: Annotated[User, Depends(admin)]) -> Response:
+        return answer([UserView(user.name, user.role.label, user.account) for user in authentication.users()])
+
+    @app.post(
+        "/v1/users", status_code=201, responses=documented(UserToken, 201), summary="Add a user (admins)"
+    )
+    async def add_user(request: Request, _user: Annotated[User, Depends(admin)]) -> Response:
+        try:
+            new = msgspec.json.decode(await request.body(), type=NewUser)
+            expires_at = expiry(new.days, context.driver.core.clock.now_s())
+            user = authentication.add(new.name, new.role, new.account)
+        except ValueError as error:
+            raise HTTPException(422, str(error)) from None
+        token, secret = authentication.issue(user.name, FIRST_TOKEN, user.role, expires_at)
+        await context.store.commit(write_user(user.name, user.role.label, user.above))
+        await context.store.commit(write_tokens(user.name, [token]))
+        return answer(UserToken(user.name, user.role.label, secret, expires_at), 201)
+
+    @app.delete("/v1/users/{name}", status_code=204, summary="Remove a user (admins)")
+    async def remove_user(name: str, user: Annotated[User, Depends(admin)]) -> None:
+        if not authentication.remove(name):
+            raise HTTPException(404, f"There is no user {name[:80]!r} that can be removed.")
+        await context.store.commit(delete_user(name))
+        context.notebooks.cancel_all_of(name, f"because {name} was removed by {user.name}")
+        for session in context.driver.registry:
+            if session.user == name:
+                context.driver.close(session, f"{name} was removed by {user.name}")

@@ -1,0 +1,183 @@
+"""Tokens with names, roles, ends and successors."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+from pool_kit import Client, Wire, act, http, new_user, rest, running_pool
+
+from djinn_lab.errors import AuthenticationError, OptionError, PoolError, Refused
+from djinn_lab.pool.authentication import TOKEN_DAYS, Authentication, Role, new_token, token_digest
+from djinn_lab.pool.database.engine import make_engine
+from djinn_lab.pool.database.store import Store
+from djinn_lab.pool.database.users import read_tokens
+from djinn_lab.protocol.messages import RequestRefused
+from djinn_lab.protocol.runtime_file import RuntimeInfo
+
+DAY_S = 86_400.0
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.at_s = 1e9
+
+    def now_s(self) -> float:
+        return self.at_s
+
+
+def test_an_expired_token_is_refused_by_name() -> None:
+    clock = Clock()
+    users = Authentication("owner's", clock.now_s)
+    users.add("ann", "user")
+    _, secret = users.issue("ann", "laptop", Role.USER, clock.at_s + 10)
+    assert users.user_of(f"Bearer {secret}") is not None
+    clock.at_s += 10
+    assert users.user_of(f"Bearer {secret}") is None
+    assert "'laptop' of ann has expired" in users.denial(f"Bearer {secret}").detail
+    assert users.denial("Bearer other").detail == "The token is missing or wrong."
+
+
+def test_a_rotated_token_and_its_successor_overlap() -> None:
+    clock = Clock()
+    users = Authentication("owner's", clock.now_s)
+    users.add("ann", "user")
+    first, old = users.issue("ann", "laptop", Role.USER, clock.at_s + 90 * DAY_S)
+    _, new = users.rotate("ann", "laptop", clock.at_s + 90 * DAY_S, overlap_s=60)
+    assert [token.name for token in users.tokens("ann")] == ["laptop.old", "laptop"]
+    assert users.user_of(f"Bearer {old}") is not None
+    clock.at_s += 61
+    assert users.user_of(f"Bearer {old}") is None
+    assert users.user_of(f"Bearer {new}") is not None
+    assert not users.is_valid(first.digest)
+
+
+def test_a_rotation_never_lengthens_the_old_token() -> None:
+    clock = Clock()
+    users = Authentication("owner's", clock.now_s)
+    users.add("ann", "user")
+    _, old = users.issue("ann", "laptop", Role.USER, clock.at_s + 10)
+    users.rotate("ann", "laptop", None, overlap_s=60)
+    clock.at_s += 11
+    assert users.user_of(f"Bearer {old}") is None
+
+
+@pytest.mark.processes
+def test_users_make_rotate_and_revoke_their_own_tokens(shared_pool: RuntimeInfo) -> None:
+    name, token = new_user(shared_pool)
+    with closing(rest(shared_pool, token)) as ann:
+        (first,) = ann.tokens()
+        assert (first.user, first.name, first.role, first.in_use) == (name, "first", "user", True)
+        assert first.expires_at == pytest.approx(first.created_at + TOKEN_DAYS * DAY_S, abs=5)
+        made = ann.make_token("board", role="viewer", days=1)
+        with closing(rest(shared_pool, made.secret)) as board:
+            assert board.status().role == "viewer"
+            with pytest.raises(OptionError, match="viewer at most"):
+                board.make_token("more", role="user")
+            with pytest.raises(Refused, match="changes none of the role user"):
+                board.rotate_token(name, "first")
+        with pytest.raises(OptionError, match="has a token 'board' already"):
+            ann.make_token("board")
+        with pytest.raises(OptionError, match="user at most"):
+            ann.make_token("chief", role="admin")
+        again = ann.rotate_token(name, "board", overlap_s=0)
+        for secret, works in ((made.secret, False), (again.secret, True)):
+            with http(shared_pool, secret) as web:
+                assert web.get("/v1/status").is_success == works
+        ann.revoke_token(name, "board")
+        with http(shared_pool, again.secret) as web:
+            assert web.get("/v1/status").status_code == 401
+        with pytest.raises(PoolError, match="has no token 'board'"):
+            ann.revoke_token(name, "board")
+
+
+@pytest.mark.processes
+def test_admins_have_a_say_in_the_tokens_of_all_and_others_do_not(shared_pool: RuntimeInfo) -> None:
+    (ann, token), (bob, _) = new_user(shared_pool), new_user(shared_pool)
+    with closing(rest(shared_pool, token)) as client:
+        for forbidden in (
+            lambda: client.make_token("mine", user=bob),
+            lambda: client.rotate_token(bob, "first"),
+            lambda: client.revoke_token(bob, "first"),
+        ):
+            with pytest.raises(Refused, match="needs the role admin"):
+                forbidden()
+    with closing(rest(shared_pool)) as owner:
+        assert {(ann, "first"), (bob, "first")} <= {(one.user, one.name) for one in owner.tokens()}
+        owner.revoke_token(ann, "first")
+    with pytest.raises(AuthenticationError, match="missing or wrong"):
+        rest(shared_pool, token).status()
+
+
+@pytest.mark.processes
+def test_an_ended_token_closes_its_websocket_and_the_session_goes_on_with_another(
+    shared_pool: RuntimeInfo,
+) -> None:
+    name, token = new_user(shared_pool)
+    second = rest(shared_pool).make_token("second", user=name).secret
+    with Client(shared_pool, token) as client:
+        client.run(act("", keep=True))
+        rest(shared_pool).revoke_token(name, "first")
+        refused = client.receive()
+        assert isinstance(refused, RequestRefused)
+        assert refused.kind == "token"
+        assert "expired or was revoked" in refused.message
+        with Client(shared_pool, second, session=client.session) as again:
+            assert again.welcome.resumed
+
+
+@pytest.mark.processes
+def test_a_short_token_closes_its_websocket_by_itself(shared_pool: RuntimeInfo) -> None:
+    name, _ = new_user(shared_pool)
+    short = rest(shared_pool).make_token("short", user=name, days=2 / DAY_S).secret
+    with Client(shared_pool, short) as client:
+        refused = client.receive()
+        assert isinstance(refused, RequestRefused)
+    with pytest.raises(AuthenticationError, match=r"'short' of .* has expired"):
+        rest(shared_pool, short).status()
+
+
+@pytest.mark.processes
+def test_tokens_survive_the_pool_and_end_with_their_user(tmp_path: Path, database: str) -> None:
+    with running_pool(tmp_path, "cpu:1", database=database) as info:
+        name, token = new_user(info)
+        board = rest(info, token).make_token("board", role="viewer").secret
+    with running_pool(tmp_path, "cpu:1", database=database) as info:
+        assert rest(info, board).status().role == "viewer"
+        with Wire(info, token) as wire:
+            wire.hello()
+        rest(info).delete_user(name)
+        with pytest.raises(AuthenticationError):
+            rest(info, board).status()
+
+
+def test_the_token_of_an_older_database_becomes_the_first_and_ends(database: str) -> None:
+    secret = new_token()
+    store = Store(database)
+    store.opened()
+    store.close()
+    engine = make_engine(database)
+    with engine.begin() as connection:
+        for statement in (
+            "DROP TABLE users",
+            "DROP TABLE tokens",
+            "CREATE TABLE users (name VARCHAR NOT NULL, role VARCHAR NOT NULL, "
+            "token_digest VARCHAR NOT NULL, account VARCHAR, PRIMARY KEY (name), UNIQUE (token_digest))",
+            f"INSERT INTO users VALUES ('ann', 'user', '{token_digest(secret)}', 'vision')",
+            "UPDATE schema_version SET version = 3",
+        ):
+            connection.execute(sa.text(statement))
+    engine.dispose()
+    store = Store(database)
+    store.opened()
+    (token,) = store.submit(read_tokens).result()
+    store.close()
+    assert (token.user, token.name, token.role, token.digest) == (
+        "ann",
+        "first",
+        Role.USER,
+        token_digest(secret),
+    )
+    assert token.expires_at == pytest.approx(token.created_at + TOKEN_DAYS * DAY_S)
