@@ -12,6 +12,7 @@ from djinn_lab.cli.output import print_json, print_line, print_table
 from djinn_lab.config import default_profile, load_profile
 from djinn_lab.config.fields import MEMORY_BYTES_MIN
 from djinn_lab.errors import OptionError, PoolNotFound
+from djinn_lab.protocol.certificates import fingerprint
 from djinn_lab.units import format_bytes, format_seconds, parse_bytes
 
 if TYPE_CHECKING:
@@ -61,6 +62,23 @@ def start(
         bool, typer.Option("--standby", help="Wait while another pool leads on that database.")
     ] = False,
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0: any free one.")] = 0,
+    host: Annotated[
+        str | None, typer.Option(help="Address to listen on, 0.0.0.0 for all. Default: 127.0.0.1.")
+    ] = None,
+    tls: Annotated[
+        bool | None,
+        typer.Option(
+            "--tls/--no-tls", help="Encrypt. Default: where --host is an address that others reach."
+        ),
+    ] = None,
+    tls_certificate: Annotated[
+        str | None, typer.Option(help="Certificate (PEM) to use. Default: one that is made once.")
+    ] = None,
+    tls_key: Annotated[str | None, typer.Option(help="The certificate's key (PEM).")] = None,
+    insecure_without_tls: Annotated[
+        bool,
+        typer.Option("--insecure-without-tls", help="Let others' tokens and tensors travel readable."),
+    ] = False,
     profile: Annotated[
         str | None, typer.Option("--profile", "-p", help="The profile whose pool settings are used.")
     ] = None,
@@ -88,6 +106,11 @@ def start(
         "database": database,
         "standby": standby or None,
         "port": port or None,
+        "host": host,
+        "tls": tls,
+        "tls_certificate": tls_certificate,
+        "tls_key": tls_key,
+        "insecure_without_tls": insecure_without_tls or None,
     }
     given = {name: value for name, value in typed.items() if value is not None}
     before = read_runtime()
@@ -102,6 +125,8 @@ def start(
             "To apply them, stop it first (its running cells are cancelled): djinn-lab pool stop",
         )
     print_line(line)
+    if info.certificate:
+        print_line(f"Its certificate: {fingerprint(info.certificate)}")
 
 
 def stop(
@@ -131,6 +156,8 @@ def status(as_json: AsJson = False) -> None:
         f"{format_seconds(answer.uptime_s)}; you are {answer.user} ({answer.role})."
     )
     jobs = ", ".join(f"{count} {state.lower()}" for state, count in answer.jobs.items() if count)
+    if client.fingerprint:
+        print_line(f"Certificate: {client.fingerprint}")
     print_line(f"Sessions: {answer.sessions}. Jobs: {jobs or 'none yet'}.")
     headings = ("device", "state", "memory used", "threads", "queue", "job", "speed", "labels")
     print_table("Devices", headings, [_device_row(device) for device in answer.devices])

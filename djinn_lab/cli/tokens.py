@@ -8,8 +8,10 @@ import typer
 
 from djinn_lab.cli.options import AsJson, listing_group, shown_moment
 from djinn_lab.cli.output import print_found, print_json, print_line
+from djinn_lab.protocol.certificates import CERTIFICATE_VARIABLE
 
 if TYPE_CHECKING:
+    from djinn_lab.client.rest import PoolClient
     from djinn_lab.protocol.rest.users import TokenMade, TokenView
 
 Name = Annotated[str, typer.Argument(help="The token's name.")]
@@ -45,7 +47,7 @@ def add_token(
     from djinn_lab.client.rest import PoolClient
 
     client = PoolClient.find()
-    _print_made(client.make_token(name, user=user or "", role=role, days=days), client.url, as_json)
+    _print_made(client.make_token(name, user=user or "", role=role, days=days), client, as_json)
 
 
 def rotate_token(
@@ -63,7 +65,7 @@ def rotate_token(
     client = PoolClient.find()
     whose = user or client.status().user
     made = client.rotate_token(whose, name, overlap_s=overlap_hours * 3600, days=days)
-    _print_made(made, client.url, as_json)
+    _print_made(made, client, as_json)
     if not as_json:
         print_line(
             f"The old one ends in {overlap_hours:g} h; at once with: djinn-lab users token revoke {name}.old"
@@ -79,13 +81,19 @@ def revoke_token(name: Name, user: OfUser = None) -> None:
     print_line(f"The token {name} is revoked.")
 
 
-def _print_made(made: TokenMade, url: str, as_json: bool) -> None:
+def _print_made(made: TokenMade, client: PoolClient, as_json: bool) -> None:
     if as_json:
         print_json(made)
         return
     one = made.token
     print_line(f"Token {one.name} of {one.user}: role {one.role}, {_ends(one)}. It is shown only this once:")
-    print_line(f"  export DJINN_POOL={url} DJINN_TOKEN={made.secret}")
+    print_line(f"  {exports(client, made.secret)}")
+
+
+def exports(client: PoolClient, secret: str) -> str:
+    """Return the line that sets a shell up for this pool."""
+    certificate = f" {CERTIFICATE_VARIABLE}={client.fingerprint}" if client.fingerprint else ""
+    return f"export DJINN_POOL={client.url} DJINN_TOKEN={secret}{certificate}"
 
 
 def _ends(token: TokenView) -> str:

@@ -54,7 +54,7 @@ def add_user(
         f"{made.name} may use the pool as {made.role}. The token {ends}, and is shown only this once. "
         "For its shell:"
     )
-    print_line(f"  export DJINN_POOL={client.url} DJINN_TOKEN={made.token}")
+    print_line(f"  {tokens.exports(client, made.token)}")
 
 
 def remove_user(name: Name) -> None:

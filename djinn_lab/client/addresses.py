@@ -7,6 +7,7 @@ from enum import Enum
 
 import httpx
 
+from djinn_lab.client.trust import tls_context
 from djinn_lab.errors import PoolNotFound
 
 ANSWER_TIMEOUT_S = 3.0
@@ -26,15 +27,16 @@ def names_several_pools(addresses: str) -> bool:
     return "," in addresses
 
 
-def leader_url(addresses: str) -> str:
-    """The URL of the pool that leads, of those separated by commas; a single one is not asked. Raises
-    PoolNotFound when none does, nor takes over soon."""
+def leader_url(addresses: str, certificate: str | None = None) -> str:
+    """The URL of the pool that leads, of those separated by commas; a single one is not asked.
+    ``certificate``: as of :func:`djinn_lab.client.trust.tls_context`. Raises PoolNotFound when none does, nor
+    takes over soon."""
     urls = [url.strip().rstrip("/") for url in addresses.split(",") if url.strip()]
     if len(urls) == 1:
         return urls[0]
     deadline_s = time.monotonic() + TAKE_OVER_S
     while True:
-        states = {url: _state(url) for url in urls}
+        states = {url: _state(url, certificate) for url in urls}
         found = next((url for url, state in states.items() if state is PoolState.LEADS), None)
         if found is not None:
             return found
@@ -44,11 +46,12 @@ def leader_url(addresses: str) -> str:
         time.sleep(RETRY_S)
 
 
-def _state(url: str) -> PoolState:
+def _state(url: str, certificate: str | None) -> PoolState:
     try:
-        answer = httpx.get(f"{url}/v1/alive", timeout=ANSWER_TIMEOUT_S, trust_env=False)
+        verify = tls_context(url, certificate) or True
+        answer = httpx.get(f"{url}/v1/alive", timeout=ANSWER_TIMEOUT_S, trust_env=False, verify=verify)
         leads = answer.json().get("leads", True) if answer.is_success else None
-    except (httpx.HTTPError, httpx.InvalidURL, ValueError, AttributeError):
+    except (httpx.HTTPError, httpx.InvalidURL, ValueError, AttributeError, PoolNotFound):
         return PoolState.SILENT
     if leads is None:
         return PoolState.SILENT

@@ -54,6 +54,7 @@ class BlobTransfer:
             headers={"Authorization": f"Bearer {token}"},
             timeout=TIMEOUT_S,
             trust_env=False,
+            verify=connection.tls or True,
         )
         self.uploaded_bytes = 0
         self.downloaded_bytes = 0

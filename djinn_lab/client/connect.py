@@ -32,14 +32,17 @@ def connect(
     *,
     token: str | None = None,
     name: str | None = None,
+    certificate: str | None = None,
 ) -> Session:
     """Open a session.
 
     ``pool``: a URL, or those of several pools on one database, separated by commas, of which the one that
     leads is taken at every connection; None takes ``DJINN_POOL``, else this user's running pool, else starts
     one on this machine. ``token``: default ``DJINN_TOKEN``, else the runtime file's, read again at every
-    connection. ``name`` is shown to other users of the pool (default: the user's name). Raises PoolNotFound,
-    AuthenticationError, VersionMismatch or ProfileError.
+    connection. ``certificate``: that an ``https`` pool must have, by its file or as ``sha256:...``; default
+    ``DJINN_POOL_CERTIFICATE``, else the runtime file's, else public authorities decide. ``name`` is
+    shown to other users of the pool (default: the user's name). Raises PoolNotFound, AuthenticationError,
+    VersionMismatch or ProfileError.
     """
     settings = (
         profile if isinstance(profile, Profile) else load_profile(profile) if profile else default_profile()
@@ -48,8 +51,8 @@ def connect(
     url = pool or os.environ.get(POOL_VARIABLE)
     if url:
         if names_several_pools(url):
-            return FailoverSession(url, _token(token, url), settings, shown)
-        return Session(url, _token(token, url), settings, shown)
+            return FailoverSession(url, _token(token, url), settings, shown, certificate)
+        return Session(url, _token(token, url), settings, shown, certificate)
     info = read_runtime() or start_pool(settings)
     return LocalSession(info, token or os.environ.get(TOKEN_VARIABLE), settings, shown)
 
@@ -90,12 +93,14 @@ class FailoverSession(Session):
     """A session with the leader of several pools: when that is gone, the next cell finds the one that
     took over."""
 
-    def __init__(self, addresses: str, token: str, profile: Profile, name: str) -> None:
+    def __init__(
+        self, addresses: str, token: str, profile: Profile, name: str, certificate: str | None
+    ) -> None:
         self._addresses = addresses
-        super().__init__(addresses, token, profile, name)
+        super().__init__(addresses, token, profile, name, certificate)
 
     def address(self) -> tuple[str, str]:
-        return leader_url(self._addresses), self._token
+        return leader_url(self._addresses, self._certificate), self._token
 
 
 def _token(token: str | None, url: str) -> str:

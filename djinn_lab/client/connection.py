@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import ssl
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
@@ -15,6 +16,7 @@ import msgspec
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus, InvalidURI
 
 from djinn_lab.capture.host.interrupts import held
+from djinn_lab.client.trust import not_proven, tls_context
 from djinn_lab.client.websocket import WebSocket
 from djinn_lab.errors import (
     AuthenticationError,
@@ -27,7 +29,7 @@ from djinn_lab.errors import (
 from djinn_lab.jobs import Terms
 from djinn_lab.protocol import messages
 from djinn_lab.protocol.compatibility import unsupported_options
-from djinn_lab.protocol.messages import CODES_MAX
+from djinn_lab.protocol.messages import CODES_MAX, UNKNOWN_TOKEN
 from djinn_lab.protocol.runtime_file import host_id, owner_of, process_is_alive
 from djinn_lab.protocol.version import VERSION
 from djinn_lab.srg.wire import ProgramSender
@@ -41,15 +43,22 @@ class PoolConnection:
     """Raises errors of :mod:`djinn_lab.errors` only (and ``KeyboardInterrupt``)."""
 
     def __init__(
-        self, url: str, token: str, name: str, torch_version: str, session: str | None = None
+        self,
+        url: str,
+        token: str,
+        name: str,
+        torch_version: str,
+        session: str | None = None,
+        certificate: str | None = None,
     ) -> None:
         self.url = url
+        self.tls = tls_context(url, certificate)
         self._backlog: deque[messages.FromPool] = deque()
         self.bytes_sent = 0
         self.bytes_received = 0
         refusals = []
         for version in reversed(messages.CLIENT_VERSIONS):
-            self._websocket = _open(url, token)
+            self._websocket = _open(url, token, self.tls)
             hello = messages.Hello(
                 version,
                 VERSION,
@@ -202,10 +211,10 @@ class PoolConnection:
         )
 
 
-def _open(url: str, token: str) -> WebSocket:
+def _open(url: str, token: str, tls: ssl.SSLContext | None) -> WebSocket:
     address = url.replace("http", "ws", 1).rstrip("/") + "/v1/session"
     try:
-        return WebSocket(address, {"Authorization": f"Bearer {token}"}, CONNECT_TIMEOUT_S)
+        return WebSocket(address, {"Authorization": f"Bearer {token}"}, CONNECT_TIMEOUT_S, tls)
     except InvalidStatus as error:
         if error.response.status_code == 403:
             raise AuthenticationError(
@@ -227,16 +236,20 @@ def _open(url: str, token: str) -> WebSocket:
             "Check DJINN_POOL.",
         ) from None
     except (OSError, TimeoutError, InvalidHandshake, InvalidURI, socket.gaierror) as error:
+        unproven = not_proven(url, error)
+        if unproven is not None:
+            raise unproven from None
         host = urlsplit(url).netloc or url
         raise PoolNotFound(f"no pool answers at {host} ({error}).", START_AGAIN) from None
 
 
 def _said(body: bytes | bytearray | None) -> str:
-    """Return the pool's own words about a refused handshake, with a space before them."""
+    """Return what the pool knows of the refused token, with a space before it; nothing of an unknown one."""
     try:
-        return f" {msgspec.json.decode(body or b'', type=dict[str, str])['detail']}"
+        detail = msgspec.json.decode(body or b"", type=dict[str, str])["detail"]
     except (msgspec.DecodeError, KeyError):
         return ""
+    return "" if detail == UNKNOWN_TOKEN else f" {detail}"
 
 
 def _refusal(answer: messages.RequestRefused) -> Exception:

@@ -12,6 +12,7 @@ import httpx
 import msgspec
 
 from djinn_lab.client.addresses import leader_url
+from djinn_lab.client.trust import known_fingerprint, not_proven, tls_context
 from djinn_lab.errors import (
     AuthenticationError,
     CancelFailed,
@@ -36,21 +37,18 @@ Answer = TypeVar("Answer")
 
 
 class PoolRequests:
-    """One pool, as one user. Safe for several threads.
+    """One pool, as one user. Safe for several threads. ``certificate``: as of
+    :func:`djinn_lab.client.trust.tls_context`.
 
     Every request raises PoolNotFound when nothing listens there, PoolLost when the connection breaks,
     AuthenticationError on a refused token, Refused when the role or the pool forbids it, and PoolError
     with the pool's own words otherwise, or for an answer that is not understood.
     """
 
-    def __init__(self, url: str, token: str) -> None:
+    def __init__(self, url: str, token: str, certificate: str | None = None) -> None:
         self._follows_runtime = False
-        self._http = httpx.Client(
-            timeout=httpx.Timeout(READ_TIMEOUT_S, connect=CONNECT_TIMEOUT_S),
-            trust_env=False,
-        )
+        self._certificate = certificate
         self._use(url, token)
-        self._finalizer = weakref.finalize(self, self._http.close)
 
     @classmethod
     def find(cls) -> Self:
@@ -73,6 +71,11 @@ class PoolRequests:
 
     def close(self) -> None:
         self._finalizer()
+
+    @property
+    def fingerprint(self) -> str:
+        """The certificate that clients elsewhere can be told to expect; empty where it is not pinned."""
+        return known_fingerprint(self.url, self._certificate) if self.url.startswith("https:") else ""
 
     def _read(self, kind: type[Answer], path: str, query: Query | None = None) -> Answer:
         return self._decoded(self._send("GET", path, query), kind)
@@ -112,6 +115,9 @@ class PoolRequests:
         try:
             return self._http.request(method, path, params=given, content=content, headers=headers)
         except httpx.ConnectError as error:
+            unproven = not_proven(self.url, error)
+            if unproven is not None:
+                raise unproven from None
             if self._moved_on():
                 return self._send(method, path, query, body)
             raise PoolNotFound(f"No pool answers at {self.url} ({error}).", START_ADVICE) from None
@@ -120,8 +126,14 @@ class PoolRequests:
 
     def _use(self, url: str, token: str) -> None:
         self.url = url.rstrip("/")
-        self._http.base_url = self.url
-        self._http.headers["Authorization"] = f"Bearer {token}"
+        self._http = httpx.Client(
+            base_url=self.url,
+            headers={"Authorization": f"Bearer {token}"},
+            timeout=httpx.Timeout(READ_TIMEOUT_S, connect=CONNECT_TIMEOUT_S),
+            trust_env=False,
+            verify=tls_context(self.url, self._certificate) or True,
+        )
+        self._finalizer = weakref.finalize(self, self._http.close)
 
     def _moved_on(self) -> bool:
         """Return whether this user's pool runs at another address by now. If so, use that address from here
@@ -129,6 +141,7 @@ class PoolRequests:
         info = read_runtime() if self._follows_runtime else None
         if info is None or info.url == self.url:
             return False
+        self.close()
         self._use(info.url, os.environ.get(TOKEN_VARIABLE) or info.token)
         return True
 

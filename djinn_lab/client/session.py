@@ -34,8 +34,11 @@ class Session:
     """Made by :func:`djinn_lab.connect`. Its tensors may be used by several threads, which wait for each
     other; cells are recorded one at a time in a process (:mod:`djinn_lab.capture.host.turns`)."""
 
-    def __init__(self, url: str, token: str, profile: Profile, name: str) -> None:
+    def __init__(
+        self, url: str, token: str, profile: Profile, name: str, certificate: str | None = None
+    ) -> None:
         self._url, self._token, self._name = url, token, name
+        self._certificate = certificate
         self.profile = profile
         self.executor = PoolExecutor(self._open, profile.session.priority)
         self.recorder: Recorder = make_recorder(self.executor)
@@ -47,7 +50,8 @@ class Session:
 
     def _open(self, session: str | None = None) -> tuple[PoolConnection, str]:
         self._url, self._token = self.address()
-        connection = PoolConnection(self._url, self._token, self._name, str(torch.__version__), session)
+        version = str(torch.__version__)
+        connection = PoolConnection(self._url, self._token, self._name, version, session, self._certificate)
         atexit.unregister(self.executor.close)
         atexit.register(self.executor.close)
         return connection, self._token
@@ -76,7 +80,7 @@ class Session:
         """The pool's REST interface, as this session's user."""
         address = (self._url, self._token)
         if self._rest is None or self._rest[0] != address:
-            self._rest = (address, PoolClient(*address))
+            self._rest = (address, PoolClient(*address, self._certificate))
         return self._rest[1]
 
     @property

@@ -38,9 +38,16 @@ PING_BYTES = 8
 
 class WebSocket:
     """Opens on construction. Raises OSError, TimeoutError, or what ``websockets`` raises for a handshake that
-    is refused; later ConnectionClosed. Any thread may send; one at a time should receive."""
+    is refused; later ConnectionClosed. Any thread may send; one at a time should receive. ``tls``: what a
+    connection by ``wss`` verifies before the headers are sent; default: the public authorities."""
 
-    def __init__(self, url: str, headers: Mapping[str, str], open_timeout_s: float) -> None:
+    def __init__(
+        self,
+        url: str,
+        headers: Mapping[str, str],
+        open_timeout_s: float,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
         uri = parse_uri(url)
         self._protocol = ClientProtocol(uri, max_size=None)
         self._socket = socket.create_connection((uri.host, uri.port), open_timeout_s)
@@ -55,7 +62,7 @@ class WebSocket:
         try:
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if uri.secure:
-                context = ssl.create_default_context()
+                context = tls or ssl.create_default_context()
                 self._socket = context.wrap_socket(self._socket, server_hostname=uri.host)
             self._socket.setblocking(False)
             self._shake_hands(headers, time.monotonic() + open_timeout_s)

@@ -11,11 +11,12 @@ import sys
 from djinn_lab.errors import DjinnError
 from djinn_lab.jobs.decision import OURS
 from djinn_lab.memory import POLICIES
+from djinn_lab.pool.certificates import ServerCertificate, given_certificate, own_certificate
 from djinn_lab.pool.database.engine import DATABASE_FILE, DATABASE_VARIABLE, checked_url, sqlite_url
 from djinn_lab.pool.devices.plans import plan_devices
 from djinn_lab.pool.launchers.local import WORKER_COMMAND
 from djinn_lab.pool.policy_file import read_policy
-from djinn_lab.pool.server import PoolOptions, run_pool
+from djinn_lab.pool.server import LOOPBACK, PoolOptions, run_pool
 from djinn_lab.protocol.notebooks import OPEN_TO
 from djinn_lab.protocol.runtime_file import data_directory
 
@@ -49,12 +50,20 @@ def main() -> int:
             arguments.notebooks_for,
             standby=arguments.standby,
             notebook_umask=users_umask,
+            host=arguments.host,
+            certificate=_certificate(arguments),
         )
         run_pool(options)
     except DjinnError as error:
         logging.getLogger(__name__).critical("%s", error)
         return 1
     return 0
+
+
+def _certificate(arguments: argparse.Namespace) -> ServerCertificate | None:
+    if arguments.tls_certificate:
+        return given_certificate(arguments.tls_certificate, arguments.tls_key)
+    return own_certificate(data_directory() / "tls", arguments.host) if arguments.tls else None
 
 
 def _database() -> str:
@@ -83,6 +92,10 @@ def _parser() -> argparse.ArgumentParser:
         "--notebooks-for", default="owner", choices=OPEN_TO, help="users that may submit them"
     )
     parser.add_argument("--standby", action="store_true", help="wait while another pool leads")
+    parser.add_argument("--host", default=LOOPBACK, help="the address to listen on")
+    parser.add_argument("--tls", action="store_true", help="encrypt, with a certificate of its own")
+    parser.add_argument("--tls-certificate", help="the certificate to use instead, as PEM")
+    parser.add_argument("--tls-key", help="its key")
     parser.add_argument("--worker-command", help="the worker's command line, before its own options")
     return parser
 

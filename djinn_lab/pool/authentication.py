@@ -16,6 +16,8 @@ from enum import IntEnum
 
 import msgspec
 
+from djinn_lab.protocol.messages import UNKNOWN_TOKEN
+
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
 
 
@@ -77,7 +79,7 @@ class Token(msgspec.Struct, frozen=True):
 class Denial(msgspec.Struct, frozen=True):
     """Say why a header names no user. ``user``: to whom an expired token belonged."""
 
-    detail: str = "The token is missing or wrong."
+    detail: str = UNKNOWN_TOKEN
     user: str = ""
 
 

@@ -17,9 +17,11 @@ from urllib.parse import urlsplit
 
 from djinn_lab.errors import OptionError, PoolError
 from djinn_lab.memory import POLICIES
+from djinn_lab.pool.certificates import given_certificate, is_loopback
 from djinn_lab.pool.database.engine import DATABASE_VARIABLE, checked_url
 from djinn_lab.pool.devices.plans import plan_devices
 from djinn_lab.pool.policy_file import read_policy
+from djinn_lab.protocol.certificates import pinned_context
 from djinn_lab.protocol.notebooks import OPEN_TO
 from djinn_lab.protocol.runtime_file import (
     RuntimeInfo,
@@ -36,6 +38,7 @@ LOG_TAIL_LINES = 20
 POLL_S = 0.02
 ALIVE_TIMEOUT_S = 5.0
 STOP_GRACE_S = 10.0
+LOOPBACK = "127.0.0.1"
 
 
 def start_pool(
@@ -56,6 +59,11 @@ def start_pool(
     notebooks_for: str | None = None,
     database: str | None = None,
     standby: bool = False,
+    host: str = LOOPBACK,
+    tls: bool | None = None,
+    tls_certificate: str | None = None,
+    tls_key: str | None = None,
+    insecure_without_tls: bool = False,
 ) -> RuntimeInfo:
     """Find the running pool, or start one and wait until it is ready, or stands by. It outlives the caller.
     Options are checked in any case; a pool that runs keeps its own
@@ -66,13 +74,17 @@ def start_pool(
     :data:`djinn_lab.memory.POLICIES`, ``queue_policy`` in :data:`djinn_lab.jobs.decision.POLICIES`, or the
     path of one (:mod:`djinn_lab.pool.policy_file`). ``notebook_slots``: batch notebooks that run at once,
     ``notebooks_for``: users that may submit them. ``database``: a URL, in place of ``DJINN_DATABASE`` or of a
-    file. ``standby``: wait while another pool leads on that database. Raises OptionError, or PoolError with
+    file. ``standby``: wait while another pool leads on that database. ``host``: the address to listen on.
+    ``tls``: encrypt, which is the default for addresses that other machines reach; by ``tls_certificate`` and
+    ``tls_key``, else by a certificate that is made once. ``insecure_without_tls``: those machines may talk in
+    the clear. Raises OptionError, or PoolError with
     the end of the server's log when it does not become ready within ``wait_s``."""
     deadline_s = time.monotonic() + wait_s
     url = database or os.environ.get(DATABASE_VARIABLE)
     environment = os.environ | ({DATABASE_VARIABLE: checked_url(url)} if url else {})
     plan_devices(devices, memory_bytes, threads)
     _check_policies(memory_policy, queue_policy, notebooks_for)
+    encrypted = _encrypts(host, tls, tls_certificate, tls_key, insecure_without_tls)
     with _start_lock(deadline_s):
         running = running_pool()
         if running is not None:
@@ -92,9 +104,14 @@ def start_pool(
             "--queue-policy": queue_policy,
             "--notebook-slots": notebook_slots,
             "--notebooks-for": notebooks_for,
+            "--host": host,
+            "--tls-certificate": tls_certificate,
+            "--tls-key": tls_key,
         }
         options = [f"{name}={value}" for name, value in arguments.items() if value is not None]
-        process = _spawn([*options, *(["--standby"] if standby else [])], environment)
+        flags = {"--standby": standby, "--tls": encrypted}
+        options += [name for name, wanted in flags.items() if wanted]
+        process = _spawn(options, environment)
         return _wait_until_ready(process, deadline_s, wait_s)
 
 
@@ -112,10 +129,29 @@ def _check_policies(memory_policy: str | None, queue_policy: str | None, noteboo
         )
 
 
+def _encrypts(host: str, tls: bool | None, certificate: str | None, key: str | None, insecure: bool) -> bool:
+    """Return whether the pool uses TLS. Raises OptionError for options that do not go together."""
+    if (certificate is None) != (key is None):
+        raise OptionError("A certificate has a key.", "Give both --tls-certificate and --tls-key.")
+    if certificate is not None and key is not None:
+        if tls is False or insecure:
+            raise OptionError("A certificate was given, and TLS refused.", "Leave one of them out.")
+        given_certificate(certificate, key)
+        return True
+    if is_loopback(host):
+        return bool(tls)
+    if tls is False and not insecure:
+        raise OptionError(
+            f"Other machines reach {host}: without TLS their tokens and tensors would travel readable.",
+            "Leave --no-tls out, or accept that with --insecure-without-tls.",
+        )
+    return not insecure
+
+
 def running_pool() -> RuntimeInfo | None:
     """Find the pool of the runtime file, if it listens. The file of a dead pool is removed."""
     info = read_runtime()
-    if info is None or _listens(info.url):
+    if info is None or _listens(info):
         return info
     remove_runtime(info.pid)
     return None
@@ -190,10 +226,14 @@ def _wait_until_ready(process: subprocess.Popen[bytes], deadline_s: float, wait_
     raise PoolError(f"The pool was not ready within {wait_s:.0f} s. The end of its log:\n" + _log_tail())
 
 
-def _listens(url: str) -> bool:
+def _listens(info: RuntimeInfo) -> bool:
     """Return whether something that may be a pool has the port; one that is too busy to answer counts."""
-    address = urlsplit(url)
-    connection = http.client.HTTPConnection(address.hostname or "", address.port, timeout=ALIVE_TIMEOUT_S)
+    address = urlsplit(info.url)
+    place = (address.hostname or "", address.port)
+    connection = http.client.HTTPConnection(*place, timeout=ALIVE_TIMEOUT_S)
+    if info.certificate:
+        pinned = pinned_context(info.certificate)
+        connection = http.client.HTTPSConnection(*place, timeout=ALIVE_TIMEOUT_S, context=pinned)
     with contextlib.closing(connection):
         try:
             connection.request("GET", "/v1/alive")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import logging
 import os
 import signal
@@ -31,6 +32,7 @@ from djinn_lab.pool.blobs.directory import (
     remove_directory,
 )
 from djinn_lab.pool.blobs.store import BlobStore
+from djinn_lab.pool.certificates import ServerCertificate
 from djinn_lab.pool.context import spare_full_collections
 from djinn_lab.pool.database.engine import lost, unusable
 from djinn_lab.pool.devices.plans import DevicePlan
@@ -52,7 +54,7 @@ if TYPE_CHECKING:
     from djinn_lab.pool.database.store import Store
     from djinn_lab.pool.devices.fleet import Fleet
 
-HOST = "127.0.0.1"
+LOOPBACK = "127.0.0.1"
 NOTEBOOKS = "notebooks"
 BACKLOG = 2048
 GRACE_S = 2
@@ -67,7 +69,8 @@ class PoolOptions(msgspec.Struct, frozen=True):
     its name in :data:`djinn_lab.memory.POLICIES`. ``queue_policy``: itself, or its name in
     :data:`djinn_lab.jobs.decision.POLICIES`. ``notebooks_for``: users that may submit notebooks, in
     :data:`djinn_lab.protocol.notebooks.OPEN_TO`; ``notebook_slots`` of them run at once,
-    and write files with ``notebook_umask``."""
+    and write files with ``notebook_umask``. ``host``: the address to listen on. ``certificate``: None to
+    talk in the clear."""
 
     plans: Sequence[DevicePlan]
     worker_command: Sequence[str]
@@ -80,6 +83,8 @@ class PoolOptions(msgspec.Struct, frozen=True):
     notebooks_for: str = "owner"
     notebook_umask: int = 0o022
     standby: bool = False
+    host: str = LOOPBACK
+    certificate: ServerCertificate | None = None
 
 
 def run_pool(options: PoolOptions) -> None:
@@ -119,17 +124,17 @@ async def _serve(options: PoolOptions, pool: str, directory: Path, launcher: Loc
     from djinn_lab.pool.database.store import Store
 
     stopped = asyncio.Event()
-    listener = _listen(options.port)
+    listener = _listen(options.host, options.port)
     name = f"{pool} on {socket.gethostname()[:24]}, process {os.getpid()}"
     store = Store(options.database, name, options.standby)
     front = StandbyApp(lambda: store.leader)
-    server = WebServer(front, GRACE_S)
+    server = WebServer(front, GRACE_S, options.certificate)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopped.set)
     serving = loop.create_task(server.serve(sockets=[listener]), name="serve")
     info = RuntimeInfo(
-        url=f"http://{HOST}:{listener.getsockname()[1]}",
+        url=_local_url(options, listener),
         token=new_token(),
         pool=pool,
         pid=os.getpid(),
@@ -139,6 +144,7 @@ async def _serve(options: PoolOptions, pool: str, directory: Path, launcher: Loc
         started_at=time.time(),
         standing_by=options.standby,
         settings=settings_of(options),
+        certificate=options.certificate.pem if options.certificate else "",
     )
     running = ServingPool(options, launcher, store, front, server, serving, stopped)
     try:
@@ -217,7 +223,7 @@ async def _lead(running: ServingPool, info: RuntimeInfo, directory: Path) -> Non
         if await _until_ready(context.driver.fleet, stopped, ended):
             restore_settings(context.driver, await running.store.read(read_settings))
             context.ready = True
-            await context.notebooks.start(info.url, data_directory() / NOTEBOOKS)
+            await context.notebooks.start(info.url, data_directory() / NOTEBOOKS, info.certificate)
             write_runtime(info)
             spare_full_collections()
             context.driver.accounting.audit.note(
@@ -273,19 +279,28 @@ async def _first(*waits: Awaitable[object]) -> None:
         task.result()
 
 
-def _listen(port: int) -> socket.socket:
-    """Listen on loopback; early connections are answered once the pool serves. Raises PoolError when the port
-    is taken."""
-    listener = socket.socket(
-        socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP
-    )  # or asyncio sets no NODELAY
+def _local_url(options: PoolOptions, listener: socket.socket) -> str:
+    """Return how programs on this machine reach the pool."""
+    host, port = listener.getsockname()[:2]
+    address = ipaddress.ip_address(host)
+    if address.is_unspecified:
+        address = ipaddress.ip_address(LOOPBACK if address.version == 4 else "::1")
+    scheme = "https" if options.certificate else "http"
+    return f"{scheme}://{f'[{address}]' if address.version == 6 else address}:{port}"
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """Listen; early connections are answered once the pool serves. Raises PoolError when the port is taken,
+    or the address is not this machine's."""
+    family, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][::4]
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)  # or asyncio sets no NODELAY
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        listener.bind((HOST, port))
+        listener.bind(address)
         listener.listen(BACKLOG)
     except OSError as error:
         listener.close()
         raise PoolError(
-            f"Port {port} cannot be used: {error}.", "Choose another, or 0 for any free one."
+            f"Port {port} of {host} cannot be used: {error}.", "Choose another, or 0 for any free one."
         ) from None
     return listener

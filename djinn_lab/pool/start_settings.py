@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -41,6 +42,11 @@ def settings_of(options: PoolOptions) -> dict[str, Setting]:
         "notebooks_for": options.notebooks_for,
         "database": shown(options.database),
         "standby": options.standby,
+        "host": options.host,
+        "tls": options.certificate is not None,
+        "tls_certificate": options.certificate.certificate if options.certificate else "",
+        "tls_key": options.certificate.key if options.certificate else "",
+        "insecure_without_tls": options.certificate is None,
     }
 
 
@@ -76,6 +82,8 @@ def _comparable(name: str, value: Setting) -> Setting:
         case "queue_policy":
             policy = read_policy(str(value))
             return policy if isinstance(policy, str) else policy.name
+        case "tls_certificate" | "tls_key":
+            return str(Path(str(value)).absolute())
         case "database":
             return shown(checked_url(str(value)))
     return value

@@ -29,6 +29,7 @@ MESSAGE_BYTES_MAX = 256 * 2**20
 RESUME_S = 75.0
 """After a connection broke, its cells stay for so long, and the client may open another one to its
 session."""
+UNKNOWN_TOKEN = "The token is missing or wrong."
 CLOSE_SESSION = 4410
 """The WebSocket's close code where the session was closed, and not by its client."""
 SKIPPED = "skipped"

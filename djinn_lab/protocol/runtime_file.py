@@ -25,7 +25,8 @@ Setting = str | int | bool
 class RuntimeInfo(msgspec.Struct, frozen=True):
     """Where a ready pool listens. ``started_at``: seconds since the epoch. ``standing_by``: it waits until
     another pool on its database is gone. ``settings``: what it was started with
-    (:mod:`djinn_lab.pool.start_settings`)."""
+    (:mod:`djinn_lab.pool.start_settings`). ``certificate``: the only one, in PEM, that an ``https`` pool may
+    show."""
 
     url: str
     token: str
@@ -37,6 +38,7 @@ class RuntimeInfo(msgspec.Struct, frozen=True):
     started_at: float
     standing_by: bool = False
     settings: dict[str, Setting] = {}
+    certificate: str = ""
 
 
 def runtime_directory() -> Path:

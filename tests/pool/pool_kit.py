@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import httpx
 import msgspec
@@ -46,13 +46,15 @@ def running_pool(
     blob_bytes_max: int | None = None,
     database: str | None = None,
     standby: bool = False,
+    **more: Any,
 ) -> Iterator[RuntimeInfo]:
-    """Run a pool below ``directory`` until the block ends."""
+    """Run a pool below ``directory`` until the block ends. ``more``: as of ``start_pool``."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("DJINN_RUNTIME_DIR", str(directory))
         patch.delenv("DJINN_POOL", raising=False)
         patch.delenv("DJINN_DATABASE", raising=False)
         patch.delenv("DJINN_TOKEN", raising=False)
+        patch.delenv("DJINN_POOL_CERTIFICATE", raising=False)
         info = start_pool(
             devices=devices,
             memory_bytes=memory_bytes,
@@ -61,6 +63,7 @@ def running_pool(
             blob_bytes_max=blob_bytes_max,
             database=database,
             standby=standby,
+            **more,
         )
         try:
             yield info

@@ -11,6 +11,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.websockets import WebSocket
 
 from djinn_lab.pool.api.request_limits import PunctualProtocol
+from djinn_lab.pool.certificates import ServerCertificate
 from djinn_lab.protocol.messages import MESSAGE_BYTES_MAX
 
 PING_TIMEOUT_S = 120.0
@@ -22,7 +23,7 @@ STANDBY_ADVICE = "Give your client the addresses of all pools on that database: 
 class WebServer(uvicorn.Server):
     """Leaves signals to the pool."""
 
-    def __init__(self, app: ASGIApp, grace_s: int) -> None:
+    def __init__(self, app: ASGIApp, grace_s: int, certificate: ServerCertificate | None = None) -> None:
         config = uvicorn.Config(
             app,
             http=PunctualProtocol,
@@ -34,6 +35,8 @@ class WebServer(uvicorn.Server):
             ws_per_message_deflate=False,
             timeout_graceful_shutdown=grace_s,
             server_header=False,
+            ssl_certfile=None if certificate is None else certificate.certificate,
+            ssl_keyfile=None if certificate is None else certificate.key,
         )
         super().__init__(config)
 

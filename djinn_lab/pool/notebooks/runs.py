@@ -18,6 +18,7 @@ from djinn_lab.jobs.batch import AttemptOutcome, BatchNotebook
 from djinn_lab.pool.notebooks import messages as files
 from djinn_lab.pool.notebooks.attempt_files import read_outcome_file
 from djinn_lab.pool.notebooks.messages import SESSION_FILE, AttemptEnded, FromRunner, KernelStarted, Task
+from djinn_lab.protocol.certificates import CERTIFICATE_VARIABLE, fingerprint
 from djinn_lab.protocol.notebooks import CELL_OPTIONS_VARIABLE, DEADLINE_VARIABLE
 
 RUNNER_COMMAND = (sys.executable, "-m", "djinn_lab.pool.notebooks.runner")
@@ -122,15 +123,19 @@ def _kill(process: asyncio.subprocess.Process) -> None:
             process.kill()
 
 
-def kernel_environment(notebook: BatchNotebook, url: str, token: str, directory: Path) -> dict[str, str]:
+def kernel_environment(
+    notebook: BatchNotebook, url: str, token: str, directory: Path, certificate: str
+) -> dict[str, str]:
     """Make the kernel's environment: the pool's own, without its secrets, and with the notebook's terms for
-    every cell. ``directory``: of the attempt."""
+    every cell. ``directory``: of the attempt. ``certificate``: the pool's, as PEM, empty for none."""
     kept = {
         name: value
         for name, value in os.environ.items()
         if name in KEPT_VARIABLES or not name.startswith(PRIVATE_PREFIXES)
     }
     kept["DJINN_POOL"], kept["DJINN_TOKEN"] = url, token
+    if certificate:
+        kept[CERTIFICATE_VARIABLE] = fingerprint(certificate)
     kept["DJINN_SESSION_FILE"] = str(directory / SESSION_FILE)
     kept[CELL_OPTIONS_VARIABLE] = shlex.join(_cell_options(notebook))
     kept["JPY_SESSION_NAME"] = f"{notebook.name}.ipynb"

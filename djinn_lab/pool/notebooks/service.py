@@ -89,7 +89,7 @@ class NotebookService:
         self._driver = driver
         self._authentication = authentication
         self._store = store
-        self._url = ""
+        self._url = self._certificate = ""
         self._directory = Path()
         self._accepted: dict[str, AcceptedSubmission] = {}
         self._by_key: dict[tuple[str, str], str] = {}
@@ -103,10 +103,10 @@ class NotebookService:
 
     # -- its life ------------------------------------------------------------------------------------------
 
-    async def start(self, url: str, directory: Path) -> None:
+    async def start(self, url: str, directory: Path, certificate: str = "") -> None:
         """Load the notebooks that an earlier server left. ``url``: of this pool, ``directory``: for runners'
-        files."""
-        self._url, self._directory = url, directory
+        files. ``certificate``: of this pool, as PEM, where it has one."""
+        self._url, self._directory, self._certificate = url, directory, certificate
         self._spawn(self._resume_stored())
 
     async def stop(self) -> None:
@@ -316,7 +316,7 @@ class NotebookService:
         else:
             token = self._authentication.mint(user, job)
             try:
-                environment = kernel_environment(notebook, self._url, token, directory)
+                environment = kernel_environment(notebook, self._url, token, directory, self._certificate)
                 ended = await run.run(source, environment)
             finally:
                 self._authentication.end_minted(token)

@@ -1,0 +1,91 @@
+"""How a client knows that a pool is the one it means, before it sends a token.
+
+A certificate is given by its fingerprint (``sha256:...``, several separated by commas) or by a file of the
+certificate or of its authorities. Without either, the runtime file of this machine's pool has it, and
+otherwise the public authorities decide.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import ssl
+from urllib.parse import urlsplit
+
+from djinn_lab.errors import AuthenticationError, OptionError, PoolNotFound
+from djinn_lab.protocol.certificates import CERTIFICATE_VARIABLE, FINGERPRINT, fingerprint, pinned_context
+from djinn_lab.protocol.runtime_file import read_runtime
+
+ASK_TIMEOUT_S = 10.0
+ADVICE = (
+    f"Set {CERTIFICATE_VARIABLE} to what `djinn-lab pool status` says on the pool's host, or to the file of "
+    "its certificate."
+)
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+
+
+def tls_context(url: str, certificate: str | None = None) -> ssl.SSLContext | None:
+    """Return what a connection to ``url`` must verify, None for one in the clear. ``certificate``: default
+    ``DJINN_POOL_CERTIFICATE``. Raises OptionError for one that cannot be read, AuthenticationError when the
+    pool has another certificate, PoolNotFound when it is asked for it and does not answer."""
+    if urlsplit(url).scheme != "https":
+        return None
+    given = certificate or os.environ.get(CERTIFICATE_VARIABLE)
+    if given and given.startswith(FINGERPRINT):
+        return pinned_context(_certificate_with(url, given))
+    if given:
+        try:
+            context = ssl.create_default_context(cafile=given)
+        except OSError as error:
+            raise OptionError(f"The certificate file {given} cannot be read: {error}.", ADVICE) from None
+        context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+        return context
+    info = read_runtime()
+    if info is not None and info.certificate and info.url == url.rstrip("/"):
+        return pinned_context(info.certificate)
+    return ssl.create_default_context()
+
+
+def known_fingerprint(url: str, certificate: str | None = None) -> str:
+    """Return the fingerprint by which a pool is known, empty where it is not known by one."""
+    given = certificate or os.environ.get(CERTIFICATE_VARIABLE)
+    if given:
+        return given if given.startswith(FINGERPRINT) else ""
+    info = read_runtime()
+    return fingerprint(info.certificate) if info and info.certificate and info.url == url else ""
+
+
+def not_proven(url: str, error: BaseException) -> AuthenticationError | None:
+    """Return the error to raise when ``error`` comes from a certificate that is not the pool's."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, ssl.SSLCertVerificationError):
+            return AuthenticationError(
+                f"the pool at {url} has not proven what it is ({cause.verify_message}); no token was sent.",
+                ADVICE,
+            )
+        cause = cause.__cause__ or cause.__context__
+    return None
+
+
+def _certificate_with(url: str, fingerprints: str) -> str:
+    """Ask the pool for its certificate, and return it if it has one of the fingerprints."""
+    wanted = [one.strip().lower() for one in fingerprints.split(",")]
+    if not all(one.startswith(FINGERPRINT) and _DIGEST.fullmatch(one[len(FINGERPRINT) :]) for one in wanted):
+        raise OptionError(
+            f"{fingerprints!r} is no fingerprint: {FINGERPRINT} and 64 hexadecimal digits.", ADVICE
+        )
+    address = urlsplit(url)
+    try:
+        server = (address.hostname or "", address.port or 443)
+        pem = ssl.get_server_certificate(server, timeout=ASK_TIMEOUT_S)
+    except OSError as error:
+        raise PoolNotFound(
+            f"no pool answers at {address.netloc} ({error}).", "Check DJINN_POOL, and that the pool runs."
+        ) from None
+    if fingerprint(pem) not in wanted:
+        raise AuthenticationError(
+            f"the pool at {url} has another certificate, {fingerprint(pem)}, so no token was sent.",
+            f"If its certificate was renewed: {ADVICE}",
+        )
+    return pem
