@@ -113,7 +113,7 @@ def _visit(browser: Any, url: str, shown: str) -> tuple[float, float]:
 def _dashboard_server() -> Iterator[str]:
     """What ``djinn-lab dashboard`` starts, listening."""
     port = free_port(0)
-    command = serve_command(dashboard_folder(), port, show=False)
+    command = serve_command(dashboard_folder(), port)
     process = subprocess.Popen(
         command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=dict(os.environ)
     )

@@ -8,6 +8,7 @@ import panel as pn
 
 from djinn_lab.client.rest import PoolClient
 from djinn_lab.dashboard.background import Background
+from djinn_lab.dashboard.gate import Gate
 from djinn_lab.dashboard.hub import Hub, Snapshot
 from djinn_lab.dashboard.route import Route
 from djinn_lab.dashboard.widgets.theme import Look
@@ -17,10 +18,13 @@ FIRST_WAIT_S = 0.5
 
 
 class Board(NamedTuple):
+    """``own``: the visitor is the user who runs the dashboard, and whose files the pages may write."""
+
     hub: Hub
     route: Route
     background: Background
     look: Look
+    own: bool = True
 
 
 class Page(Protocol):
@@ -32,6 +36,12 @@ class Page(Protocol):
     def update(self, snapshot: Snapshot) -> None: ...
 
     def enter(self) -> None: ...
+
+
+def shared_gate() -> Gate:
+    """The gate of this process."""
+    gate: Gate = pn.state.as_cached("djinn-lab-gate", lambda: Gate(shared_hub()))
+    return gate
 
 
 def shared_hub() -> Hub:

@@ -12,7 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Literal
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
@@ -26,6 +26,7 @@ from djinn_lab.protocol.rest.queue import QueueView
 from djinn_lab.protocol.rest.sessions import MemoryView, SessionView
 from djinn_lab.protocol.rest.status import PoolStatus
 
+Kept = TypeVar("Kept")
 Connection = Literal["connecting", "live", "absent", "lost", "refused"]
 POLL_S = 0.5
 IDLE_POLL_S = 5.0
@@ -87,6 +88,7 @@ class Hub:
         self._stopped = threading.Event()
         self._read_at = time.monotonic()
         self.executor = ThreadPoolExecutor(2, thread_name_prefix="dashboard")
+        self._kept: dict[str, Any] = {}
 
     def start(self) -> Hub:
         """Begin to poll, on a daemon thread."""
@@ -110,6 +112,14 @@ class Hub:
         if was_idle:
             self._wake.set()
         return self._snapshot
+
+    def keep(self, name: str, make: Callable[[], Kept]) -> Kept:
+        """Return what pages of this hub's user share under a name, made on first use."""
+        with self._lock:
+            if name not in self._kept:
+                self._kept[name] = make()
+            found: Kept = self._kept[name]
+            return found
 
     def want_queue(self) -> None:
         """A page shows the queue: its explanations cost the pool something, so they are asked for only

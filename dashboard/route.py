@@ -7,6 +7,8 @@ from urllib.parse import parse_qsl, urlencode
 
 import panel as pn
 
+from djinn_lab.protocol.dashboard_login import PARAMETER
+
 Listener = Callable[["Route"], None]
 
 
@@ -16,7 +18,9 @@ class Route:
     def __init__(self) -> None:
         arguments = pn.state.session_args or {}
         self._values: dict[str, str] = {
-            key: values[0].decode(errors="replace") for key, values in arguments.items() if values
+            key: values[0].decode(errors="replace")
+            for key, values in arguments.items()
+            if values and key != PARAMETER
         }
         self._listeners: list[Listener] = []
         self._location = pn.state.location

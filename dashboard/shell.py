@@ -9,10 +9,12 @@ from collections.abc import Callable
 import panel as pn
 
 from djinn_lab.dashboard.background import Background
-from djinn_lab.dashboard.board import Board, Page, shared_hub
+from djinn_lab.dashboard.board import Board, Page, shared_gate, shared_hub
+from djinn_lab.dashboard.gate import COOKIE, LOGIN_S, Gate, Login
 from djinn_lab.dashboard.graph.page import SrgPage
-from djinn_lab.dashboard.hub import Hub, Snapshot
+from djinn_lab.dashboard.hub import Snapshot
 from djinn_lab.dashboard.jobs.page import JobsPage
+from djinn_lab.dashboard.login_page import LoginPage
 from djinn_lab.dashboard.memory.page import MemoryPage
 from djinn_lab.dashboard.overview import Overview
 from djinn_lab.dashboard.queueing.page import QueuePage
@@ -20,8 +22,10 @@ from djinn_lab.dashboard.route import Route
 from djinn_lab.dashboard.schedule.page import SchedulePage
 from djinn_lab.dashboard.simulation.page import SimulationPage
 from djinn_lab.dashboard.widgets.components import STATIC, Navigation
+from djinn_lab.dashboard.widgets.panes import empty_state
 from djinn_lab.dashboard.widgets.theme import current_look
 from djinn_lab.dashboard.wizard.page import WizardPage
+from djinn_lab.protocol.dashboard_login import PARAMETER
 
 TICK_MS = 400
 STALE_S = 3.0
@@ -35,16 +39,21 @@ PAGES: dict[str, tuple[str, Callable[[Board], Page]]] = {
     "simulation": ("Simulator", SimulationPage),
     "wizard": ("Wizard", WizardPage),
 }
+OWN_PAGES = ("wizard",)
+"""Pages that write files of the user who runs the dashboard."""
+LOGGED_OUT = empty_state("Your login has ended", "Load this page again to log in.")
 
 
 class Shell:
     """One browser session. Pages are built when they are first shown."""
 
-    def __init__(self, hub: Hub) -> None:
+    def __init__(self, gate: Gate, login: Login) -> None:
         look = current_look()
-        self.board = Board(hub, Route(), Background(hub.executor), look)
+        self._gate, self._login = gate, login
+        self.board = Board(login.hub, Route(), Background(login.hub.executor), look, login.own)
+        self._names = [name for name in PAGES if login.own or name not in OWN_PAGES]
         self.navigation = Navigation(
-            pages=[[name, label] for name, (label, _) in PAGES.items()],
+            pages=[[name, PAGES[name][0]] for name in self._names],
             dark=look.dark,
             sizing_mode="stretch_width",
         )
@@ -63,7 +72,7 @@ class Shell:
 
     def _show(self) -> None:
         name = self.board.route.get("page", "overview")
-        name = name if name in PAGES else "overview"
+        name = name if name in self._names else "overview"
         if name not in self.pages:
             self.pages[name] = PAGES[name][1](self.board)
         page = self.pages[name]
@@ -75,8 +84,15 @@ class Shell:
 
     def tick(self) -> None:
         """Bring the shown page up to the newest snapshot."""
-        if self.board.background.loaded:
+        if not self._gate.holds(self._login):
+            self._log_out()
+        elif self.board.background.loaded:
             self._refresh()
+
+    def _log_out(self) -> None:
+        self.navigation.pages = []
+        self.pages = {}
+        self.content.objects = [pn.pane.HTML(LOGGED_OUT)]
 
     def _refresh(self) -> None:
         snapshot = self.board.hub.snapshot()
@@ -110,16 +126,49 @@ def freshness(snapshot: Snapshot, now: float) -> tuple[str, str, str]:
 def build_page() -> pn.Template:
     """The page of one browser session, kept up to date until it closes."""
     pn.extension(design="native")
-    shell = Shell(shared_hub())
+    gate = shared_gate()
+    codes = (pn.state.session_args or {}).get(PARAMETER) or [b""]
+    login = gate.enter(pn.state.cookies, codes[0].decode(errors="replace"))
+    if login is None:
+        return _login_page(gate)
+    shell = Shell(gate, login)
+    if not gate.holds(login):  # the pool answered meanwhile
+        return _login_page(gate)
     if pn.state.curdoc is not None:
         pn.state.curdoc.add_periodic_callback(shell.tick, TICK_MS)
         pn.state.onload(shell.board.background.page_loaded)
+    dark = shell.board.look.dark
+    return _template(shell.navigation, shell.content, dark, _keep_cookie(login) if codes[0] else "")
+
+
+def _login_page(gate: Gate) -> pn.Template:
+    hub, look = shared_hub(), current_look()
+    background = Background(hub.executor)
+    if pn.state.curdoc is not None:
+        pn.state.onload(background.page_loaded)
+    navigation = Navigation(pages=[], dark=look.dark, status="", sizing_mode="stretch_width")
+    return _template(navigation, LoginPage(gate, background).view, look.dark, "")
+
+
+def _keep_cookie(login: Login) -> str:
+    """Return the script that keeps a login's cookie, and takes the code out of the address."""
+    name = f"{COOKIE}_'+location.port+'"
+    more = f"; path=/; max-age={LOGIN_S:.0f}; samesite=strict'+(location.protocol=='https:'?'; secure':'')"
+    return (
+        f"document.cookie='{name}={login.cookie}{more};"
+        f"const address=new URL(location);address.searchParams.delete('{PARAMETER}');"
+        "history.replaceState(null,'',address);"
+    )
+
+
+def _template(navigation: Navigation, content: pn.viewable.Viewable, dark: bool, script: str) -> pn.Template:
     template = pn.Template((STATIC / "shell.html").read_text(), location=True)
     icon = base64.b64encode((STATIC / "favicon.svg").read_bytes()).decode()
     template.add_variable("favicon", f"data:image/svg+xml;base64,{icon}")
-    template.add_variable("look", "dark" if shell.board.look.dark else "light")
+    template.add_variable("look", "dark" if dark else "light")
     template.add_variable("app_css", (STATIC / "app.css").read_text())
     template.add_variable("watchdog_js", (STATIC / "watchdog.js").read_text())
-    template.add_panel("navigation", shell.navigation)
-    template.add_panel("content", shell.content)
+    template.add_variable("login_js", script)
+    template.add_panel("navigation", navigation)
+    template.add_panel("content", content)
     return template

@@ -10,6 +10,7 @@ import time
 import httpx
 
 from djinn_lab.errors import PoolError
+from djinn_lab.protocol.dashboard_login import with_code
 
 URL = "http://127.0.0.1:5006/dashboard"
 START_TIMEOUT_S = 20.0
@@ -25,7 +26,7 @@ class DashboardProcess:
     def open(self) -> str:
         """The URL of a running dashboard. Raises PoolError when none answers and none can be started."""
         if _answers():
-            return URL
+            return with_code(URL)
         command = [sys.executable, "-m", "djinn_lab.cli", "dashboard", "--no-show", "--with-parent"]
         self._process = subprocess.Popen(
             command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True
@@ -34,7 +35,7 @@ class DashboardProcess:
         deadline = time.monotonic() + START_TIMEOUT_S
         while time.monotonic() < deadline:
             if _answers():
-                return URL
+                return with_code(URL)
             if self._process.poll() is not None:
                 break
             time.sleep(0.1)

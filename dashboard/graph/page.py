@@ -52,7 +52,7 @@ class SrgPage:
 
     def __init__(self, board: Board) -> None:
         self._board = board
-        self._store: GraphStore = pn.state.as_cached("djinn-lab-graphs", GraphStore)
+        self._store: GraphStore = board.hub.keep("graphs", GraphStore)
         self.chooser = JobChooser(board)
         self.tree: Tree | None = None
         self.scene: Scene | None = None

@@ -7,6 +7,9 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
+import time
+import webbrowser
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
@@ -15,10 +18,12 @@ import typer
 
 from djinn_lab.cli.output import print_line
 from djinn_lab.errors import OptionError, UserError
+from djinn_lab.protocol.dashboard_login import with_code
 
 LOOPBACK = "127.0.0.1"
 PORT_DEFAULT = 5006
 PARENT_EVERY_S = 1.0
+OPEN_WITHIN_S = 30.0
 ENDED_WELL = (0, -signal.SIGINT, 128 + signal.SIGINT, -signal.SIGTERM, 128 + signal.SIGTERM)
 
 
@@ -48,9 +53,11 @@ def serve_dashboard(
 
         environment[FILE_VARIABLE] = str(simulation.resolve())
         page += "?page=simulation"
-    print_line(f"The dashboard is at {page} (Ctrl-C stops it).")
-    command = serve_command(folder, chosen, show)
-    server = subprocess.Popen(command, env=environment)
+    print_line(f"The dashboard is at {with_code(page)} (Ctrl-C stops it).")
+    print_line("This address lets you in once, within ten minutes. Do not pass it on.")
+    server = subprocess.Popen(serve_command(folder, chosen), env=environment)
+    if show:
+        threading.Thread(target=_open_browser, args=(page, chosen), daemon=True).start()
     signal.signal(signal.SIGTERM, lambda number, frame: server.terminate())
     try:
         code = _wait(server, parent)
@@ -60,6 +67,19 @@ def serve_dashboard(
         return
     if code not in ENDED_WELL:
         raise UserError(f"The dashboard's server ended with code {code}.", "Try: djinn-lab doctor")
+
+
+def _open_browser(page: str, port: int) -> None:
+    """Open the page, once the server listens."""
+    deadline_s = time.monotonic() + OPEN_WITHIN_S
+    while time.monotonic() < deadline_s:
+        try:
+            socket.create_connection((LOOPBACK, port), timeout=1).close()
+        except OSError:
+            time.sleep(0.1)
+        else:
+            webbrowser.open(with_code(page))
+            return
 
 
 def _wait(server: subprocess.Popen[bytes], parent: int | None) -> int:
@@ -72,7 +92,7 @@ def _wait(server: subprocess.Popen[bytes], parent: int | None) -> int:
                 server.terminate()
 
 
-def serve_command(folder: Path, port: int, show: bool) -> list[str]:
+def serve_command(folder: Path, port: int) -> list[str]:
     """The ``panel serve`` command line. Browsers may use either name of this machine."""
     command = [
         sys.executable,
@@ -87,7 +107,7 @@ def serve_command(folder: Path, port: int, show: bool) -> list[str]:
     ]
     for host in (LOOPBACK, "localhost"):
         command += ["--allow-websocket-origin", f"{host}:{port}"]
-    return [*command, "--show"] if show else command
+    return command
 
 
 def dashboard_folder() -> Path:

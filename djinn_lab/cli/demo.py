@@ -22,6 +22,7 @@ from rich.table import Table
 from djinn_lab.cli.dashboard import LOOPBACK, dashboard_folder, free_port, serve_command
 from djinn_lab.client.rest import PoolClient
 from djinn_lab.errors import UserError
+from djinn_lab.protocol.dashboard_login import with_code
 from djinn_lab.protocol.runtime_file import RuntimeInfo, read_runtime
 from djinn_lab.units import format_seconds
 
@@ -68,13 +69,13 @@ def run_demo(
             stack.callback(_stop, console)
             info = _start(console)
         dashboard_url = stack.enter_context(_dashboard())
-        console.print(f"dashboard: {dashboard_url}", soft_wrap=True)
+        console.print(f"dashboard: {with_code(dashboard_url)}", soft_wrap=True)
         runs = asyncio.run(_run_all(notebook, info, console))
         _print_results(console, runs)
         if stays:
             lab_url = stack.enter_context(_jupyter_lab(notebook.parent))
             console.print(
-                f"\nJupyterLab: {lab_url}\ndashboard:  {dashboard_url}\nCtrl-C stops everything.",
+                f"\nJupyterLab: {lab_url}\ndashboard:  {with_code(dashboard_url)}\nCtrl-C stops everything.",
                 soft_wrap=True,
             )
             with contextlib.suppress(KeyboardInterrupt):
@@ -127,7 +128,7 @@ def _process(command: Sequence[str], log: Path) -> Iterator[subprocess.Popen[byt
 @contextlib.contextmanager
 def _dashboard() -> Iterator[str]:
     port = free_port(0)
-    with _process(serve_command(dashboard_folder(), port, False), OUTPUT / "dashboard.log"):
+    with _process(serve_command(dashboard_folder(), port), OUTPUT / "dashboard.log"):
         yield f"http://{LOOPBACK}:{port}/dashboard"
 
 

@@ -168,9 +168,8 @@ def test_the_shipped_kernel_names_no_machine() -> None:
 
 
 def test_the_dashboard_is_served_to_this_machine_only() -> None:
-    command = serve_command(dashboard_folder(), 5006, show=False)
+    command = serve_command(dashboard_folder(), 5006)
     assert command[command.index("--address") + 1] == "127.0.0.1"
-    assert "--show" not in command
     assert "127.0.0.1:5006" in command
     assert (dashboard_folder() / "main.py").is_file()
 

@@ -11,6 +11,8 @@ import pytest
 from dashboard_serving import free_port, start_dashboard, stop
 from real_pool import PoolUnderTest
 
+from djinn_lab.protocol.dashboard_login import with_code
+
 CHROMIUM = Path("/usr/bin/chromium")
 CHROMIUM_ARGUMENTS = [
     "--no-sandbox",
@@ -107,7 +109,7 @@ class Visitor:
         page.on("request", self._check_request)
         page.on("console", self._check_console)
         page.on("pageerror", lambda error: self.complaints.append(f"script: {error}"))
-        page.goto(address, wait_until="commit")
+        page.goto(with_code(address), wait_until="commit")
         return page
 
     def close(self) -> None:

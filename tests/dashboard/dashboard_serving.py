@@ -21,7 +21,9 @@ def free_port() -> int:
         return port
 
 
-def start_dashboard(port: int, environment: dict[str, str], log: Path) -> subprocess.Popen[bytes]:
+def start_dashboard(
+    port: int, environment: dict[str, str], log: Path, address: str = "127.0.0.1"
+) -> subprocess.Popen[bytes]:
     """``panel serve dashboard`` from the repository's root, once it answers."""
     command = [
         sys.executable,
@@ -30,9 +32,11 @@ def start_dashboard(port: int, environment: dict[str, str], log: Path) -> subpro
         "serve",
         "dashboard",
         "--address",
-        "127.0.0.1",
+        address,
         "--port",
         str(port),
+        "--allow-websocket-origin",
+        f"127.0.0.1:{port}",
     ]
     with log.open("wb") as output:
         process = subprocess.Popen(

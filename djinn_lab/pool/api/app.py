@@ -91,7 +91,8 @@ def _add_status_routes(app: FastAPI, context: PoolContext) -> None:
     @app.get("/v1/status", responses=documented(PoolStatus), summary="Devices, load, versions")
     async def status(user: Annotated[User, Depends(reader)]) -> Response:
         lag_s = context.heartbeat.lag_s
-        return answer(pool_status(context.driver, user, context.started_at, context.ready, lag_s))
+        users = len(context.authentication.users())
+        return answer(pool_status(context.driver, user, context.started_at, context.ready, lag_s, users))
 
     @app.get("/v1/events", responses=documented(list[JournalLine]), summary="The journal")
     async def events(

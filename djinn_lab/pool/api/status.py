@@ -16,7 +16,9 @@ from djinn_lab.protocol.rest.status import BlobUsage, DeviceView, PlanCacheUsage
 from djinn_lab.protocol.version import VERSION
 
 
-def pool_status(driver: Driver, user: User, started_at: float, ready: bool, lag_s: float) -> PoolStatus:
+def pool_status(
+    driver: Driver, user: User, started_at: float, ready: bool, lag_s: float, users: int
+) -> PoolStatus:
     now_s = driver.core.clock.now_s()
     counts = dict.fromkeys((state.value for state in JobState), 0)
     for record in driver.accounting.records.values():
@@ -39,6 +41,7 @@ def pool_status(driver: Driver, user: User, started_at: float, ready: bool, lag_
         plan_cache=PlanCacheUsage(plans.hits, plans.misses, plans.entries),
         event_loop_lag_s=lag_s,
         forecast_error=driver.accounting.resources.graph_error,
+        users=users,
     )
 
 

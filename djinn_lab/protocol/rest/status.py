@@ -73,6 +73,7 @@ class PoolStatus(msgspec.Struct, frozen=True):
     plan_cache: PlanCacheUsage = PlanCacheUsage()
     event_loop_lag_s: float | None = None
     forecast_error: ForecastError | None = None
+    users: int = 0
 
 
 class JournalLine(msgspec.Struct, frozen=True):

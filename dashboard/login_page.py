@@ -1,0 +1,53 @@
+"""The page of a browser that has to log in."""
+
+from __future__ import annotations
+
+import panel as pn
+
+from djinn_lab.dashboard.background import Background
+from djinn_lab.dashboard.gate import Gate
+from djinn_lab.dashboard.widgets.controls import button
+from djinn_lab.dashboard.widgets.panes import empty_state, notice, show_html
+from djinn_lab.errors import AuthenticationError, DjinnError
+from djinn_lab.protocol.dashboard_login import PARAMETER
+
+TOO_LONG = 200
+TITLE = "Log in"
+SENTENCE = (
+    "This pool has several users, or this dashboard listens for other machines. Give your token of the pool; "
+    "who runs the dashboard comes in by the address that its command prints."
+)
+
+
+class LoginPage:
+    """Ask for a token, and come back with a code in the address."""
+
+    def __init__(self, gate: Gate, background: Background) -> None:
+        self._gate = gate
+        self._background = background
+        self.token = pn.widgets.PasswordInput(name="Token", width=420)
+        self.enter = button("Log in", align="end")
+        self.answer = pn.pane.HTML("")
+        self.enter.on_click(lambda event: background.soon(self._asked))
+        self.token.param.watch(lambda event: background.soon(self._asked), "value")
+        self.view = pn.Column(
+            pn.pane.HTML(empty_state(TITLE, SENTENCE)), pn.Row(self.token, self.enter), self.answer
+        )
+
+    def _asked(self) -> None:
+        token = self.token.value.strip()
+        if not token or len(token) > TOO_LONG or not token.isascii():
+            return
+        self.enter.disabled = True
+        self._background.run("login", lambda: self._gate.log_in(token), self._admitted, self._refused)
+
+    def _admitted(self, code: str) -> None:
+        location = pn.state.location
+        location.reload = True
+        location.search = f"?{PARAMETER}={code}"
+
+    def _refused(self, error: DjinnError) -> None:
+        self.enter.disabled = False
+        refused = isinstance(error, AuthenticationError)
+        text = "The pool refused this token." if refused else error.message
+        show_html(self.answer, notice(text, error.advice, "bad"))

@@ -1,0 +1,151 @@
+"""Who may see the dashboard, in a real browser."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from dashboard_serving import free_port, start_dashboard, stop
+from real_pool import PoolUnderTest
+
+from djinn_lab.client.rest import PoolClient
+from djinn_lab.protocol.dashboard_login import is_good, make_code, with_code
+
+pytestmark = [pytest.mark.browser, pytest.mark.processes]
+
+
+@pytest.fixture(scope="module")
+def ann(pool: PoolUnderTest) -> str:
+    """Return the token of a second user, who may look only."""
+    return pool.rest.create_user("ann", "viewer").token
+
+
+@contextmanager
+def tab(browser: Any, address: str) -> Iterator[Any]:
+    context = browser.new_context(viewport={"width": 1360, "height": 900})
+    page = context.new_page()
+    page.set_default_timeout(15_000)
+    page.goto(address, wait_until="commit")
+    yield page
+    context.close()
+
+
+def log_in(page: Any, token: str) -> None:
+    page.wait_for_selector("text=This pool has several users")
+    page.fill("input[type=password]", token)
+    page.click("role=button[name='Log in']")
+
+
+def test_a_stranger_sees_nothing_but_the_login(
+    chromium: Any, dashboard_url: str, finished_job: str, ann: str
+) -> None:
+    with tab(chromium, dashboard_url + "?page=jobs") as page:
+        log_in(page, "guess")
+        page.wait_for_selector("text=The pool refused this token")
+        assert page.locator("text=cpu:0").count() == 0
+        assert page.locator("role=tab").count() == 0
+    html = httpx.get(dashboard_url, trust_env=False).text
+    assert finished_job[:8] not in html
+    assert "cpu:0" not in html
+
+
+def test_the_address_of_the_command_lets_its_user_in_once(
+    chromium: Any, dashboard_url: str, finished_job: str, ann: str
+) -> None:
+    address = with_code(dashboard_url + "?page=jobs")
+    with tab(chromium, address) as page:
+        page.wait_for_selector(f"text={finished_job[:8]}")
+        assert "login=" not in page.url
+        page.goto(dashboard_url)
+        page.wait_for_selector(".card >> text=cpu:0")
+        page.wait_for_selector("role=tab[name='Wizard']")
+    with tab(chromium, address) as page:
+        page.wait_for_selector("text=This pool has several users")
+
+
+def test_another_user_comes_in_by_token_and_sees_what_it_may(
+    chromium: Any, dashboard_url: str, finished_job: str, ann: str, pool: PoolUnderTest
+) -> None:
+    with tab(chromium, dashboard_url) as page:
+        log_in(page, ann)
+        page.wait_for_selector(".card >> text=cpu:0")
+        page.wait_for_selector("[title*='as ann (viewer)']")
+        assert page.locator("role=tab[name='Wizard']").count() == 0
+        assert ann not in page.content()
+        pool.rest.revoke_token("ann", "first")
+        page.wait_for_selector("text=Your login has ended")
+        assert page.locator("text=cpu:0").count() == 0
+
+
+def test_the_command_prints_an_address_that_lets_in(
+    chromium: Any, pool: PoolUnderTest, ann: str, tmp_path: Path
+) -> None:
+    command = [sys.executable, "-m", "djinn_lab.cli", "dashboard", "--no-show", "--port", "0"]
+    server = subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONUNBUFFERED": "1"}
+    )
+    assert server.stdout is not None
+    try:
+        address = next(word for word in server.stdout.readline().split() if word.startswith("http"))
+        port = int(address.split(":")[2].partition("/")[0])
+        _until_it_listens(port)
+        with tab(chromium, address) as page:
+            page.wait_for_selector(".card >> text=cpu:0")
+    finally:
+        server.terminate()
+        server.wait(10)
+        server.stdout.close()
+
+
+def test_a_dashboard_for_other_machines_asks_even_where_the_pool_has_one_user(
+    chromium: Any, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.mktemp("alone")
+    with PoolUnderTest(folder, "cpu:1") as alone:
+        for address, asks in (("127.0.0.1", False), ("0.0.0.0", True)):
+            port = free_port()
+            server = start_dashboard(port, dict(os.environ), folder / "serve.log", address)
+            try:
+                with tab(chromium, f"http://127.0.0.1:{port}/dashboard") as page:
+                    if asks:
+                        log_in(page, alone.info.token)
+                    page.wait_for_selector(".card >> text=cpu:0")
+            finally:
+                stop(server)
+
+
+def test_codes_of_others_and_old_ones_are_not_good(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pool: PoolUnderTest
+) -> None:
+    with closing(PoolClient(pool.info.url, pool.info.token)):
+        code = make_code()
+    assert is_good(code)
+    assert not is_good(code[:-1] + ("0" if code[-1] != "0" else "1"))
+    until, rest = code.split("-", 1)
+    assert not is_good(f"{int(until) + 1}-{rest}")
+    monkeypatch.setenv("DJINN_RUNTIME_DIR", str(tmp_path))
+    assert not is_good(code)
+    for bad in ("", "-", "x", "1-2", "é-é-é"):
+        assert not is_good(bad)
+
+
+def _until_it_listens(port: int) -> None:
+    import socket
+    import time
+
+    deadline_s = time.monotonic() + 30
+    while True:
+        try:
+            socket.create_connection(("127.0.0.1", port), timeout=1).close()
+        except OSError:
+            assert time.monotonic() < deadline_s
+            time.sleep(0.05)
+        else:
+            return
