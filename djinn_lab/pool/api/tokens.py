@@ -60,13 +60,13 @@ def add_token_routes(app: FastAPI, context: PoolContext) -> None:
     async def rotate_token(
         owner: str, name: str, request: Request, user: Annotated[User, Depends(reader)]
     ) -> Response:
+        _check_role(authentication, user, _owner(authentication, user, owner), name)
         try:
             wanted = msgspec.json.decode(await request.body(), type=TokenRotation)
             expires_at = expiry(wanted.days, clock.now_s())
             _check_overlap(wanted.overlap_s)
         except ValueError as error:
             raise HTTPException(422, f"{error}.") from None
-        _check_role(authentication, user, _owner(authentication, user, owner), name)
         try:
             made, secret = authentication.rotate(owner, name, expires_at, wanted.overlap_s)
         except LookupError as error:
