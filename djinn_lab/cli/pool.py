@@ -79,6 +79,21 @@ def start(
         bool,
         typer.Option("--insecure-without-tls", help="Let others' tokens and tensors travel readable."),
     ] = False,
+    sessions_per_user: Annotated[
+        int | None, typer.Option(min=1, help="Sessions that a user may have at once. Default: 100.")
+    ] = None,
+    connections_per_user: Annotated[
+        int | None, typer.Option(min=1, help="Connections of a user at once. Default: 200.")
+    ] = None,
+    upload_bytes_per_user: Annotated[
+        str | None,
+        typer.Option(
+            help="Uploads of a user, e.g. 8GiB. Default: half of the pool's, once it has two users."
+        ),
+    ] = None,
+    requests_per_s: Annotated[
+        int | None, typer.Option(min=1, help="Requests and messages of a user in a second. Default: 2000.")
+    ] = None,
     profile: Annotated[
         str | None, typer.Option("--profile", "-p", help="The profile whose pool settings are used.")
     ] = None,
@@ -111,6 +126,12 @@ def start(
         "tls_certificate": tls_certificate,
         "tls_key": tls_key,
         "insecure_without_tls": insecure_without_tls or None,
+        "sessions_per_user": sessions_per_user,
+        "connections_per_user": connections_per_user,
+        "upload_bytes_per_user": None
+        if upload_bytes_per_user is None
+        else _bytes("--upload-bytes-per-user", upload_bytes_per_user),
+        "requests_per_s": requests_per_s,
     }
     given = {name: value for name, value in typed.items() if value is not None}
     before = read_runtime()

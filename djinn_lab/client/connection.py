@@ -231,6 +231,8 @@ def _open(url: str, token: str, tls: ssl.SSLContext | None) -> WebSocket:
                 f"the pool at {url} stands by for another one on its database, or starts.",
                 "Set DJINN_POOL to the addresses of all of them, separated by commas.",
             ) from None
+        if error.response.status_code == 429:
+            raise Refused(f"the pool at {url} takes no more.{_said(error.response.body)}") from None
         raise PoolNotFound(
             f"{url} answered with HTTP {error.response.status_code}, not as a Djinn Lab pool does.",
             "Check DJINN_POOL.",

@@ -17,6 +17,7 @@ from djinn_lab.pool.devices.plans import plan_devices
 from djinn_lab.pool.launchers.local import WORKER_COMMAND
 from djinn_lab.pool.policy_file import read_policy
 from djinn_lab.pool.server import LOOPBACK, PoolOptions, run_pool
+from djinn_lab.pool.user_limits import CONNECTIONS_MAX, REQUESTS_PER_S, SESSIONS_MAX, UserLimits
 from djinn_lab.protocol.notebooks import OPEN_TO
 from djinn_lab.protocol.runtime_file import data_directory
 
@@ -52,6 +53,12 @@ def main() -> int:
             notebook_umask=users_umask,
             host=arguments.host,
             certificate=_certificate(arguments),
+            limits=UserLimits(
+                arguments.sessions_per_user,
+                arguments.connections_per_user,
+                arguments.upload_bytes_per_user,
+                arguments.requests_per_s,
+            ),
         )
         run_pool(options)
     except DjinnError as error:
@@ -96,6 +103,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--tls", action="store_true", help="encrypt, with a certificate of its own")
     parser.add_argument("--tls-certificate", help="the certificate to use instead, as PEM")
     parser.add_argument("--tls-key", help="its key")
+    parser.add_argument("--sessions-per-user", type=int, default=SESSIONS_MAX)
+    parser.add_argument("--connections-per-user", type=int, default=CONNECTIONS_MAX)
+    parser.add_argument("--upload-bytes-per-user", type=int, help="default: half, once there are two users")
+    parser.add_argument("--requests-per-s", type=float, default=REQUESTS_PER_S, help="of a user")
     parser.add_argument("--worker-command", help="the worker's command line, before its own options")
     return parser
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from djinn_lab.engine import PoolOpened
 from djinn_lab.jobs.decision import OURS, QueuePolicy
@@ -30,6 +31,9 @@ from djinn_lab.pool.execution.journaled_engine import JournaledEngine
 from djinn_lab.pool.metrics.pool import Metrics
 from djinn_lab.pool.notebooks.service import NOTEBOOK_RULES, NotebookRules, NotebookService
 from djinn_lab.pool.sessions.registry import SessionRegistry
+from djinn_lab.pool.user_limits import UserLimits
+
+NO_OTHER_LIMITS = UserLimits()
 
 
 def assemble(
@@ -43,6 +47,7 @@ def assemble(
     policy: MemoryPolicy = POLICIES["ours"],
     queue_policy: str | QueuePolicy = OURS.name,
     notebook_rules: NotebookRules = NOTEBOOK_RULES,
+    limits: UserLimits = NO_OTHER_LIMITS,
 ) -> PoolContext:
     """Reads what the database knows, and ends there what an earlier pool left, so it blocks; call it before
     serving. Raises SQLAlchemyError."""
@@ -75,4 +80,14 @@ def assemble(
     driver = Driver(core, launcher, fleet, blobs, accounting)
     heartbeat = Heartbeat(driver, store, authentication)
     notebooks = NotebookService(driver, authentication, store, notebook_rules)
-    return PoolContext(driver, authentication, blobs, store, metrics, heartbeat, notebooks, started_at, stop)
+    blobs.user_bytes_max = partial(upload_limit, blobs.bytes_max, limits, authentication)
+    return PoolContext(
+        driver, authentication, blobs, store, metrics, heartbeat, notebooks, started_at, stop, limits
+    )
+
+
+def upload_limit(bytes_max: int, limits: UserLimits, authentication: Authentication) -> int:
+    """Return how many bytes of uploads one user may have now."""
+    if limits.upload_bytes is not None:
+        return min(limits.upload_bytes, bytes_max)
+    return bytes_max if len(authentication.users()) < 2 else bytes_max // 2

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from djinn_lab.pool.api.queue_report import expected_starts
 from djinn_lab.pool.authentication import Authentication
@@ -14,6 +14,7 @@ from djinn_lab.pool.database.store import Store, write_measurement
 from djinn_lab.pool.execution.driver import Driver
 from djinn_lab.pool.metrics.pool import Metrics
 from djinn_lab.pool.notebooks.service import NotebookService
+from djinn_lab.pool.user_limits import UserLimits
 from djinn_lab.protocol.messages import RequestRefused
 
 TICK_S = 0.25
@@ -133,4 +134,5 @@ class PoolContext:
     notebooks: NotebookService
     started_at: float
     stop: Callable[[], None]
+    limits: UserLimits = field(default_factory=UserLimits)
     ready: bool = False

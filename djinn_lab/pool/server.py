@@ -38,6 +38,7 @@ from djinn_lab.pool.database.engine import lost, unusable
 from djinn_lab.pool.devices.plans import DevicePlan
 from djinn_lab.pool.launchers.local import LocalLauncher
 from djinn_lab.pool.start_settings import settings_of
+from djinn_lab.pool.user_limits import UserLimits
 from djinn_lab.protocol.messages import PROTOCOL_VERSION
 from djinn_lab.protocol.runtime_file import (
     RuntimeInfo,
@@ -85,6 +86,7 @@ class PoolOptions(msgspec.Struct, frozen=True):
     standby: bool = False
     host: str = LOOPBACK
     certificate: ServerCertificate | None = None
+    limits: UserLimits = UserLimits()
 
 
 def run_pool(options: PoolOptions) -> None:
@@ -213,6 +215,7 @@ async def _lead(running: ServingPool, info: RuntimeInfo, directory: Path) -> Non
         policy,
         options.queue_policy,
         notebooks,
+        options.limits,
     )
     running.front.app = create_app(context)
     for plan in options.plans:

@@ -21,6 +21,7 @@ SIZES = {
     "host_bytes": "--host-memory",
     "disk_bytes": "--disk",
     "link_bytes_per_s": "--link-rate",
+    "upload_bytes_per_user": "--upload-bytes-per-user",
 }
 """Settings that are numbers of bytes, and the options that set them."""
 
@@ -47,6 +48,10 @@ def settings_of(options: PoolOptions) -> dict[str, Setting]:
         "tls_certificate": options.certificate.certificate if options.certificate else "",
         "tls_key": options.certificate.key if options.certificate else "",
         "insecure_without_tls": options.certificate is None,
+        "sessions_per_user": options.limits.sessions,
+        "connections_per_user": options.limits.connections,
+        "upload_bytes_per_user": options.limits.upload_bytes or 0,
+        "requests_per_s": round(options.limits.requests_per_s),
     }
 
 

@@ -32,6 +32,7 @@ from djinn_lab.pool.database import history
 from djinn_lab.pool.database.audit import read_audit, read_head
 from djinn_lab.pool.database.durability import CommittedAnswers
 from djinn_lab.pool.sessions.endpoint import SessionEndpoint
+from djinn_lab.pool.user_limits import OverLimit, RequestRates
 from djinn_lab.protocol.messages import PhaseAnswered, SignalPhase
 from djinn_lab.protocol.rest.audit import AuditRow, ChainHead
 from djinn_lab.protocol.rest.sessions import MemoryView, SessionView
@@ -49,11 +50,12 @@ def create_app(context: PoolContext) -> FastAPI:
     app = FastAPI(title="Djinn Lab pool", version=VERSION, openapi_url=None, docs_url=None, redoc_url=None)
     accounting = context.driver.accounting
     app.add_middleware(BodyLimiter)
-    app.add_middleware(ReadLimiter, authentication=context.authentication)
+    rates = RequestRates(context.limits.requests_per_s)
+    app.add_middleware(ReadLimiter, authentication=context.authentication, rates=rates)
     app.add_middleware(Audited, authentication=context.authentication, audit=accounting.audit)
     app.add_middleware(CommittedAnswers, durability=accounting.durability)
     app.state.context = context
-    endpoint = SessionEndpoint(context.driver, context.authentication, context.blobs)
+    endpoint = SessionEndpoint(context.driver, context.authentication, context.blobs, context.limits, rates)
 
     @app.websocket("/v1/session")
     async def session_socket(websocket: WebSocket) -> None:
@@ -69,7 +71,8 @@ def create_app(context: PoolContext) -> FastAPI:
 
     @app.exception_handler(Refused)
     async def refused(_request: Request, error: Refused) -> JSONResponse:
-        return JSONResponse({"detail": str(error)}, status_code=422)
+        status = error.status if isinstance(error, OverLimit) else 422
+        return JSONResponse({"detail": str(error)}, status_code=status)
 
     @app.exception_handler(ClientDisconnect)
     async def gone(_request: Request, _error: ClientDisconnect) -> Response:

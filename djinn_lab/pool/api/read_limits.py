@@ -1,4 +1,4 @@
-"""Back-pressure on readers of the REST API."""
+"""Back-pressure on users of the REST API, above all on those who read."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from starlette.datastructures import Headers
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from djinn_lab.pool.authentication import Authentication
+from djinn_lab.pool.authentication import Authentication, User
+from djinn_lab.pool.user_limits import RequestRates
 from djinn_lab.units import format_seconds
 
 WAIT_S_MAX = 10.0
@@ -44,28 +45,41 @@ class ReadPace:
 
 
 class ReadLimiter:
-    """ASGI middleware: a user whose reads took long waits before the next one is looked at."""
+    """ASGI middleware: a user whose reads took long, or who asks for too much at all, waits before the next
+    request is looked at."""
 
-    def __init__(self, app: ASGIApp, authentication: Authentication) -> None:
+    def __init__(self, app: ASGIApp, authentication: Authentication, rates: RequestRates) -> None:
+        self._rates = rates
         self._app = app
         self._authentication = authentication
         self._paces: dict[str, ReadPace] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        reads = scope["type"] == "http" and scope["method"] == "GET"
-        if not reads or scope["path"].startswith(UNPACED):
+        if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         user = self._authentication.user_of(Headers(scope=scope).get("authorization"))
         if user is None:
             await self._app(scope, receive, send)  # which answers 401
             return
+        loop = asyncio.get_running_loop()
+        wait_s = self._rates.wait_s(user.name, loop.time())
+        if wait_s > WAIT_S_MAX:
+            await _refuse(f"{user.name} asks too often", wait_s)(scope, receive, send)
+            return
+        self._rates.take(user.name, loop.time())
+        if wait_s > 0:
+            await asyncio.sleep(wait_s)
+        if scope["method"] == "GET" and not scope["path"].startswith(UNPACED):
+            await self._read(user, scope, receive, send)
+        else:
+            await self._app(scope, receive, send)
+
+    async def _read(self, user: User, scope: Scope, receive: Receive, send: Send) -> None:
         pace, loop = self._paces.setdefault(user.name, ReadPace()), asyncio.get_running_loop()
         wait_s = pace.wait_s(loop.time())
         if wait_s > WAIT_S_MAX:
-            detail = f"{user.name} reads too often. Ask again in {format_seconds(wait_s)}."
-            headers = {"Retry-After": str(math.ceil(wait_s))}
-            await JSONResponse({"detail": detail}, 429, headers)(scope, receive, send)
+            await _refuse(f"{user.name} reads too often", wait_s)(scope, receive, send)
             return
         if wait_s > 0:
             await asyncio.sleep(wait_s)
@@ -74,3 +88,8 @@ class ReadLimiter:
             await self._app(scope, receive, send)
         finally:
             pace.took(loop.time() - began_s)
+
+
+def _refuse(why: str, wait_s: float) -> JSONResponse:
+    headers = {"Retry-After": str(math.ceil(wait_s))}
+    return JSONResponse({"detail": f"{why}. Ask again in {format_seconds(wait_s)}."}, 429, headers)

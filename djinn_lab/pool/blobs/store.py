@@ -18,8 +18,8 @@ import os
 import re
 import shutil
 import uuid
-from collections import OrderedDict
-from collections.abc import AsyncIterator, Iterable
+from collections import Counter, OrderedDict
+from collections.abc import AsyncIterator, Callable, Iterable
 from pathlib import Path
 from typing import BinaryIO
 
@@ -27,6 +27,7 @@ from blake3 import blake3
 
 from djinn_lab.errors import Refused
 from djinn_lab.pool.blobs.directory import RESULTS, STORE
+from djinn_lab.pool.user_limits import OverLimit
 from djinn_lab.srg.blob_names import UNHASHED_BYTES_MIN, is_digest, is_drawn, sketch_of
 from djinn_lab.units import format_bytes
 
@@ -55,14 +56,17 @@ class Blob:
 
 
 class BlobStore:
-    """Keep all blobs of one pool, least recently used first. ``bytes_max`` bounds the uploaded ones."""
+    """Keep all blobs of one pool, least recently used first. ``bytes_max`` bounds the uploaded ones,
+    ``user_bytes_max`` those of one user, where equal bytes count for every user that uploaded them."""
 
     def __init__(self, directory: Path, bytes_max: int) -> None:
         self.directory = directory
         self.bytes_max = bytes_max
+        self.user_bytes_max: Callable[[], int] = lambda: bytes_max
         self.results = directory / RESULTS
         self._store = directory / STORE
-        self._uploading_bytes = 0
+        self._uploading: Counter[str] = Counter()
+        """Bytes of uploads under way, by user."""
         self._blobs: OrderedDict[str, Blob] = OrderedDict()
         """By file."""
         self._named: dict[str, Blob] = {}
@@ -155,11 +159,12 @@ class BlobStore:
             with incoming.open("wb") as file:
                 async for chunk in chunks:
                     nbytes += len(chunk)
-                    self._uploading_bytes += len(chunk)
+                    self._uploading[user] += len(chunk)
                     if nbytes > self.bytes_max:
                         raise Refused(
                             f"The upload exceeds {format_bytes(self.bytes_max)}, all that this pool keeps."
                         )
+                    self._forget_for(user, 0)
                     self._evict_for(0)
                     if len(chunk) <= INLINE_VERIFY_BYTES_MAX:
                         file.write(chunk)
@@ -169,7 +174,7 @@ class BlobStore:
                         await asyncio.to_thread(hasher.update, chunk)
             await self._take(user, digest, nbytes, incoming, hasher.hexdigest(), counted=True)
         finally:
-            self._uploading_bytes -= nbytes
+            self._uploading[user] -= nbytes
             incoming.unlink(missing_ok=True)
         return nbytes
 
@@ -212,6 +217,13 @@ class BlobStore:
                 break
         # Nothing waits from here on: twins that arrive together see each other.
         blob = self._named.get(found) if found is not None else None
+        if blob is None or user not in blob.users:
+            try:
+                self._forget_for(user, 0 if counted else nbytes)
+            except Refused:
+                self._drop(incoming)
+                raise
+            blob = self._named.get(found) if found is not None else None  # may be what was forgotten
         if blob is not None:
             self._drop(incoming)
         else:
@@ -239,9 +251,38 @@ class BlobStore:
         blob.names.add(digest)
         self._named[digest] = blob
 
+    def bytes_of(self, user: str) -> int:
+        """Return how many bytes of uploads the user has, with those under way."""
+        stored = sum(blob.nbytes for blob in self._blobs.values() if user in blob.users)
+        return stored + self._uploading[user]
+
+    def _forget_for(self, user: str, nbytes: int) -> None:
+        """Forget a user's oldest uploads until ``nbytes`` more are within the user's limit. Raises OverLimit
+        where cells need too many of them."""
+        limit = self.user_bytes_max()
+        if limit >= self.bytes_max:
+            return  # the pool's own limit does it
+        free = limit - self.bytes_of(user)
+        if free >= nbytes:
+            return
+        for blob in [blob for blob in self._blobs.values() if user in blob.users and blob.pins == 0]:
+            blob.users.discard(user)
+            if not blob.users:
+                self._evict(blob)
+            free += blob.nbytes
+            if free >= nbytes:
+                return
+        raise OverLimit(
+            f"The uploads of {user} would take more than {format_bytes(limit)}, the limit for a user, and "
+            "cells that run or wait need those that are there.",
+            "Try again when those cells have finished, or let the pool's administrator raise the limit: "
+            "djinn-lab pool start --upload-bytes-per-user.",
+            status=413,
+        )
+
     def _evict_for(self, nbytes: int) -> None:
         """Evict what the uploads under way need. Raises Refused where too much is in use."""
-        free = self.bytes_max - self.nbytes - self._uploading_bytes
+        free = self.bytes_max - self.nbytes - self._uploading.total()
         for blob in [blob for blob in self._blobs.values() if blob.pins == 0]:
             if free >= nbytes:
                 break

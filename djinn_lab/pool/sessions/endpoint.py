@@ -21,6 +21,7 @@ from djinn_lab.pool.bookkeeping.audit_log import host_of
 from djinn_lab.pool.execution.driver import Driver
 from djinn_lab.pool.sessions.pacing import SubmissionGate
 from djinn_lab.pool.sessions.registry import ClientLink, ClientSession
+from djinn_lab.pool.user_limits import Connections, OverLimit, RequestRates, UserLimits
 from djinn_lab.protocol.runtime_file import host_id
 from djinn_lab.protocol.version import VERSION
 
@@ -54,7 +55,16 @@ class Greeting(msgspec.Struct):
 class SessionEndpoint:
     """Serves ``/v1/session``."""
 
-    def __init__(self, driver: Driver, authentication: Authentication, blobs: BlobStore) -> None:
+    def __init__(
+        self,
+        driver: Driver,
+        authentication: Authentication,
+        blobs: BlobStore,
+        limits: UserLimits,
+        rates: RequestRates,
+    ) -> None:
+        self._limits, self._rates = limits, rates
+        self._connections = Connections(limits.connections)
         self._driver = driver
         self._authentication = authentication
         self._blobs = blobs
@@ -76,11 +86,21 @@ class SessionEndpoint:
             self._audit.refused(user.name, CONNECT, 403, detail, CONNECT)
             await websocket.send_denial_response(JSONResponse({"detail": detail}, status_code=403))
             return
+        try:
+            with self._connections.one_of(user.name):
+                await self._serve(websocket, user)
+        except OverLimit as refusal:
+            self._audit.refused(user.name, CONNECT, refusal.status, refusal.message, CONNECT)
+            denial_response = JSONResponse({"detail": str(refusal)}, status_code=refusal.status)
+            await websocket.send_denial_response(denial_response)
+
+    async def _serve(self, websocket: WebSocket, user: User) -> None:
         await websocket.accept()
         try:
             session, link = await self._open(websocket, user)
         except RefusedByPool as refusal:
-            self._audit.refused(user.name, CONNECT, 403, str(refusal), f"{CONNECT} {refusal.kind}")
+            status = 429 if refusal.kind == "limit" else 403
+            self._audit.refused(user.name, CONNECT, status, str(refusal), f"{CONNECT} {refusal.kind}")
             await _refuse(websocket, refusal)
             return
         except WebSocketDisconnect:
@@ -118,6 +138,7 @@ class SessionEndpoint:
         resumed = session is not None
         if session is None:
             now_s = self._driver.core.clock.now_s()
+            self._check_sessions(user)
             session = self._driver.registry.add(
                 user, hello.name[: protocol.NAME_CHARS_MAX], same_host, now_s, link
             )
@@ -140,6 +161,16 @@ class SessionEndpoint:
             )
         )
         return session, link
+
+    def _check_sessions(self, user: User) -> None:
+        """Raise RefusedByPool when the user has as many sessions as one may."""
+        count = sum(session.user == user.name for session in self._driver.registry)
+        if count >= self._limits.sessions:
+            raise RefusedByPool(
+                "limit",
+                f"{user.name} has {count} sessions, which is the limit. Close some that are not used: "
+                "djinn-lab sessions lists them, djinn-lab close SESSION frees one.",
+            )
 
     def _resume(self, hello: protocol.Hello, user: User, link: ClientLink) -> ClientSession | None:
         """Find the session that the client asks for, None when it no longer exists. A second connection
@@ -181,7 +212,7 @@ class SessionEndpoint:
                     "message", f"This is not a message of protocol {link.protocol_version}: {error}"
                 ) from None
             now_s = session.last_seen = self._driver.core.clock.now_s()
-            wait_s = session.pace.take(message, now_s)
+            wait_s = max(session.pace.take(message, now_s), self._rates.take(session.user, now_s))
             if wait_s > 0:  # what it sends meanwhile waits in the socket, and fills that up
                 await asyncio.sleep(wait_s)
                 if session.link is not link:
