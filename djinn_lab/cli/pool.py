@@ -13,7 +13,7 @@ from djinn_lab.config import default_profile, load_profile
 from djinn_lab.config.fields import MEMORY_BYTES_MIN
 from djinn_lab.errors import OptionError, PoolNotFound
 from djinn_lab.protocol.certificates import fingerprint
-from djinn_lab.units import format_bytes, format_seconds, parse_bytes
+from djinn_lab.units import format_bytes, format_seconds, parse_bytes, parse_seconds
 
 if TYPE_CHECKING:
     from djinn_lab.protocol.rest.status import DeviceView
@@ -94,6 +94,10 @@ def start(
     requests_per_s: Annotated[
         int | None, typer.Option(min=1, help="Requests and messages of a user in a second. Default: 2000.")
     ] = None,
+    detached_for: Annotated[
+        str | None,
+        typer.Option(help="How long a session waits for its vanished client, e.g. 8h. Default: 1d."),
+    ] = None,
     profile: Annotated[
         str | None, typer.Option("--profile", "-p", help="The profile whose pool settings are used.")
     ] = None,
@@ -132,6 +136,7 @@ def start(
         if upload_bytes_per_user is None
         else _bytes("--upload-bytes-per-user", upload_bytes_per_user),
         "requests_per_s": requests_per_s,
+        "detached_s": None if detached_for is None else _seconds("--detached-for", detached_for),
     }
     given = {name: value for name, value in typed.items() if value is not None}
     before = read_runtime()
@@ -210,6 +215,13 @@ def _memory(option: str, text: str) -> int:
             f"Write a size with its unit, such as {option} 10GB.",
         )
     return count
+
+
+def _seconds(option: str, text: str) -> int:
+    try:
+        return round(parse_seconds(text))
+    except ValueError as error:
+        raise OptionError(f"{option}: {error}.") from None
 
 
 def _bytes(option: str, text: str) -> int:

@@ -17,6 +17,7 @@ from djinn_lab.pool.devices.plans import plan_devices
 from djinn_lab.pool.launchers.local import WORKER_COMMAND
 from djinn_lab.pool.policy_file import read_policy
 from djinn_lab.pool.server import LOOPBACK, PoolOptions, run_pool
+from djinn_lab.pool.sessions.detached import KEPT_S
 from djinn_lab.pool.user_limits import CONNECTIONS_MAX, REQUESTS_PER_S, SESSIONS_MAX, UserLimits
 from djinn_lab.protocol.notebooks import OPEN_TO
 from djinn_lab.protocol.runtime_file import data_directory
@@ -53,6 +54,7 @@ def main() -> int:
             notebook_umask=users_umask,
             host=arguments.host,
             certificate=_certificate(arguments),
+            detached_s=arguments.detached_s,
             limits=UserLimits(
                 arguments.sessions_per_user,
                 arguments.connections_per_user,
@@ -103,6 +105,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--tls", action="store_true", help="encrypt, with a certificate of its own")
     parser.add_argument("--tls-certificate", help="the certificate to use instead, as PEM")
     parser.add_argument("--tls-key", help="its key")
+    parser.add_argument("--detached-s", type=float, default=KEPT_S, help="a session waits for its client")
     parser.add_argument("--sessions-per-user", type=int, default=SESSIONS_MAX)
     parser.add_argument("--connections-per-user", type=int, default=CONNECTIONS_MAX)
     parser.add_argument("--upload-bytes-per-user", type=int, help="default: half, once there are two users")

@@ -30,10 +30,12 @@ from djinn_lab.pool.execution.driver import Driver
 from djinn_lab.pool.execution.journaled_engine import JournaledEngine
 from djinn_lab.pool.metrics.pool import Metrics
 from djinn_lab.pool.notebooks.service import NOTEBOOK_RULES, NotebookRules, NotebookService
+from djinn_lab.pool.sessions.detached import DetachedRules
 from djinn_lab.pool.sessions.registry import SessionRegistry
 from djinn_lab.pool.user_limits import UserLimits
 
 NO_OTHER_LIMITS = UserLimits()
+DETACHED_RULES = DetachedRules()
 
 
 def assemble(
@@ -48,6 +50,7 @@ def assemble(
     queue_policy: str | QueuePolicy = OURS.name,
     notebook_rules: NotebookRules = NOTEBOOK_RULES,
     limits: UserLimits = NO_OTHER_LIMITS,
+    detached: DetachedRules = DETACHED_RULES,
 ) -> PoolContext:
     """Reads what the database knows, and ends there what an earlier pool left, so it blocks; call it before
     serving. Raises SQLAlchemyError."""
@@ -78,11 +81,13 @@ def assemble(
     for one in store.submit(read_published).result():
         accounting.published.add(one)
     driver = Driver(core, launcher, fleet, blobs, accounting)
-    heartbeat = Heartbeat(driver, store, authentication)
+    heartbeat = Heartbeat(driver, store, authentication, detached)
     notebooks = NotebookService(driver, authentication, store, notebook_rules)
     blobs.user_bytes_max = partial(upload_limit, blobs.bytes_max, limits, authentication)
     return PoolContext(
-        driver, authentication, blobs, store, metrics, heartbeat, notebooks, started_at, stop, limits
+        *(driver, authentication, blobs, store, metrics, heartbeat, notebooks, started_at, stop),
+        detached=detached,
+        limits=limits,
     )
 
 

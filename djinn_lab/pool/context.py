@@ -14,6 +14,7 @@ from djinn_lab.pool.database.store import Store, write_measurement
 from djinn_lab.pool.execution.driver import Driver
 from djinn_lab.pool.metrics.pool import Metrics
 from djinn_lab.pool.notebooks.service import NotebookService
+from djinn_lab.pool.sessions.detached import DetachedRules, close_left_sessions
 from djinn_lab.pool.user_limits import UserLimits
 from djinn_lab.protocol.messages import RequestRefused
 
@@ -21,8 +22,6 @@ TICK_S = 0.25
 REFRESH_EVERY_TICKS = 4
 LAG_TICKS = 40
 FORECAST_JOBS_MAX = 200
-EMPTY_KEPT_S = 600.0
-KEPT_S = 86_400.0
 TOKEN_ENDED = "The token of this connection has expired or was revoked. Open a session with another one."
 """For so long a session that holds nothing, or something, waits for its vanished client."""
 MIDDLE_COLLECTIONS_MAX = 200
@@ -35,18 +34,6 @@ def spare_full_collections() -> None:
     gc.freeze()
     young, middle, _ = gc.get_threshold()
     gc.set_threshold(young, middle, MIDDLE_COLLECTIONS_MAX)
-
-
-def close_left_sessions(driver: Driver, empty_kept_s: float, kept_s: float) -> None:
-    """Close the sessions whose client vanished ``kept_s`` ago or earlier, and those that hold nothing after
-    ``empty_kept_s``."""
-    core, now_s = driver.core, driver.core.clock.now_s()
-    for session in driver.registry:
-        if session.link is not None or session.last_seen > now_s - empty_kept_s:
-            continue
-        holds = core.accounts.session_bytes(session.session) or core.queue.has_unfinished(session.session)
-        if not holds or session.last_seen <= now_s - kept_s:
-            driver.close(session, "its client was gone for too long")
 
 
 def disconnect_ended_tokens(driver: Driver, authentication: Authentication) -> None:
@@ -63,7 +50,10 @@ def disconnect_ended_tokens(driver: Driver, authentication: Authentication) -> N
 class Heartbeat:
     """Do what is due by the clock, and measure how late the event loop runs."""
 
-    def __init__(self, driver: Driver, store: Store, authentication: Authentication) -> None:
+    def __init__(
+        self, driver: Driver, store: Store, authentication: Authentication, rules: DetachedRules
+    ) -> None:
+        self._rules = rules
         self._driver = driver
         self._authentication = authentication
         self._store = store
@@ -91,7 +81,7 @@ class Heartbeat:
                 self._driver.give_up_clients()
                 self._driver.accounting.audit.flush()
                 disconnect_ended_tokens(self._driver, self._authentication)
-                close_left_sessions(self._driver, EMPTY_KEPT_S, KEPT_S)
+                close_left_sessions(self._driver, self._rules)
                 self._collect_when_idle()
 
     def _collect_when_idle(self) -> None:
@@ -134,5 +124,6 @@ class PoolContext:
     notebooks: NotebookService
     started_at: float
     stop: Callable[[], None]
+    detached: DetachedRules = field(default_factory=DetachedRules)
     limits: UserLimits = field(default_factory=UserLimits)
     ready: bool = False

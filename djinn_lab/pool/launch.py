@@ -68,6 +68,7 @@ def start_pool(
     connections_per_user: int | None = None,
     upload_bytes_per_user: int | None = None,
     requests_per_s: float | None = None,
+    detached_s: float | None = None,
 ) -> RuntimeInfo:
     """Find the running pool, or start one and wait until it is ready, or stands by. It outlives the caller.
     Options are checked in any case; a pool that runs keeps its own
@@ -81,8 +82,9 @@ def start_pool(
     file. ``standby``: wait while another pool leads on that database. ``host``: the address to listen on.
     ``tls``: encrypt, which is the default for addresses that other machines reach; by ``tls_certificate`` and
     ``tls_key``, else by a certificate that is made once. ``insecure_without_tls``: those machines may talk in
-    the clear. Limits of a user: :class:`djinn_lab.pool.user_limits.UserLimits`. Raises OptionError, or
-    PoolError with the end of the server's log when it does not become ready within ``wait_s``."""
+    the clear. ``detached_s``: for so long a session waits for its vanished client. Limits of a user:
+    :class:`djinn_lab.pool.user_limits.UserLimits`. Raises OptionError, or PoolError with the end of the
+    server's log when it does not become ready within ``wait_s``."""
     deadline_s = time.monotonic() + wait_s
     url = database or os.environ.get(DATABASE_VARIABLE)
     environment = os.environ | ({DATABASE_VARIABLE: checked_url(url)} if url else {})
@@ -115,6 +117,7 @@ def start_pool(
             "--connections-per-user": connections_per_user,
             "--upload-bytes-per-user": upload_bytes_per_user,
             "--requests-per-s": requests_per_s,
+            "--detached-s": detached_s,
         }
         options = [f"{name}={value}" for name, value in arguments.items() if value is not None]
         flags = {"--standby": standby, "--tls": encrypted}

@@ -37,6 +37,7 @@ from djinn_lab.pool.context import spare_full_collections
 from djinn_lab.pool.database.engine import lost, unusable
 from djinn_lab.pool.devices.plans import DevicePlan
 from djinn_lab.pool.launchers.local import LocalLauncher
+from djinn_lab.pool.sessions.detached import KEPT_S, DetachedRules
 from djinn_lab.pool.start_settings import settings_of
 from djinn_lab.pool.user_limits import UserLimits
 from djinn_lab.protocol.messages import PROTOCOL_VERSION
@@ -71,7 +72,7 @@ class PoolOptions(msgspec.Struct, frozen=True):
     :data:`djinn_lab.jobs.decision.POLICIES`. ``notebooks_for``: users that may submit notebooks, in
     :data:`djinn_lab.protocol.notebooks.OPEN_TO`; ``notebook_slots`` of them run at once,
     and write files with ``notebook_umask``. ``host``: the address to listen on. ``certificate``: None to
-    talk in the clear."""
+    talk in the clear. ``detached_s``: for so long a session waits for its vanished client."""
 
     plans: Sequence[DevicePlan]
     worker_command: Sequence[str]
@@ -87,6 +88,7 @@ class PoolOptions(msgspec.Struct, frozen=True):
     host: str = LOOPBACK
     certificate: ServerCertificate | None = None
     limits: UserLimits = UserLimits()
+    detached_s: float = KEPT_S
 
 
 def run_pool(options: PoolOptions) -> None:
@@ -216,6 +218,7 @@ async def _lead(running: ServingPool, info: RuntimeInfo, directory: Path) -> Non
         options.queue_policy,
         notebooks,
         options.limits,
+        DetachedRules(options.detached_s),
     )
     running.front.app = create_app(context)
     for plan in options.plans:

@@ -11,7 +11,7 @@ from djinn_lab.pool.database.engine import checked_url, shown
 from djinn_lab.pool.devices.plans import DevicePlan, plan_devices
 from djinn_lab.pool.policy_file import read_policy
 from djinn_lab.protocol.runtime_file import RuntimeInfo, Setting
-from djinn_lab.units import counted, format_bytes
+from djinn_lab.units import counted, format_bytes, format_seconds
 
 if TYPE_CHECKING:
     from djinn_lab.pool.server import PoolOptions
@@ -51,6 +51,7 @@ def settings_of(options: PoolOptions) -> dict[str, Setting]:
         "sessions_per_user": options.limits.sessions,
         "connections_per_user": options.limits.connections,
         "upload_bytes_per_user": options.limits.upload_bytes or 0,
+        "detached_s": round(options.detached_s),
         "requests_per_s": round(options.limits.requests_per_s),
     }
 
@@ -99,8 +100,12 @@ def _devices(plans: Sequence[DevicePlan]) -> str:
 
 
 def _option(name: str) -> str:
+    if name == "detached_s":
+        return "--detached-for"
     return SIZES.get(name) or "--" + name.replace("_", "-")
 
 
 def _text(name: str, value: Setting) -> str:
+    if name == "detached_s":
+        return format_seconds(float(value))
     return format_bytes(int(value)) if name in SIZES else str(value)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import sqlite3
 import subprocess
 import time
@@ -16,17 +17,20 @@ import httpx
 import pytest
 from blake3 import blake3
 from pool_kit import META, Client, Wire, act, held, http, new_user, read, rest, running_pool, upload
+from real_pool import wait_for
+from typer.testing import CliRunner
 from websockets.exceptions import ConnectionClosed
 
 from djinn_lab import memory
+from djinn_lab.cli.app import build_app
 from djinn_lab.pool.assembly import assemble
 from djinn_lab.pool.authentication import User
 from djinn_lab.pool.blobs.store import BlobStore
 from djinn_lab.pool.bookkeeping.records import CUTS_STORED_MAX
-from djinn_lab.pool.context import close_left_sessions
 from djinn_lab.pool.database.engine import sqlite_url
 from djinn_lab.pool.database.store import Store
 from djinn_lab.pool.launchers.local import LocalLauncher
+from djinn_lab.pool.sessions.detached import DetachedRules, close_left_sessions
 from djinn_lab.pool.sessions.registry import ClientLink, ClientSession
 from djinn_lab.protocol import messages
 from djinn_lab.protocol.runtime_file import RuntimeInfo
@@ -409,6 +413,27 @@ def test_http_upgrade_with_a_wrong_token(shared_pool: RuntimeInfo) -> None:
     assert "token" in answer.json()["detail"]
 
 
+def test_detached_sessions_show_their_age_and_end_by_the_pools_setting(tmp_path: Path) -> None:
+    def shown() -> str:
+        return CliRunner().invoke(build_app(), ["sessions"], catch_exceptions=False).output
+
+    with running_pool(tmp_path, "cpu:1", detached_s=7200) as info:
+        with Client(info) as client:
+            client.run(act("", keep=True))
+            assert rest(info).sessions()[0].ends_at is None
+        wait_for(lambda: rest(info).sessions()[0].state == "detached")
+        found = rest(info).sessions()[0]
+        assert found.last_seen is not None
+        assert found.ends_at == pytest.approx(found.last_seen + 7200)
+        assert re.search(r"detached .* m?s .*(1 h 59 min|2 h 0 min)", shown())
+    with running_pool(tmp_path, "cpu:1", detached_s=1) as info:
+        with Client(info) as client:
+            client.run(act("", keep=True))
+        wait_for(lambda: not rest(info).sessions())
+        assert "its client was gone for too long" in rest(info).audit(1, action="session closed")[0].body
+        assert "No sessions." in shown()
+
+
 def test_an_empty_session_whose_client_vanished_is_closed_after_a_while(tmp_path: Path) -> None:
     async def look(store: Store) -> None:
         blobs = BlobStore(tmp_path, 2**20)
@@ -423,9 +448,9 @@ def test_an_empty_session_whose_client_vanished_is_closed_after_a_while(tmp_path
 
         kept, vanished = open_session("kept"), open_session("vanished")
         driver.detach(vanished)
-        close_left_sessions(driver, 600.0, 86_400.0)
+        close_left_sessions(driver, DetachedRules())
         assert len(driver.registry) == 2
-        close_left_sessions(driver, 0.0, 86_400.0)
+        close_left_sessions(driver, DetachedRules(empty_kept_s=0.0))
         assert list(driver.registry) == [kept]
 
     store = Store(sqlite_url(tmp_path / "pool.sqlite3"))

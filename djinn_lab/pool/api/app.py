@@ -142,7 +142,7 @@ def _add_session_routes(app: FastAPI, context: PoolContext) -> None:
 
     @app.get("/v1/sessions", responses=documented(list[SessionView]), summary="All sessions")
     async def sessions(_user: Annotated[User, Depends(reader)]) -> Response:
-        return answer([session_view(driver, session) for session in driver.registry])
+        return answer([session_view(driver, session, context.detached) for session in driver.registry])
 
     @app.get("/v1/memory", responses=documented(MemoryView), summary="Memory tier of every session")
     async def session_memory(_user: Annotated[User, Depends(reader)]) -> Response:

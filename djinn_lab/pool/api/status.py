@@ -9,6 +9,7 @@ from djinn_lab.memory.snapshot import MemorySnapshot
 from djinn_lab.pool.authentication import User
 from djinn_lab.pool.devices.fleet import DeviceStatus
 from djinn_lab.pool.execution.driver import Driver
+from djinn_lab.pool.sessions.detached import DetachedRules, ends_at
 from djinn_lab.pool.sessions.registry import ClientSession
 from djinn_lab.protocol.messages import PROTOCOL_VERSION
 from djinn_lab.protocol.rest.sessions import MemorySession, MemoryView, SessionView
@@ -78,7 +79,7 @@ def device_views(driver: Driver) -> list[DeviceView]:
     return found
 
 
-def session_view(driver: Driver, session: ClientSession) -> SessionView:
+def session_view(driver: Driver, session: ClientSession, rules: DetachedRules) -> SessionView:
     account = driver.core.accounts.session(session.session)
     return SessionView(
         session=session.session,
@@ -91,6 +92,7 @@ def session_view(driver: Driver, session: ClientSession) -> SessionView:
         jobs=session.jobs,
         connected_at=session.connected_at,
         last_seen=session.last_seen,
+        ends_at=ends_at(driver, session, rules),
     )
 
 

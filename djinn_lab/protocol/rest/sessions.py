@@ -23,7 +23,8 @@ HIT_MAX = 0.1
 
 
 class SessionView(msgspec.Struct, frozen=True):
-    """Show a session. ``state``: ``connected`` or ``detached``. ``jobs``: how many cells it sent."""
+    """Show a session. ``state``: ``connected`` or ``detached``. ``jobs``: how many cells it sent.
+    ``ends_at``: when it is closed unless its client comes back, None while that is there."""
 
     session: str
     user: str = ""
@@ -35,6 +36,7 @@ class SessionView(msgspec.Struct, frozen=True):
     jobs: int = 0
     connected_at: float | None = None
     last_seen: float | None = None
+    ends_at: float | None = None
 
 
 class MemorySession(SessionAccount, frozen=True):
