@@ -269,7 +269,9 @@ def jobs_sentence(jobs: tuple[JobView, ...]) -> str:
     waiting = sum(job.state in ("QUEUED", "SUBMITTED", "PREEMPTED") for job in jobs)
     between = sum(job.state == "WAITING" for job in jobs)
     failed = sum(job.state == "FAILED" for job in jobs)
-    sentence = f"{running} running" + (f", {restoring} restoring" if restoring else "") + f", {waiting} pending"
+    sentence = f"{running} running"
+    sentence += f", {restoring} restoring" if restoring else ""
+    sentence += f", {waiting} pending"
     sentence += f", {between} waiting for their notebook" if between else ""
     return sentence + (f"; {failed} of the recent ones failed" if failed else "") + "."
 
