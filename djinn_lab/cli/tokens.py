@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from socket import gethostname
 from typing import TYPE_CHECKING, Annotated
+from urllib.parse import urlsplit
 
 import typer
 
 from djinn_lab.cli.options import AsJson, listing_group, shown_moment
 from djinn_lab.cli.output import print_found, print_json, print_line
 from djinn_lab.protocol.certificates import CERTIFICATE_VARIABLE
+from djinn_lab.protocol.runtime_file import read_runtime
 
 if TYPE_CHECKING:
     from djinn_lab.client.rest import PoolClient
     from djinn_lab.protocol.rest.users import TokenMade, TokenView
 
+EVERYWHERE = ("0.0.0.0", "::")
 Name = Annotated[str, typer.Argument(help="The token's name.")]
 OfUser = Annotated[str | None, typer.Option("--user", help="Whose token; default: your own (admins: any).")]
 Days = Annotated[float | None, typer.Option(min=0, help="Days until it ends; 0: never. Default: 90.")]
@@ -56,7 +60,9 @@ def rotate_token(
     overlap_hours: Annotated[
         float, typer.Option("--overlap", min=0, help="Hours for which the old one goes on.")
     ] = 24.0,
-    days: Days = None,
+    days: Annotated[
+        float | None, typer.Option(min=0, help="Days until it ends; 0: never. Default: as the old one.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Replace a token by a new one of its name. The old one ends after an overlap."""
@@ -91,9 +97,18 @@ def _print_made(made: TokenMade, client: PoolClient, as_json: bool) -> None:
 
 
 def exports(client: PoolClient, secret: str) -> str:
-    """Return the line that sets a shell up for this pool."""
+    """Return the line that sets a shell up for this pool, also on another machine where that reaches it."""
     certificate = f" {CERTIFICATE_VARIABLE}={client.fingerprint}" if client.fingerprint else ""
-    return f"export DJINN_POOL={client.url} DJINN_TOKEN={secret}{certificate}"
+    return f"export DJINN_POOL={_reached_at(client)} DJINN_TOKEN={secret}{certificate}"
+
+
+def _reached_at(client: PoolClient) -> str:
+    """Return the pool's address, with this machine's name where the pool listens on all of its addresses."""
+    info = read_runtime()
+    if info is None or info.url != client.url or info.settings.get("host") not in EVERYWHERE:
+        return client.url
+    address = urlsplit(client.url)
+    return f"{address.scheme}://{gethostname()}:{address.port}"
 
 
 def _ends(token: TokenView) -> str:

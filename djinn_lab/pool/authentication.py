@@ -208,12 +208,14 @@ class Authentication:
         self._add(token)
         return token, secret
 
-    def rotate(
-        self, user: str, name: str, expires_at: float | None, overlap_s: float
-    ) -> tuple[list[Token], str]:
-        """Make a new secret for a token; the old one ends after ``overlap_s``. Returns the new and the old
-        one, and the secret. Raises LookupError when there is no such token."""
+    def rotate(self, user: str, name: str, days: float | None, overlap_s: float) -> tuple[list[Token], str]:
+        """Make a new secret for a token; the old one ends after ``overlap_s``. ``days``: until the new one
+        ends, 0 for never, None for as long as the old one was made for. Returns the new and the old one, and
+        the secret. Raises LookupError when there is no such token, ValueError for bad ``days``."""
         old = self._find(user, name)
+        if days is None:
+            days = 0.0 if old.expires_at is None else (old.expires_at - old.created_at) / DAY_S
+        expires_at = expiry(days, self._now_s())
         self._drop(user, name + ROTATED)
         ends_at = self._now_s() + overlap_s
         ended = msgspec.structs.replace(

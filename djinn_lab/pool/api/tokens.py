@@ -63,12 +63,10 @@ def add_token_routes(app: FastAPI, context: PoolContext) -> None:
         _check_role(authentication, user, _owner(authentication, user, owner), name)
         try:
             wanted = msgspec.json.decode(await request.body(), type=TokenRotation)
-            expires_at = expiry(wanted.days, clock.now_s())
             _check_overlap(wanted.overlap_s)
+            made, secret = authentication.rotate(owner, name, wanted.days, wanted.overlap_s)
         except ValueError as error:
             raise HTTPException(422, f"{error}.") from None
-        try:
-            made, secret = authentication.rotate(owner, name, expires_at, wanted.overlap_s)
         except LookupError as error:
             raise HTTPException(404, f"{error.args[0]}.") from None
         await store(owner)
