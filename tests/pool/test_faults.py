@@ -196,5 +196,5 @@ def test_a_taken_port(tmp_path: Path) -> None:
         port = int(info.url.rpartition(":")[2])
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("DJINN_RUNTIME_DIR", str(tmp_path / "two"))
-            with pytest.raises(PoolError, match=f"Port {port} cannot be used"):
+            with pytest.raises(PoolError, match=f"Port {port} of 127.0.0.1 cannot be used"):
                 start_pool(devices="cpu:1", port=port, worker_command=("sleep", "60"))
