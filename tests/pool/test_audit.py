@@ -167,6 +167,13 @@ def test_a_database_without_a_chain_gets_one(tmp_path: Path, database: str) -> N
     with changed(database) as connection:
         connection.execute(sa.text("alter table audit drop column hash"))
         connection.execute(sa.text("drop table audit_chain"))
+        connection.execute(sa.text("drop table users"))
+        connection.execute(
+            sa.text(
+                "create table users (name varchar primary key, role varchar not null, "
+                "token_digest varchar not null unique, account varchar)"
+            )
+        )
         connection.execute(sa.text("update schema_version set version = 2"))
     store = Store(database)
     store.opened()
