@@ -48,12 +48,22 @@ class DeviceAdded(msgspec.Struct, frozen=True, tag=True):
     numa_node: int | None = None
 
 
+class Rebuild(msgspec.Struct, frozen=True, array_like=True):
+    """How a session's lost values are made again: from a whole copy of ``copy_bytes`` (0: from nothing), by
+    programs that hold at most ``peak_bytes`` beside the session's values. The session's next segment
+    begins with them."""
+
+    copy_bytes: int
+    peak_bytes: int
+
+
 class WorkerDied(msgspec.Struct, frozen=True, tag=True):
     """The device's process ended. The contents of its memory are gone; what was on the host or the disk is
-    not."""
+    not. ``rebuilds``: by session, for those of its sessions whose values can be made again."""
 
     at_s: float
     device: str
+    rebuilds: dict[str, Rebuild] = {}
 
 
 class HeartbeatChanged(msgspec.Struct, frozen=True, tag=True):

@@ -62,15 +62,16 @@ class ProgressLine:
         self._show(*describe(self._update, now - self._started, self._in_parts))
 
     def finish(self, report: CellReport, outcome: str) -> None:
-        """Leave the last word in place, if anything was ever shown."""
-        if self._handle is not None:
+        """Leave the last word in place, if anything was ever shown, or a lost worker was recovered from."""
+        if self._handle is not None or report.recovery:
             stages = ", ".join(
                 f"{name} {format_seconds(seconds)}"
                 for name, seconds in report.stages.items()
                 if seconds >= 0.001
             )
             summary = f"{outcome} on {report.device} in {format_seconds(report.total_s)} ({stages})"
-            self._show(f"{summary}. {report.gang}" if report.gang else summary, 1.0)
+            more = [text for text in (report.recovery, report.gang) if text]
+            self._show(". ".join([summary, *more]), 1.0)
 
     def _show(self, text: str, fraction: float | None) -> None:
         line = _Line(text, fraction)

@@ -65,7 +65,7 @@ RESUMED_S = 0.0001
 
 def _arrived(result: SegmentResult) -> bool:
     """Are the program's sources on the device? A worker that is stopped before the first op forgets them."""
-    if _missing(result):
+    if _missing(result) or (result.error is not None and result.error.type_name == WorkerLost.__name__):
         return False
     if result.outcome == "cancelled":
         return result.executed > 0
@@ -376,6 +376,7 @@ class PoolExecutor:
         job.add_program(program, ends=flight.cut.cause != STREAMED)
         report.job, report.device = job.identifier, result.device
         report.gang = result.gang or report.gang
+        report.recovery = result.recovery or report.recovery
         if result.rng_state is not None:
             self._sent.saw_state(result.rng_state)
         report.program_hits += result.plan_cached
@@ -412,7 +413,6 @@ class PoolExecutor:
             result.dynamic_metas,
             result.rng_state,
             error,
-            pool_lost=isinstance(error, WorkerLost),
             arrived=_arrived(result),
             run_s=result.stages.get("run", 0.0),
             missing=() if interrupted else _missing(result),

@@ -22,6 +22,8 @@ def explain_cell(session: Session, cell: Cell, waits: Sequence[str]) -> Iterator
         return
     yield f"{report.cell} ran as job {report.job[:8]} on {report.device}."
     yield from _device(session, report.device, cell.terms)
+    if report.recovery:
+        yield f"Recovery: {report.recovery}"
     if report.gang:
         yield f"Gang: {report.gang}"
     yield from _queue(session, report.job, report.stages.get("queued", 0.0), waits)

@@ -16,6 +16,7 @@ STAGES = (
     "network",
     "queued",
     "restoring",
+    "recovering",
     "preempted",
     "dispatch",
     "load",
@@ -36,6 +37,7 @@ class CellReport:
     ``program_misses``: segments whose graph the pool had checked and measured before, or not.
 
     ``gang``: what became of the wish for several devices, in the last segment, ``""`` without one.
+    ``recovery``: what was made again after a worker was lost, ``""`` for nothing.
 
     ``graph_bytes`` and ``graph_bytes_sent``: of the whole graphs, and of what the pool did not have yet.
 
@@ -62,6 +64,7 @@ class CellReport:
     run_s: float = 0.0
     cuts: list[CutRecord] = field(default_factory=list)
     gang: str = ""
+    recovery: str = ""
 
     def add(self, stage: str, seconds: float) -> None:
         self.stages[stage] = self.stages.get(stage, 0.0) + seconds
@@ -97,6 +100,8 @@ class CellReport:
             f"sent {format_bytes(self.bytes_up)}, received {format_bytes(self.bytes_down)}, "
             f"peak on the device {format_bytes(self.peak_bytes)}",
         ]
+        if self.recovery:
+            lines.append(f"recovery: {self.recovery}")
         if self.gang:
             lines.append(f"gang: {self.gang}")
         asked = self.program_hits + self.program_misses

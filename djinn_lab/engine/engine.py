@@ -133,7 +133,7 @@ class Engine:
             case jobs.DeviceLost():
                 undone = tuple(job for job in self._undone.pop(event.device, ()) if job in self._asked)
                 self._preempted.update(dict.fromkeys(undone, ""))
-                self._to_queue(replace(event, undone=undone))
+                self._to_queue(event)
             case _:
                 self._to_queue(event)
 
@@ -246,6 +246,7 @@ class Engine:
             devices=event.devices,
             parts_s=sum(accounts.move_s(part) or 0.0 for part in event.parts),
             undone=event.undone,
+            replayed_s=event.replayed_s,
         )
         if event.remaining_bytes is not None:
             self._asked[event.job] = replace(asked, peak_bytes=event.remaining_bytes)

@@ -50,7 +50,7 @@ class SegmentStopped(msgspec.Struct, frozen=True, tag=True):
     """A worker preempted the segment between two ops, after ``ops_done``; the values of these ops stay
     with the session. ``remaining_bytes``: the most that the rest of the segment holds, None for as much
     as before. ``devices``: how many the segment can use at once when it resumes. ``parts``: their names,
-    if it was a gang. ``undone``: as in :class:`djinn_lab.jobs.SegmentPreempted`."""
+    if it was a gang. ``undone``, ``replayed_s``: as in :class:`djinn_lab.jobs.SegmentPreempted`."""
 
     at_s: float
     job: str
@@ -60,6 +60,7 @@ class SegmentStopped(msgspec.Struct, frozen=True, tag=True):
     devices: int = 1
     parts: tuple[str, ...] = ()
     undone: bool = False
+    replayed_s: float = 0.0
 
 
 class PartMemoryRequested(msgspec.Struct, frozen=True, tag=True):
@@ -113,6 +114,7 @@ OfMemory = (
     memory.SessionOpened
     | memory.SessionResumed
     | memory.PhaseSignalled
+    | memory.CopyWanted
     | memory.MemoryReported
     | memory.FirstValuesRestored
     | memory.TransferDone

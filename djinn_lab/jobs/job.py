@@ -61,6 +61,8 @@ class Job(msgspec.Struct, frozen=True):
     """The preemption was requested by a person, so all other jobs go first."""
     preemptions: int = 0
     preempted_at_s: float | None = None
+    losses: int = 0
+    """How often its segment's worker was lost under it."""
     move_s: float | None = None
     """Seconds to move the session's state to another device, None when it cannot be moved."""
     parts_s: float = 0.0

@@ -18,13 +18,11 @@ the memory grant comes with its turn. ``granted``: may run on the device that it
 
 
 class DeviceLost(msgspec.Struct, frozen=True, tag=True):
-    """A worker died. ``message`` says how. ``undone``: jobs whose segment ran there and is to run again,
-    since its session is as it was before."""
+    """A worker died. ``message`` says how."""
 
     at_s: float
     device: str
     message: str
-    undone: tuple[str, ...] = ()
 
 
 class DeviceHeard(msgspec.Struct, frozen=True, tag=True):
@@ -143,7 +141,8 @@ class SegmentFinished(msgspec.Struct, frozen=True, tag=True):
     """A worker's answer. ``outcome``: ``done``, ``failed`` or ``cancelled``. ``memory_byte_s`` and
     ``transfer_bytes``: what the segment held over its run time, and what was copied for it to and from the
     device, for its account. ``continues``: the client sends the failed segment again, or finishes the job,
-    so that the job does not end here even if the segment was the final one."""
+    so that the job does not end here even if the segment was the final one. ``replayed_s``: of its run time,
+    to make again what its session had lost with a worker."""
 
     at_s: float
     job: str
@@ -154,6 +153,7 @@ class SegmentFinished(msgspec.Struct, frozen=True, tag=True):
     memory_byte_s: float = 0.0
     transfer_bytes: float = 0.0
     continues: bool = False
+    replayed_s: float = 0.0
 
 
 class MemberLeft(msgspec.Struct, frozen=True, tag=True):
@@ -220,7 +220,7 @@ class SegmentPreempted(msgspec.Struct, frozen=True, tag=True):
     ``move_s``: seconds to move all of the session to another device, None when it cannot be moved.
     ``devices``: that the job can use at once when it resumes, several if it was stopped as a gang.
     ``parts_s``: as in :class:`SegmentSubmitted`. ``undone``: the work since the last start does not count.
-    """
+    ``replayed_s``: as in :class:`SegmentFinished`."""
 
     at_s: float
     job: str
@@ -230,6 +230,7 @@ class SegmentPreempted(msgspec.Struct, frozen=True, tag=True):
     devices: int = 1
     parts_s: float = 0.0
     undone: bool = False
+    replayed_s: float = 0.0
 
 
 class MoveRefused(msgspec.Struct, frozen=True, tag=True):

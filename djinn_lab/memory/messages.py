@@ -145,6 +145,16 @@ class PhaseSignalled(msgspec.Struct, frozen=True, tag=True):
     rebuild_s: float | None = None
 
 
+class CopyWanted(msgspec.Struct, frozen=True, tag=True):
+    """Copy the session to the host: to make its values again would take long, were its device lost.
+    ``holds``: its next segment waits for the copy, else it may write over what is being copied. Nothing
+    happens where the session is not on its device, or the host has no capacity."""
+
+    at_s: float
+    session: str
+    holds: bool
+
+
 class TransferDone(msgspec.Struct, frozen=True, tag=True):
     """``copied_bytes``: over the link (or to and from the disk), which is less than the session's where
     pieces were there already. ``copy_s``: while copying; ``queued_s``: before that. ``checked_pieces``:
@@ -207,6 +217,7 @@ Event = (
     | MemoryReported
     | CellEnded
     | PhaseSignalled
+    | CopyWanted
     | FirstValuesRestored
     | TransferDone
     | TransferFailed

@@ -99,4 +99,6 @@ AFTER_LOSS: Mapping[tuple[Place, TransferKind | None], Place] = {
     ("disk", "restore"): "disk",
 }
 """Place and transfer under way to where the state is when the device's process died, of a session that was
-stored whole and ran nothing. Of the others, all that was on the device is gone."""
+stored whole and ran nothing. Of the others, all that was on the device is gone; where their values can be
+made again (:class:`djinn_lab.events.Rebuild`), the last whole copy is their state until their next segment.
+"""

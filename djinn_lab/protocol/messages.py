@@ -236,8 +236,8 @@ class SegmentResult(msgspec.Struct, frozen=True, tag="result"):
     """``outcome``: ``done``, ``failed``, ``cancelled`` or ``skipped``; the first ``executed`` nodes ran.
 
     ``stages``: seconds by stage as the pool measured them, a subset of ``queued``, ``restoring``,
-    ``preempted``, ``dispatch``, ``load``, ``run``, ``fetch``; they do not overlap. ``pool_s``: from receipt
-    of the submit to sending this.
+    ``recovering``, ``preempted``, ``dispatch``, ``load``, ``run``, ``fetch``; they do not overlap.
+    ``pool_s``: from receipt of the submit to sending this.
     """
 
     job: str
@@ -256,6 +256,8 @@ class SegmentResult(msgspec.Struct, frozen=True, tag="result"):
     """Whether the pool had checked and measured an equal program before."""
     gang: str = ""
     """What became of the wish for several devices, where there was one."""
+    recovery: str = ""
+    """What was made again after a worker was lost, in one line."""
 
 
 ToPool = (

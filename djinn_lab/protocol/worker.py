@@ -44,7 +44,8 @@ class RunSegment(msgspec.Struct, frozen=True, tag="run"):
     was preempted; its session's values are here again, with all that it had made by then.
     ``imports``: taken over before anything else, into the memory of those of their values that are here;
     ``exports``: values to hand to others at the end (:attr:`SegmentDone.exported`). ``announces_start``:
-    whether a :class:`SegmentStarted` is wanted."""
+    whether a :class:`SegmentStarted` is wanted. ``serial``: counts a session's runs, upwards
+    (:attr:`CopyDone.serial`)."""
 
     job: str
     segment: int
@@ -56,6 +57,7 @@ class RunSegment(msgspec.Struct, frozen=True, tag="run"):
     imports: tuple[Handed, ...] = ()
     exports: tuple[int, ...] = ()
     announces_start: bool = True
+    serial: int = 0
 
 
 class Cancel(msgspec.Struct, frozen=True, tag="cancel"):
@@ -350,7 +352,8 @@ class CopyDone(msgspec.Struct, frozen=True, tag="transferred"):
     """``copied_bytes`` in ``copy_s`` seconds, after ``queued_s`` in the queue. ``checked_pieces``: hashes
     compared. ``whole``: after a store, whether nothing is unstored now; then ``manifest`` says where
     everything lies, so that another process can restore the session after this one's death (so, too, after
-    a demotion)."""
+    a demotion). ``serial``: of the last run that the manifest has the results of, 0 for none in this process;
+    ``values``: how many the manifest names."""
 
     transfer: int
     session: str
@@ -362,6 +365,8 @@ class CopyDone(msgspec.Struct, frozen=True, tag="transferred"):
     checked_pieces: int = 0
     whole: bool = True
     manifest: bytes | None = None
+    serial: int = 0
+    values: int = 0
 
 
 class CopyFailed(msgspec.Struct, frozen=True, tag="not_transferred"):

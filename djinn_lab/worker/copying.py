@@ -45,7 +45,7 @@ class Copies:
         if values.state != "resident" or values.arriving:
             if values.state == "parked" and values.parked is not None:
                 with self.tiers.fences.lock:
-                    copied.manifest = self._parked_manifest(name, values.parked)
+                    self._describe_parked(name, values, values.parked, copied)
                     values.described = True
                 return
             raise TransferProblem("it is not on the device yet")
@@ -70,7 +70,7 @@ class Copies:
                 raise SessionGone
             copied.whole = not values.running and values.unstored_bytes == 0
             if copied.whole:
-                copied.manifest = self.manifest(name, values)
+                self.describe(name, values, copied)
 
     def _unstored(self, values: SessionValues) -> Iterator[tuple[Storage, int]]:
         """While the session runs only what is complete and likely to stay."""
@@ -136,9 +136,10 @@ class Copies:
         with fences.lock:
             return store.add(content, fingerprint, nbytes, offset), nbytes
 
-    def manifest(self, name: str, values: SessionValues) -> bytes:
-        """Return the manifest of a session on the device that is stored whole; the caller sends the manifest.
-        Call with the fences' lock held."""
+    def describe(self, name: str, values: SessionValues, copied: Copied) -> None:
+        """Make the manifest of a session on the device that is stored whole; the caller sends it. The pieces
+        are kept until the next manifest, whatever becomes of the values, while there is space for them. Call
+        with the fences' lock held."""
         values.described = True
         writer = ManifestWriter(name, self.link.fingerprints, self.tiers.store)
         numbers: dict[int, int] = {}
@@ -152,10 +153,13 @@ class Copies:
             found = values.storage_of.get(identifier)
             number = None if found is None else numbers[found.key]
             writer.value(identifier, values.layout(identifier), number)
-        return writer.encoded()
+        values.keep_copy(writer.pieces)
+        copied.describe(writer.encoded(), values.serial, len(values.tensors))
 
-    def _parked_manifest(self, name: str, parked: Parked) -> bytes:
-        return write_parked(name, self.link.fingerprints, parked, self.tiers.store)
+    def _describe_parked(self, name: str, values: SessionValues, parked: Parked, copied: Copied) -> None:
+        manifest = write_parked(name, self.link.fingerprints, parked, self.tiers.store)
+        values.keep_copy([piece for item in parked.storages for piece in item.pieces])
+        copied.describe(manifest, values.serial, len(parked.values))
 
     # --- restore
 
@@ -209,7 +213,7 @@ class Copies:
                     raise SessionGone
                 self._now_in_file(parked, file, offsets)
                 kept = file is not None and file.pieces > 0
-                copied.manifest = self._parked_manifest(name, parked)
+                self._describe_parked(name, values, parked, copied)
         finally:
             with fences.lock:
                 if file is not None and not kept:

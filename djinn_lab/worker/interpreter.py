@@ -64,6 +64,7 @@ class Interpreter:
         resume: Resume | None = None,
         imports: Sequence[Handed] = (),
         exports: Sequence[int] = (),
+        serial: int = 0,
     ) -> Outcome:
         """``report(done, total)`` is called before the first op and after every op, ``should_stop`` before
         every load and op. (Where ``should_stop`` is a :class:`StopSignal`, it is looked at as often, but not
@@ -75,10 +76,11 @@ class Interpreter:
         if not (program.nodes or program.sources or program.fetch or program.rng_state or imports):
             report(0, 0)
             values.release(program.release)  # wherever the session is
+            values.serial = max(values.serial, serial)
             return outcome
         torch.get_num_threads()  # sets BLAS's number in a new thread, which would else compute other bits
         self.memory.start_peak()
-        run = ProgramRun(self, program, values, outcome, key, should_stop, resume)
+        run = ProgramRun(self, program, values, outcome, key, should_stop, resume, serial)
         try:
             started = perf_counter()
             values.start_running(session, partial(_ask_to_stop, should_stop))
@@ -141,6 +143,7 @@ class Interpreter:
             values = self.sessions.get(session)
             if values is not None and values.state == "parked":
                 parking.lose(values, "it went to another device")
+                values.keep_copy(())
                 del self.sessions[session]
 
     def prepare(self, program: Program, key: bytes | None) -> Preparation:

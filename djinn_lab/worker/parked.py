@@ -152,11 +152,13 @@ class ManifestWriter:
         self._manifest = Manifest(session, fingerprints, [], [], [])
         self._store = store
         self._files: dict[str, int] = {}
+        self.pieces: list[Piece] = []
 
     def storage(self, nbytes: int, cut: Cut, shared: str | None, pieces: list[Piece]) -> int:
         """Add a storage, and return its number, for the values on it."""
         kv = None if isinstance(cut, FlatCut) else _kv_numbers(cut)
         stored = [self._piece(piece) for piece in pieces]
+        self.pieces += pieces
         self._manifest.storages.append(
             StoredStorage(nbytes, cut.piece_bytes if isinstance(cut, FlatCut) else 0, kv, shared, stored)
         )

@@ -2,7 +2,8 @@
 
 Equal bytes of several sessions, weights or the KV of an equal prompt, are one piece. A piece that no session
 holds any more stays until its space is needed: most often the next state of the same tensor has most of its
-pieces. All methods but :meth:`PieceStore.read` are called with the fences' lock held.
+pieces. Those of a session's last whole copy stay longest, since a lost worker's state is made from it.
+All methods but :meth:`PieceStore.read` are called with the fences' lock held.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ class PieceFile:
 @dataclass(eq=False, slots=True)
 class Piece:
     """``digest``: BLAKE3 of its bytes. ``fingerprint``: of the device's bytes when it was stored, see
-    :mod:`djinn_lab.worker.link`. ``offset``: in the arena, or in ``file`` where that is given."""
+    :mod:`djinn_lab.worker.link`. ``offset``: in the arena, or in ``file`` where that is given. ``copies``:
+    whole copies that name it."""
 
     digest: bytes
     fingerprint: bytes
@@ -39,6 +41,7 @@ class Piece:
     offset: int
     file: PieceFile | None = None
     references: int = 1
+    copies: int = 0
 
 
 class PieceStore:
@@ -52,6 +55,8 @@ class PieceStore:
         self.on_disk_bytes: dict[str, int] = {}
         self._by_digest: dict[bytes, Piece] = {}
         self._idle: dict[bytes, Piece] = {}
+        self._of_copies: dict[bytes, Piece] = {}
+        """Idle, too, and named by a whole copy."""
         self._idle_bytes = 0
 
     @property
@@ -65,17 +70,18 @@ class PieceStore:
         if piece is None:
             return None
         if not piece.references:
-            del self._idle[digest]
+            del (self._of_copies if piece.copies else self._idle)[digest]
             self._idle_bytes -= rounded(piece.nbytes)
         piece.references += 1
         return piece
 
     def take(self, nbytes: int) -> int | None:
-        """Space in the arena, freed by dropping idle pieces, the oldest first; None when it is full."""
+        """Space in the arena, freed by dropping idle pieces, the oldest first, those of whole copies last;
+        None when it is full."""
         offset = self.arena.take(nbytes)
-        while offset is None and self._idle:
-            digest = next(iter(self._idle))
-            idle = self._idle.pop(digest)
+        while offset is None and (idle_pieces := self._idle or self._of_copies):
+            digest = next(iter(idle_pieces))
+            idle = idle_pieces.pop(digest)
             self._idle_bytes -= rounded(idle.nbytes)
             del self._by_digest[digest]
             self.arena.give_back(idle.offset, idle.nbytes)
@@ -86,6 +92,22 @@ class PieceStore:
         """Hide a piece whose bytes have changed: no other session may find it."""
         if self._by_digest.get(piece.digest) is piece:
             del self._by_digest[piece.digest]
+
+    def keep(self, piece: Piece) -> None:
+        """A whole copy names the piece: when no session holds it, it is dropped last."""
+        if piece.file is not None:
+            return
+        piece.copies += 1
+        if self._idle.get(piece.digest) is piece:
+            self._of_copies[piece.digest] = self._idle.pop(piece.digest)
+
+    def unkeep(self, piece: Piece) -> None:
+        """The copy is out of date."""
+        if piece.file is not None:
+            return
+        piece.copies -= 1
+        if not piece.copies and self._of_copies.get(piece.digest) is piece:
+            self._idle[piece.digest] = self._of_copies.pop(piece.digest)
 
     def add(self, digest: bytes, fingerprint: bytes, nbytes: int, offset: int) -> Piece:
         """Add a piece whose bytes were copied to ``offset``. When equal bytes were there already, the new
@@ -130,7 +152,7 @@ class PieceStore:
                 self.remove_file(piece.file)
             return
         if self._by_digest.get(piece.digest) is piece:
-            self._idle[piece.digest] = piece
+            (self._of_copies if piece.copies else self._idle)[piece.digest] = piece
             self._idle_bytes += rounded(piece.nbytes)
         else:
             self.arena.give_back(piece.offset, piece.nbytes)

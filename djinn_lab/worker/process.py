@@ -148,6 +148,7 @@ class WorkerProcess:
             message.resume,
             message.imports,
             message.exports,
+            message.serial,
         )
         if self._given.get(job) is given:
             del self._given[job]

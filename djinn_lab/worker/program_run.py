@@ -48,8 +48,10 @@ class ProgramRun:
         key: bytes | None,
         should_stop: Callable[[], Stop | None],
         resume: Resume | None,
+        serial: int = 0,
     ) -> None:
         self._key = key
+        self._serial = serial
         self._resume = resume
         self._should_stop = should_stop
         self._owner = owner
@@ -332,6 +334,7 @@ class ProgramRun:
             self._values.stop_running()
             await_end(self._values)
             return
+        self._values.serial = max(self._values.serial, self._serial)
         kept = self._program.keep
         if self._outcome.stopped == "cancelled" and not self._outcome.executed:
             kept = ()  # perhaps some sources are not here: the client sends all of them again

@@ -50,6 +50,12 @@ class Copied:
     checked_pieces: int = 0
     whole: bool = True
     manifest: bytes | None = None
+    serial: int = 0
+    values: int = 0
+
+    def describe(self, manifest: bytes, serial: int, values: int) -> None:
+        """Note what everything lies at now; see :class:`djinn_lab.protocol.worker.CopyDone`."""
+        self.manifest, self.serial, self.values = manifest, serial, values
 
 
 class Place(NamedTuple):

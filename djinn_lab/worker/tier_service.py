@@ -151,10 +151,11 @@ class TierService:
             raise TransferProblem("it is not on the device")
         if values.unstored_bytes:
             raise TransferProblem(f"{format_bytes(values.unstored_bytes)} of it are not stored")
-        described = values.described
-        manifest = None if described else self._copies.manifest(message.session, values)
+        copied = Copied()
+        if not values.described:
+            self._copies.describe(message.session, values, copied)
         parking.park(values)
-        return Copied(manifest=manifest)
+        return copied
 
     def _forget(self, values: SessionValues) -> Copied:
         if values.state != "resident" or values.arriving:
@@ -200,6 +201,8 @@ class TierService:
                 copied.checked_pieces,
                 copied.whole,
                 copied.manifest,
+                copied.serial,
+                copied.values,
             )
         if isinstance(problem, TransferProblem):
             return CopyFailed(

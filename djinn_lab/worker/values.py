@@ -44,7 +44,8 @@ class SessionValues:
     is under way. ``described``: the pool has a manifest of what is here now. ``lost``: why values that were
     here are gone. ``parked_again``: a segment may come for which the session was open, until the copy of its
     rest failed. ``recent``: storages, with their versions, that no segment has left alone yet.
-    ``transient``: has the values of a program under way that are not among these yet."""
+    ``transient``: has the values of a program under way that are not among these yet. ``serial``: of the last
+    run that ended here. ``copy``: the pieces of the last whole copy."""
 
     def __init__(self, account: MemoryAccount, tiers: Tiers | None = None) -> None:
         self.tensors: dict[int, torch.Tensor | None] = {}
@@ -56,6 +57,8 @@ class SessionValues:
         self.parked_again = False
         self.described = False
         self.closed = False
+        self.serial = 0
+        self.copy: Sequence[Piece] = ()
         self.lost = ""
         self.leaving = 0
         self.sole_bytes = 0
@@ -171,6 +174,7 @@ class SessionValues:
                 fences.changed.wait()
             stop_loading(self)
             lose(self, "its session was closed")
+            self.keep_copy(())
             for identifier in list(self.tensors):
                 self.drop(identifier)
 
@@ -330,6 +334,14 @@ class SessionValues:
             self.tiers.fences.changed.notify_all()
 
     # --- copies
+
+    def keep_copy(self, pieces: Sequence[Piece]) -> None:
+        """Keep these pieces in place of those of the copy before. With the lock held."""
+        before, self.copy = self.copy, pieces
+        for piece in pieces:
+            self.tiers.store.keep(piece)
+        for piece in before:
+            self.tiers.store.unkeep(piece)
 
     def commit(self, storage: Storage, index: int, version: int, piece: Piece) -> bool:
         """A copy of one piece is complete; False (and the piece dropped) when it came too late. Called with

@@ -89,6 +89,10 @@ def lose(pool: SimulatedPool, device: str) -> None:
     if next(view.alive for view in pool.queue.snapshot().devices if view.device == device):
         pool.forget({s for s, at in pool.bound_at.items() if at == device})
         pool.state_at = {s: at for s, at in pool.state_at.items() if at != device}
+        run = pool.runs.pop(device, None)  # the run is not charged, unless the job ends with it
+        lost = None if run is None else pool.queue.job(run[0])
+        if run is not None and lost is not None and (lost.cancelling or lost.losses):
+            pool.runs[device] = run
         assert pool.handle(DeviceLost(pool.now_s, device, "killed"))
         pool.at(pool.random.choice((0.5, 10.0, 200.0)), partial(add_again, pool, device))
 

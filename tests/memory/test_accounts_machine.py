@@ -6,11 +6,13 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from djinn_lab.events import Rebuild
 from djinn_lab.memory import (
     AdmitSegment,
     AnswerPhase,
     Command,
     Connection,
+    CopyWanted,
     DeviceAdded,
     Event,
     FreeSession,
@@ -25,6 +27,7 @@ from djinn_lab.memory import (
     SessionDetached,
     SessionOpened,
     SessionResumed,
+    ValuesLost,
     WorkerDied,
 )
 from djinn_lab.memory.machine.accounts import MemoryAccounts
@@ -32,6 +35,7 @@ from djinn_lab.memory.machine.accounts import MemoryAccounts
 DEVICES = st.sampled_from(["cpu:0", "cpu:1"])
 SESSIONS = st.sampled_from(["s0", "s1", "s2"])
 BYTES = st.integers(-1, 2000)
+SIZES = st.integers(0, 2000)
 
 
 class AccountsMachine(RuleBasedStateMachine):
@@ -45,9 +49,11 @@ class AccountsMachine(RuleBasedStateMachine):
     def add_device(self, device: str, nbytes: int) -> None:
         self.feed(DeviceAdded(self.tick(), device, nbytes))
 
-    @rule(device=DEVICES)
-    def lose_device(self, device: str) -> None:
-        self.feed(WorkerDied(self.tick(), device))
+    @rule(device=DEVICES, rebuilds=st.dictionaries(SESSIONS, st.builds(Rebuild, SIZES, SIZES)))
+    def lose_device(self, device: str, rebuilds: dict[str, Rebuild]) -> None:
+        here = {s for s in rebuilds if self.accounts.home_of(s) == device}
+        commands = self.feed(WorkerDied(self.tick(), device, rebuilds))
+        assert not any(isinstance(one, ValuesLost) and one.session in here for one in commands or ())
         assert self.accounts.device(device) is None
 
     @rule(device=DEVICES, heard=st.booleans())
@@ -119,6 +125,10 @@ class AccountsMachine(RuleBasedStateMachine):
             assert before is not None
             assert after is not None
             assert answer.answer in ("accepted", "clipped") or after.phase == before.phase
+
+    @rule(session=SESSIONS, holds=st.booleans())
+    def want_copy(self, session: str, holds: bool) -> None:
+        self.feed(CopyWanted(self.tick(), session, holds))
 
     @invariant()
     def valid(self) -> None:

@@ -15,6 +15,7 @@ from djinn_lab.memory import (
     ClockTicked,
     Command,
     Connection,
+    CopyWanted,
     DeviceAdded,
     Event,
     GrantSegment,
@@ -260,6 +261,11 @@ class PolicyMachine(RuleBasedStateMachine):
                     engine.sessions[session] = Held()
                 self.bind(session, name)
         self.feed(engine.report(self.now_s))
+
+    @rule(session=st.integers(0, 5), holds=st.booleans())
+    def want_copy(self, session: int, holds: bool) -> None:
+        if self.accounts.knows(f"s{session}"):
+            self.feed(CopyWanted(self.now_s, f"s{session}", holds))
 
     @rule(seconds=st.sampled_from([0.001, 0.1, 1.0, 60.0, 10_000.0]))
     def tick(self, seconds: float) -> None:

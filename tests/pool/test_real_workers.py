@@ -15,7 +15,7 @@ from pool_kit import new_user, rest, running_pool
 
 from djinn_lab.client.session import Session
 from djinn_lab.config import default_profile
-from djinn_lab.errors import DeviceMemoryError, PoolError, PoolLost, ValueLost, WorkerLost
+from djinn_lab.errors import DeviceMemoryError, PoolLost
 from djinn_lab.protocol.rest.jobs import JobView
 from djinn_lab.protocol.runtime_file import RuntimeInfo
 
@@ -117,11 +117,9 @@ def test_a_worker_killed_in_mid_cell(real_pool: RuntimeInfo) -> None:
 
     thread = threading.Thread(target=kill)
     thread.start()
-    with pytest.raises(WorkerLost, match="SIGKILL"):
-        long_cell(session)
+    long_cell(session)
     thread.join()
-    with pytest.raises((ValueLost, PoolError)):
-        session.fetch(kept)
+    assert session.fetch(kept).tolist() == [2.0] * 3
     with session.capture():
         after = torch.ones(2) + 1
     assert session.fetch(after).tolist() == [2.0, 2.0]

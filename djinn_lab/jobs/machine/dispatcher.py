@@ -185,10 +185,15 @@ class Dispatcher:
         held = self.cluster.finish(job.job)
         ended_at_s = max(at_s, held.started_s)
         used = self.tables.used.pop(job.job, (0.0, 0.0))
-        device_s = (ended_at_s - held.started_s) * len(held.where) + self.released_device_s.pop(job.job, 0.0)
-        self.shares.settle(job.job, Amounts(device_s, *used))
+        released_s = self.released_device_s.pop(job.job, 0.0)
+        charged = job.job not in self.tables.uncharged
+        # what was computed before, and lost with a worker, was charged then
+        began_s = min(ended_at_s, held.started_s + self.tables.replayed_s.get(job.job, 0.0))
+        device_s = (ended_at_s - began_s) * len(held.where) + released_s
+        self.shares.settle(job.job, Amounts(device_s, *used) if charged else Amounts())
         for number, (device, _) in enumerate(held.where):
-            self._charge(job, device, held.started_s, ended_at_s, *(used if number == 0 else (0.0, 0.0)))
+            if charged:
+                self._charge(job, device, began_s, ended_at_s, *(used if number == 0 else (0.0, 0.0)))
             self._reconsider(device, at_s)
 
     def _reconsider(self, device: str, at_s: float) -> None:

@@ -29,6 +29,9 @@ from djinn_lab.jobs.states import PENDING_STATES, JobState, JobTransition
 from djinn_lab.jobs.targets import suits
 from djinn_lab.units import format_seconds
 
+RUNS_MAX = 2
+"""A segment whose worker is lost under it this often fails: perhaps its own op ends the worker."""
+
 # -- session memory ----------------------------------------------------------------------------------------
 
 
@@ -103,8 +106,9 @@ def finish_segment(tables: QueueTables, event: SegmentFinished) -> None:
     job = tables.running_segment(event.job, event.segment)
     if event.outcome not in OUTCOME_TRANSITIONS:
         raise IllegalEvent(f"unknown outcome {event.outcome!r}", "pool")
-    done = _stopped(tables, job, event.at_s, max(job.ops_done, event.ops_done))
+    done = replace(_stopped(tables, job, event.at_s, max(job.ops_done, event.ops_done)), losses=0)
     tables.used[job.job] = (event.memory_byte_s, event.transfer_bytes)
+    tables.replayed_s[job.job] = event.replayed_s
     cancelled = event.outcome == "cancelled" or (
         job.cancelling and not (job.final and event.outcome == "done")
     )
@@ -134,6 +138,7 @@ def preempt(tables: QueueTables, event: SegmentPreempted) -> None:
     device = job.assigned_device
     assert device is not None
     stopped = _stopped(tables, job, event.at_s, event.ops_done)
+    tables.replayed_s[job.job] = event.replayed_s
     tables.preemptions += not event.undone
     if job.cancelling:
         tables.answer_cancelled(stopped, job.message)
@@ -288,33 +293,45 @@ def _needs_again(job: Job) -> MemoryNeed:
 
 
 def lose_device(tables: QueueTables, event: DeviceLost) -> None:
-    """Fail the device's running jobs, but for a gang that runs on elsewhere. Its pending jobs ask for
-    memory again where they are bound next, and so do running jobs that were undone."""
-    device, at_s, message = event.device, event.at_s, event.message
-    ran = [tables.jobs[name] for name in tables.devices[device].running if name in event.undone]
-    for job in ran:
-        if not job.cancelling:
-            stopped = replace(_stopped(tables, job, at_s, 0), memory=_needs_again(job), preempted_at_s=at_s)
-            tables.put(moved(stopped, JobTransition.PREEMPT))
+    """Put the device's running jobs back, but for a gang that runs on elsewhere. They, and its pending jobs,
+    ask for memory again where they are bound next."""
+    device = event.device
+    for job in [tables.jobs[name] for name in tables.devices[device].running]:
+        if device in job.members:
+            _without(tables, job, device)
+        else:
+            lose_worker(tables, job, event.at_s, event.message)
     waiting = tables.of_device(device)
-    running = [tables.jobs[name] for name in tables.devices[device].running]
     tables.devices[device].alive = False
     for session in [session for session, bound in tables.bound.items() if bound == device]:
         tables.unbind(session)
     _unbind(tables, waiting)
-    for job in running:
-        if device in job.members:
-            _without(tables, job, device)
-            continue
+
+
+def lose_worker(tables: QueueTables, job: Job, at_s: float, message: str) -> None:
+    """The worker under a running job is lost: the job is pending again, at its queue position, and its
+    segment will run from its start. The lost run is not charged. A job that loses its worker for the
+    ``RUNS_MAX``-th time fails, and one that was being cancelled is cancelled. The caller unbinds the job's
+    session, or asks for memory again."""
+    losses = job.losses + 1
+    if job.cancelling or losses >= RUNS_MAX:
         outcome = "cancelled" if job.cancelling else "lost"
         why = job.message if job.cancelling else message
-        tables.out.append(EndSegment(job.job, job.segment, outcome, job.ops_done, device, why))
-        tables.settle(
-            _stopped(tables, job, at_s, job.ops_done),
-            "cancelled" if job.cancelling else "failed",
-            at_s,
-            why,
-        )
+        end = EndSegment(job.job, job.segment, outcome, job.ops_done, job.assigned_device, why)
+        tables.out.append(end)
+        stopped = replace(_stopped(tables, job, at_s, job.ops_done), losses=0)
+        tables.settle(stopped, "cancelled" if job.cancelling else "failed", at_s, why)
+        return
+    tables.uncharged.add(job.job)
+    stopped = replace(
+        _stopped(tables, job, at_s, 0),
+        memory=_needs_again(job),
+        preempted_at_s=at_s,
+        losses=losses,
+        ran_s=job.ran_s,
+        message=f"{message}; the cell runs again from where it last began",
+    )
+    tables.put(moved(stopped, JobTransition.PREEMPT))
 
 
 def hold_silent(tables: QueueTables, event: DeviceHeard) -> None:

@@ -94,7 +94,8 @@ class QueueTables:
     order in which their segments arrived. ``external``: dependencies of jobs that are not the queue's own
     jobs. Of the event in hand: ``out``: its commands; ``touched``: jobs that it changed; ``memory_answered``:
     jobs that session memory answered for; ``used``: memory byte-seconds and transferred bytes of what just
-    ended."""
+    ended; ``uncharged``: jobs whose run was lost with its worker; ``replayed_s``: the part of a run that made
+    lost values again, which is not charged."""
 
     devices: dict[str, QueueDevice] = field(default_factory=dict)
     bound: dict[str, str] = field(default_factory=dict)
@@ -114,6 +115,8 @@ class QueueTables:
     touched: dict[str, None] = field(default_factory=dict)
     memory_answered: set[str] = field(default_factory=set)
     used: dict[str, tuple[float, float]] = field(default_factory=dict)
+    uncharged: set[str] = field(default_factory=set)
+    replayed_s: dict[str, float] = field(default_factory=dict)
 
     # -- looking -------------------------------------------------------------------------------------------
 
@@ -139,6 +142,7 @@ class QueueTables:
         self.now_s = at_s
         self.out, self.touched = [], {}
         self.memory_answered, self.used = set(), {}
+        self.uncharged, self.replayed_s = set(), {}
 
     def first_of_session(self, session: str) -> Job | None:
         """Return the session's first job; jobs that wait for their client are skipped."""

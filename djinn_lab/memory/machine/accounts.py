@@ -22,7 +22,7 @@ from djinn_lab.memory.machine import (
     serving_order,
     views,
 )
-from djinn_lab.memory.machine.background import in_background
+from djinn_lab.memory.machine.background import in_background, wanted_copy
 from djinn_lab.memory.machine.other_devices import OtherDevices
 from djinn_lab.memory.machine.records import Device, PlacedSegment, SessionRecord
 from djinn_lab.memory.machine.serving import serve
@@ -31,6 +31,7 @@ from djinn_lab.memory.messages import (
     AdmitSegment,
     CellEnded,
     Command,
+    CopyWanted,
     Event,
     FirstValuesRestored,
     FreeSession,
@@ -188,6 +189,11 @@ class MemoryAccounts:
                 if transfer is not None:
                     enacting.opened(self._tables, transfer, event)
                     self._plan(self._tables.devices[transfer.device], background=False)
+            case CopyWanted():
+                session = self._tables.session(event.session)
+                at = self._tables.device_of(session)
+                if at is not None and at.tiers and self.policy.moves:
+                    enacting.enact(self._tables, wanted_copy(at, session, event.at_s, event.holds))
             case PhaseSignalled():
                 self._tables.out.append(phases.signal(self._tables, event))
                 self._plan(self._tables.device_of(self._tables.session(event.session)))
@@ -309,6 +315,7 @@ class MemoryAccounts:
         at_once = (
             device.heard
             and session.resident
+            and not session.held
             and session.target is None
             and not device.contended
             and serving_order.is_near_front(segment, device, self.policy)

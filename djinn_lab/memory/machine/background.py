@@ -82,6 +82,16 @@ def _worth_storing(session: SessionRecord, device: Device, policy: MemoryPolicy,
     return short or idle_s >= policy.settle_s
 
 
+def wanted_copy(device: Device, session: SessionRecord, now_s: float, holds: bool) -> Iterator[Suggestion]:
+    """Suggest to copy a session whose values would take long to make again."""
+    granted = any(segment.granted for segment in session.segments.values())
+    rests = session.place == "device" and session.moving is None and session.target is None and not granted
+    may = device.heard and session.retry_s <= now_s and device.host_free_bytes() >= session.unstored_bytes
+    if rests and may and (session.unstored_bytes > 0 or not session.recoverable):
+        reason = "to make it again would take long, were its device lost"
+        yield StartTransfer("store", session, reason=reason, holds=holds)
+
+
 def _trade_host(
     first: SessionRecord, due_s: float, device: Device, policy: MemoryPolicy, now_s: float
 ) -> Iterator[Suggestion]:

@@ -60,7 +60,8 @@ class PlacedSegment:
 @dataclass(slots=True, eq=False)
 class TransferRecord:
     """A copy under way. ``prefetch``: no segment waited for it when it began. ``job``: its segment may
-    start before the end of the copy; ``usable``: what the first op reads is there."""
+    start before the end of the copy; ``usable``: what the first op reads is there. ``holds``: no segment of
+    the session starts before its end."""
 
     number: int
     kind: TransferKind
@@ -73,6 +74,7 @@ class TransferRecord:
     discard: bool = False
     job: str = ""
     usable: bool = False
+    holds: bool = False
 
 
 @dataclass(slots=True, frozen=True)
@@ -101,7 +103,8 @@ class SessionRecord:
     it. ``temporary``: as in
     :class:`~djinn_lab.memory.messages.SessionOpened`. ``copied_at``, ``fetched_at``: ``changes`` of its
     device when it was last copied in advance, and prefetched. ``cleared_at``, ``cleared``: ``changes``
-    when it was last stored to free capacity, and how often since."""
+    when it was last stored to free capacity, and how often since. ``replays``: its next segment first makes
+    lost values again, of ``rebuild_bytes``, with ``replay_peak_bytes`` beside them at most."""
 
     session: str
     user: str
@@ -138,6 +141,8 @@ class SessionRecord:
     deferred: tuple[float, float | None] | None = None
     rebuild_s: float | None = None
     rebuild_bytes: int = 0
+    replays: bool = False
+    replay_peak_bytes: int = 0
     wish_s: float | None = None
     wish_hit: bool = True
     said_s: float = 0.0
@@ -162,6 +167,11 @@ class SessionRecord:
         """Return whether its state can be used on the device now."""
         moving = self.moving.kind if self.moving else None
         return self.place in ("device", "none") and moving != "evict"
+
+    @property
+    def held(self) -> bool:
+        """Return whether its segments wait for a copy of what they may write."""
+        return self.moving is not None and self.moving.holds
 
     @property
     def away(self) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from djinn_lab.events import IllegalEvent, WorkerDied
+from djinn_lab.events import IllegalEvent, Rebuild, WorkerDied
 from djinn_lab.memory.machine import enacting, moving, phases
 from djinn_lab.memory.machine.records import Device, Inheritance, SessionRecord
 from djinn_lab.memory.machine.tables import Tables
@@ -102,12 +102,16 @@ def _end_segment(tables: Tables, job: str, device: Device) -> None:
     if segment is None or segment.device != device.device or not segment.granted:
         return
     tables.drop(segment)
-    phases.segment_over(tables, tables.session(segment.session))
+    session = tables.session(segment.session)
+    if session.replays:
+        session.replays, session.rebuild_bytes, session.replay_peak_bytes = False, 0, 0
+    phases.segment_over(tables, session)
 
 
 def lose_device(tables: Tables, event: WorkerDied) -> list[Device]:
-    """A device died. Sessions that were stored whole survive, bound to no device; of the others the lost
-    bytes are reported. Moving sessions continue on their target devices, which are returned."""
+    """A device died. Sessions that were stored whole survive, bound to no device, and so do those whose
+    values can be made again; of the others the lost bytes are reported. Moving sessions continue on their
+    target devices, which are returned."""
     lost = tables.device(event.device)
     del tables.devices[event.device]
     tables.count_devices()
@@ -125,7 +129,7 @@ def lose_device(tables: Tables, event: WorkerDied) -> list[Device]:
     reached: list[Device] = []
     for name in sorted(bound):
         session = bound[name]
-        _unbind(tables, session, lost, ran=name in ran)
+        _unbind(tables, session, lost, name in ran, event.rebuilds.get(name))
         device = moving.finish_move(tables, session)
         reached += [device] if device is not None else []
     for name in sorted(lost.session_bytes):
@@ -145,7 +149,7 @@ def _end_moves_to(tables: Tables, lost: Device) -> None:
             tables.changed(session)
 
 
-def _unbind(tables: Tables, session: SessionRecord, lost: Device, ran: bool) -> None:
+def _unbind(tables: Tables, session: SessionRecord, lost: Device, ran: bool, rebuild: Rebuild | None) -> None:
     moving = session.moving
     if moving is not None:
         tables.end(moving)
@@ -158,6 +162,8 @@ def _unbind(tables: Tables, session: SessionRecord, lost: Device, ran: bool) -> 
     elif after != "none" and whole:
         session.place = after
         tables.inherit(session, _left_by(lost, session))
+    elif rebuild is not None:
+        _await_replay(tables, session, lost, rebuild)
     elif session.total_bytes > 0:
         nbytes = lost.session_bytes.get(session.session, session.total_bytes)
         enacting.lose(tables, session, lost.device, nbytes, _how(lost, stored=not ran and lost.tiers))
@@ -165,6 +171,20 @@ def _unbind(tables: Tables, session: SessionRecord, lost: Device, ran: bool) -> 
     session.ready_s = None
     session.wish_hit = False
     session.prefetched = False
+
+
+def _await_replay(tables: Tables, session: SessionRecord, lost: Device, rebuild: Rebuild) -> None:
+    """Its last whole copy is its state, if there is one; its next segment makes the rest again."""
+    lost_bytes = max(session.total_bytes, lost.session_bytes.get(session.session, 0))
+    session.replays = True
+    session.rebuild_bytes = max(0, lost_bytes - rebuild.copy_bytes)
+    session.replay_peak_bytes = rebuild.peak_bytes
+    session.total_bytes = rebuild.copy_bytes
+    session.kv_bytes = session.unstored_bytes = session.ready_bytes = session.weight_bytes = 0
+    session.recoverable = rebuild.copy_bytes > 0
+    session.place = "host" if rebuild.copy_bytes else "none"
+    inherited = Inheritance(lost.device, rebuild.copy_bytes, 0) if rebuild.copy_bytes else None
+    tables.inherit(session, inherited)
 
 
 def _left_by(lost: Device, session: SessionRecord) -> Inheritance:

@@ -116,6 +116,12 @@ def _serve_one(
         if segment.job:
             yield unrestorable(segment, session)
         return
+    if session.held:
+        yield from expedite(session)
+        size = format_bytes(session.unstored_bytes)
+        reason = f"its {size} are copied first: to make them again would take long, were {device.device} lost"
+        yield from defer(segment, "copied", reason, device.seconds_for(session.unstored_bytes))
+        return
     turn = is_near_front(segment, device, policy)
     needed = needed_bytes(session, segment, device) - (0 if turn else segment.peak_bytes)
     enough = needed <= claims.free_bytes

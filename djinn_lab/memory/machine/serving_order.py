@@ -82,7 +82,8 @@ def needed_bytes(session: SessionRecord, segment: PlacedSegment, device: Device)
     absent = (session.away and not restoring) or not session.resident
     if restoring:
         absent = False
-    return segment.peak_bytes + session.rebuild_bytes + (device.restore_bytes(session) if absent else 0)
+    peak_bytes = max(segment.peak_bytes, session.replay_peak_bytes)
+    return peak_bytes + session.rebuild_bytes + (device.restore_bytes(session) if absent else 0)
 
 
 def early_job(segment: PlacedSegment, session: SessionRecord, device: Device, policy: MemoryPolicy) -> str:

@@ -11,7 +11,8 @@ from djinn_lab.memory.messages import TransferKind
 
 
 class StartTransfer(NamedTuple):
-    """Begin a transfer of a session that has none under way. ``job``: may start before its end."""
+    """Begin a transfer of a session that has none under way. ``job``: may start before its end. ``holds``:
+    none of the session's may."""
 
     kind: TransferKind
     session: SessionRecord
@@ -20,6 +21,7 @@ class StartTransfer(NamedTuple):
     discard: bool = False
     reason: str = ""
     job: str = ""
+    holds: bool = False
 
 
 class ExpediteCopy(NamedTuple):

@@ -177,7 +177,7 @@ class Tables:
         session.weight_bytes = device.weight_bytes.get(session.session, 0)
         session.largest_bytes = max(session.largest_bytes, nbytes)
         session.place = "device" if nbytes or moving else "none"
-        if nbytes:
+        if nbytes and not session.replays:
             session.rebuild_bytes = 0
         self.changed(session)
 

@@ -43,7 +43,8 @@ _NAME = re.compile(r"result-[0-9a-f-]{32,36}")
 
 class Blob:
     """``file``: its name in the store, as workers know it. ``names``: what programs call it. ``digest``: None
-    while it was not needed. ``users``: that uploaded it. ``pins``: how many submits need it."""
+    while it was not needed. ``users``: that uploaded it. ``pins``: how many submits need it. ``wanted``: how
+    many runs would need it again, if their worker were lost."""
 
     def __init__(self, file: str, nbytes: int, sketch: str | None) -> None:
         self.file = file
@@ -53,6 +54,7 @@ class Blob:
         self.names: set[str] = set()
         self.users: set[str] = set()
         self.pins = 0
+        self.wanted = 0
 
 
 class BlobStore:
@@ -110,6 +112,19 @@ class BlobStore:
             if blob is not None:
                 assert blob.pins > 0
                 blob.pins -= 1
+
+    def want(self, names: Iterable[str], count: int = 1) -> None:
+        """Keep blobs longer than others, until a ``count`` of as many below 0; but not when an upload needs
+        their space."""
+        for name in names:
+            blob = self._named.get(name)
+            if blob is not None:
+                blob.wanted = max(0, blob.wanted + count)
+
+    def stored_names(self, names: Iterable[str]) -> dict[str, str] | None:
+        """Return :meth:`stored_name` of all, None where one is not here any more."""
+        found = {name: self._named.get(name) for name in names}
+        return {name: blob.file for name, blob in found.items() if blob} if all(found.values()) else None
 
     def stored_name(self, name: str) -> str:
         """Return the name by which workers know a present blob; equal for all names of equal bytes."""
@@ -256,6 +271,11 @@ class BlobStore:
         stored = sum(blob.nbytes for blob in self._blobs.values() if user in blob.users)
         return stored + self._uploading[user]
 
+    def _unpinned(self) -> list[Blob]:
+        """Return the blobs that may go, the least recently used first, those that runs want last."""
+        unpinned = [blob for blob in self._blobs.values() if blob.pins == 0]
+        return sorted(unpinned, key=lambda blob: blob.wanted > 0)
+
     def _forget_for(self, user: str, nbytes: int) -> None:
         """Forget a user's oldest uploads until ``nbytes`` more are within the user's limit. Raises OverLimit
         where cells need too many of them."""
@@ -265,7 +285,7 @@ class BlobStore:
         free = limit - self.bytes_of(user)
         if free >= nbytes:
             return
-        for blob in [blob for blob in self._blobs.values() if user in blob.users and blob.pins == 0]:
+        for blob in [blob for blob in self._unpinned() if user in blob.users]:
             blob.users.discard(user)
             if not blob.users:
                 self._evict(blob)
@@ -283,7 +303,7 @@ class BlobStore:
     def _evict_for(self, nbytes: int) -> None:
         """Evict what the uploads under way need. Raises Refused where too much is in use."""
         free = self.bytes_max - self.nbytes - self._uploading.total()
-        for blob in [blob for blob in self._blobs.values() if blob.pins == 0]:
+        for blob in self._unpinned():
             if free >= nbytes:
                 break
             free += blob.nbytes

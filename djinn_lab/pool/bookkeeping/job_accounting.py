@@ -321,6 +321,7 @@ class JobAccounting:
                 peak_bytes=report.peak_bytes if report else 0,
                 plan_cached=flight.plan_cached,
                 gang=record.gang,
+                recovery=flight.recovery,
             ),
             self.durability.commit(),
         )

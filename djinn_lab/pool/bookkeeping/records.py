@@ -55,6 +55,18 @@ class RunningSegment:
     """Of the sources, by place; None where there are no ops."""
     need_bytes: int = 0
     """Of the session on its device, at its fullest, as the graph says."""
+    serial: int = 0
+    """Of its present run, among those of its session."""
+    sent_s: float | None = None
+    """When it was last sent to a worker that has not answered yet."""
+    lost_s: float | None = None
+    """When the run began that was lost with its worker; None once it was sent again."""
+    replayed_s: float = 0.0
+    """Of its present run, to make lost values again."""
+    recovery_s: float = 0.0
+    """To recover from lost workers, with the runs that were lost."""
+    recovery: str = ""
+    """What was recovered, for its user."""
 
 
 @dataclass(slots=True)

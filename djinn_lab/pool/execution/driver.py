@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 from djinn_lab import engine, jobs, memory
 from djinn_lab.pool.blobs.store import BlobStore
@@ -17,6 +18,7 @@ from djinn_lab.pool.devices.fleet import Fleet
 from djinn_lab.pool.devices.launcher import Launcher
 from djinn_lab.pool.execution.clock import Timer
 from djinn_lab.pool.execution.journaled_engine import JournaledEngine
+from djinn_lab.pool.execution.recovery import Recovery
 from djinn_lab.pool.execution.segments import SegmentRuns
 from djinn_lab.pool.execution.state_transfers import RELEASE_JOB, StateTransfers, Transfer, reads_of
 from djinn_lab.pool.gangs.running import SEPARATOR
@@ -80,7 +82,12 @@ class Driver:
         self.accounting = accounting
         self.registry = accounting.registry
         self.runs = SegmentRuns(core, accounting, self.handle)
-        self.transfers = StateTransfers(core, launcher, self.registry, self.handle, self._reads)
+        self.transfers = StateTransfers(
+            *(core, launcher, self.registry, self.handle, self._reads), self._copied, self._released
+        )
+        self.recovery = Recovery(
+            core, launcher, blobs, accounting, self.transfers, self.handle, self._ended_in_replay
+        )
         self.gangs = GangRuns(
             core,
             launcher,
@@ -199,6 +206,7 @@ class Driver:
         self.submissions.unpin_query(session)
         self.submissions.drop_followers(session)
         self.handle(engine.SessionClosed(now_s, session.session))
+        self.recovery.closed(session.session)
         self.registry.remove(session.session)
         self.blobs.close_session(session.session)
         if session.link is not None:
@@ -216,7 +224,7 @@ class Driver:
                 | SegmentFailed()
                 | SegmentCancelled()
                 | RunPreempted()
-            ) if self.gangs.takes(device, message):
+            ) if self.gangs.takes(device, message) or self.recovery.takes(device, message):
                 pass
             case SegmentStarted():
                 pass
@@ -227,6 +235,7 @@ class Driver:
                 if message.job == RELEASE_JOB:
                     self.transfers.released(device)
                 else:
+                    self.recovery.ran(message)
                     self.runs.over(device, message)
             case Closed():
                 self.transfers.report(device, message.memory)
@@ -244,7 +253,8 @@ class Driver:
         now_s = self.core.clock.now_s()
         self.accounting.audit.note("", "worker died", f"the process of {device} {how}", status=500)
         self.fleet.worker_died(device)
-        self.transfers.died(device)
+        running = [job.job for job in self.core.queue.running_jobs() if job.assigned_device == device]
+        self.transfers.died(device, self.recovery.died(device, running))
         self.gangs.died(device)
         self.handle(jobs.DeviceLost(now_s, device, f"the process of {device} {how}"))
 
@@ -297,6 +307,10 @@ class Driver:
                 self.accounting.charge(command)
             case jobs.EndSegment():
                 self._end(command)
+            case jobs.CancelSegment() if self.recovery.cancel(command.job):
+                pass
+            case jobs.PreemptSegment() if self.recovery.preempt(command.job):
+                pass
             case jobs.CancelSegment() if self.gangs.runs(command.job):
                 self.gangs.cancel(command.job)
             case jobs.CancelSegment():
@@ -338,7 +352,15 @@ class Driver:
                 raise AssertionError(command)
 
     def _reads(self, job: str) -> Reads | None:
-        return reads_of(job, self.accounting.records.get(job))
+        record = self.accounting.records.get(job)
+        waits = record is not None and self.recovery.pending(record.session)
+        return None if waits else reads_of(job, record)
+
+    def _copied(self, done: CopyDone) -> None:
+        self.recovery.copied(done)
+
+    def _released(self, session: str, values: Sequence[int]) -> int:
+        return self.recovery.released(session, values)
 
     def _granted(self, grant: memory.GrantSegment) -> None:
         flight = self.accounting.records[grant.job].flight
@@ -347,7 +369,7 @@ class Driver:
 
     def _lost(self, lost: memory.ValuesLost) -> None:
         """Record that a session's values are lost, with those that its preempted segment had made."""
-        self.transfers.lost(lost)
+        self.transfers.lost(lost, self.recovery.lost(lost.session))
         for record in self.accounting.records.values():
             stops = record.flight.stops if record.flight is not None else None
             if record.session == lost.session and stops is not None and stops.since_s is not None:
@@ -360,12 +382,22 @@ class Driver:
         now_s = self.core.clock.now_s()
         if flight.started_s is None:
             flight.started_s = now_s
+        if not self.recovery.begin(command.job, command.device, partial(self._start_ready, command)):
+            self._start_ready(command)
+
+    def _start_ready(self, command: jobs.StartSegment) -> None:
+        """Start a segment whose session has all its values."""
+        record = self.accounting.records[command.job]
+        flight = record.flight
+        assert flight is not None
         if self.gangs.runs(command.job):
             self.gangs.resume(command)
             return
         if command.members:
             assert flight.gang is not None
             assert flight.stops is None
+            self.recovery.sends(record.session, flight)
+            self.recovery.began_gang(record.session)
             self.gangs.begin(command, flight.gang)
             return
         if flight.gang is not None and flight.stops is None:
@@ -383,6 +415,7 @@ class Driver:
         run = RunSegment(
             *(job, flight.segment, record.session, flight.program, blobs, flight.key, resume),
             announces_start=False,
+            serial=self.recovery.sends(record.session, flight),
         )
         self.launcher.run(device, run)
 
@@ -392,11 +425,17 @@ class Driver:
         assert known is not None
         assert known.assigned_device is not None
         self.accounting.records[job].gang = why
+        self.recovery.ended_gang(known.assigned_device, None, job)
         self._run(job, known.assigned_device, anew=True)
         if known.preempting:
             self.launcher.preempt(known.assigned_device, job, known.segment)
 
     def _gang_over(self, device: str, answer: SegmentDone | SegmentCancelled) -> None:
+        self.transfers.report(device, answer.memory, answer.job)
+        self.recovery.ended_gang(device, answer, answer.job)
+        self.runs.over(device, answer)
+
+    def _ended_in_replay(self, device: str, answer: SegmentCancelled) -> None:
         self.transfers.report(device, answer.memory, answer.job)
         self.runs.over(device, answer)
 
@@ -412,7 +451,8 @@ class Driver:
                 error = answers.cancelled(command.message)
         outcome = "cancelled" if command.outcome == "cancelled" else "failed"
         self._give_up(command.job)
-        self.accounting.answer(command.job, outcome, command.ops_done, {}, error=error)
+        executed = 0 if command.outcome == "lost" else command.ops_done
+        self.accounting.answer(command.job, outcome, executed, {}, error=error)
 
     def _give_up(self, job: str) -> None:
         """Drop what a preempted segment made that will not resume."""

@@ -124,6 +124,7 @@ class SegmentRuns:
         flight.stops.add(message, now_s)
         self._accounting.records[message.job].progressed(message.executed)
         remaining_bytes = flight.footprint.remaining_bytes(message.executed)
+        replayed_s, flight.replayed_s = flight.replayed_s, 0.0
         self._handle(
             engine.SegmentStopped(
                 now_s,
@@ -132,6 +133,7 @@ class SegmentRuns:
                 message.executed,
                 remaining_bytes,
                 undone=message.undone,
+                replayed_s=replayed_s,
             )
         )
 
@@ -160,6 +162,7 @@ class SegmentRuns:
         record, now_s = self._accounting.records[answer.job], self._core.clock.now_s()
         record.progressed(executed)
         started_s = record.flight.started_s if record.flight is not None else None
+        replayed_s = record.flight.replayed_s if record.flight is not None else 0.0
         held_bytes = answer.memory.session_bytes.get(record.session, 0)
         memory_byte_s = 0.0 if started_s is None else held_bytes * max(0.0, now_s - started_s)
         self._handle(
@@ -173,5 +176,6 @@ class SegmentRuns:
                 memory_byte_s,
                 float(moved_bytes),
                 continues,
+                replayed_s,
             )
         )

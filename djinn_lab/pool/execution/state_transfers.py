@@ -8,22 +8,24 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
 from djinn_lab import engine, memory
+from djinn_lab.events import Rebuild
 from djinn_lab.pool.bookkeeping.records import JobRecord, RunningSegment
 from djinn_lab.pool.devices.launcher import Launcher
 from djinn_lab.pool.execution.journaled_engine import JournaledEngine
+from djinn_lab.pool.lineage.steps import release_step
 from djinn_lab.pool.sessions.admission import INLINE_BYTES_MAX
 from djinn_lab.pool.sessions.registry import SessionRegistry
 from djinn_lab.protocol import worker
 from djinn_lab.protocol.worker import Reads
 from djinn_lab.srg.liveness import FirstUses, first_uses
 from djinn_lab.srg.plan_key import decode_contents
-from djinn_lab.srg.program import Program, decode_program, encode_program
+from djinn_lab.srg.program import decode_program
 from djinn_lab.units import capitalised
 
 RELEASE_JOB = "release"
@@ -70,7 +72,8 @@ Transfer = memory.TransferCommand | memory.ExpediteTransfer
 class StateTransfers:
     """Order transfers of sessions' state, and turn workers' answers into events. ``handle``: handles an event
     with the engine, and carries out its commands. ``reads``: what a job's segment reads of its session, None
-    where it is to start when all of that is there."""
+    where it is to start when all of that is there. ``copied``: is told of each manifest. ``released``:
+    gives a release its serial (:attr:`djinn_lab.protocol.worker.RunSegment.serial`)."""
 
     def __init__(
         self,
@@ -79,12 +82,18 @@ class StateTransfers:
         registry: SessionRegistry,
         handle: Callable[[engine.Event], None],
         reads: Callable[[str], worker.Reads | None],
+        copied: Callable[[worker.CopyDone], None],
+        released: Callable[[str, Sequence[int]], int],
     ) -> None:
         self._core = core
         self._launcher = launcher
         self._registry = registry
         self._handle = handle
         self._reads = reads
+        self._copied = copied
+        self._serial_of = released
+        self._former: dict[str, str] = {}
+        """By session: the device with its last whole copy, where it is not its device any more."""
         self._stored: dict[str, StoredSession] = {}
         self._reported: dict[str, worker.WorkerMemory] = {}
         self._releases: defaultdict[str, PendingReleases] = defaultdict(PendingReleases)
@@ -92,20 +101,37 @@ class StateTransfers:
     # -- from the engine -----------------------------------------------------------------------------------
 
     def free(self, command: memory.FreeSession) -> None:
-        self._stored.pop(command.session, None)
+        self.forget(command.session)
         self._releases[command.device].answered.pop(command.session, None)
         self._launcher.copy(command.device, worker.Close(command.session))
 
     def drop_parked(self, command: memory.DropParked) -> None:
-        self._stored.pop(command.session, None)
-        self._launcher.copy(command.device, worker.Drop(command.session))
+        """Drop a session's former copy once there is another whole one: should its device be lost before, its
+        values are made from it."""
+        self._drop_former(command.session)
+        if command.session in self._stored:
+            self._former[command.session] = command.device
+        else:
+            self._launcher.copy(command.device, worker.Drop(command.session))
 
-    def lost(self, command: memory.ValuesLost) -> None:
-        self._stored.pop(command.session, None)
+    def forget(self, session: str) -> None:
+        """The session needs none of its copies any more."""
+        self._stored.pop(session, None)
+        self._drop_former(session)
+
+    def _drop_former(self, session: str) -> None:
+        device = self._former.pop(session, None)
+        if device is not None:
+            self._launcher.copy(device, worker.Drop(session))
+
+    def lost(self, command: memory.ValuesLost, why: str) -> None:
+        """``why``: they could not be made again."""
+        self.forget(command.session)
         session = self._registry.get(command.session)
         if session is not None:
             reason = capitalised(command.reason)
-            session.lost = f"{reason}, and this session's values are lost."
+            again = f": {why}" if why else ""
+            session.lost = f"{reason}, and this session's values are lost{again}."
 
     def transfer(self, command: Transfer) -> None:
         match command:
@@ -120,7 +146,6 @@ class StateTransfers:
             case memory.DemoteSession():
                 order = worker.Demote(command.transfer, command.session)
             case memory.ForgetStored():
-                self._stored.pop(command.session, None)
                 order = worker.Forget(command.transfer, command.session)
             case memory.ExpediteTransfer():
                 order = worker.Expedite(command.transfer, self._reads(command.job))
@@ -169,6 +194,8 @@ class StateTransfers:
         if done.manifest is not None:
             released = self._releases[device].in_manifest(done.session)
             self._stored[done.session] = StoredSession(done.manifest, self._process(device), released)
+            self._drop_former(done.session)
+            self._copied(done)
         if done.kind == "restore":
             self._restored(device, done.session)
         self._transfer_ended(
@@ -194,12 +221,12 @@ class StateTransfers:
             stored.by = self._process(device)
             late = stored.released[stored.sent :]
             if late:
-                self._send_release(device, session, late)
+                self.drop_values(device, session, late)
 
     def not_transferred(self, device: str, failed: worker.CopyFailed) -> None:
         log.warning("%s: %s of session %s failed: %s", device, failed.kind, failed.session, failed.reason)
         if failed.mismatch:
-            self._stored.pop(failed.session, None)
+            self.forget(failed.session)
         self._transfer_ended(
             failed,
             memory.TransferFailed(
@@ -218,11 +245,13 @@ class StateTransfers:
         """Record that a worker dropped released values."""
         self._releases[device].answer()
 
-    def died(self, device: str) -> None:
-        """Notify the engine that a device's worker died; what the worker parked can still be restored."""
+    def died(self, device: str, rebuilds: dict[str, Rebuild]) -> None:
+        """Notify the engine that a device's worker died; what the worker parked can still be restored.
+        ``rebuilds``: as in :class:`djinn_lab.events.WorkerDied`."""
         self._releases.pop(device, None)
         self._reported.pop(device, None)
-        self._handle(engine.WorkerDied(self._now_s(), device))
+        self._former = {session: at for session, at in self._former.items() if at != device}
+        self._handle(engine.WorkerDied(self._now_s(), device, rebuilds))
 
     def manifests(self) -> Iterator[bytes]:
         """List the manifests from which sessions may be restored."""
@@ -236,6 +265,7 @@ class StateTransfers:
         stored = self._stored.get(session)
         if account is None:
             return
+        serial = self._serial_of(session, values)
         known = account.device is not None and (
             account.tier == "device" or stored is None or stored.by == self._process(account.device)
         )
@@ -243,7 +273,7 @@ class StateTransfers:
             stored.released += values
         if known:
             assert account.device is not None
-            self._send_release(account.device, session, values)
+            self.drop_values(account.device, session, values, serial)
 
     # -- parts ---------------------------------------------------------------------------------------------
 
@@ -263,16 +293,20 @@ class StateTransfers:
         except memory.IllegalEvent as error:
             log.error("%s: the worker's transfer makes no sense: %s", event.device, error)
 
-    def _send_release(self, device: str, session: str, values: list[int]) -> None:
-        self._releases[device].sent.append((session, values))
-        program = Program(metas=(), templates=(), scopes=(), sources=(), nodes=(), release=values)
-        order = worker.RunSegment(RELEASE_JOB, 0, session, encode_program(program), announces_start=False)
+    def drop_values(self, device: str, session: str, values: Sequence[int], serial: int = 0) -> None:
+        """Drop values of a session that is on the device."""
+        self._releases[device].sent.append((session, [*values]))
+        order = worker.RunSegment(
+            *(RELEASE_JOB, 0, session, release_step(values)), announces_start=False, serial=serial
+        )
         self._launcher.run(device, order)
 
     def _restore(self, command: memory.RestoreSession) -> worker.Restore:
         """Order a restore. A process that did not store the session gets its manifest, and which of its
         values were released: their bytes may be in use by others."""
         stored = self._stored.get(command.session)
+        if self._former.get(command.session) == command.device:
+            self._drop_former(command.session)  # it is out of date there
         order = worker.Restore(
             command.transfer, command.session, command.expedited, reads=self._reads(command.job)
         )

@@ -223,9 +223,11 @@ class GangRuns:
             gang.sent_s[part] = self._clock_s(gang)
             gang.executed[part] = 0
         gang.used[device] = None
+        flight = gang.record.flight
         self._launcher.run(
             device,
             worker.RunSegment(
+                serial=0 if flight is None else flight.serial,
                 job=name_of(gang.job, part),
                 segment=gang.segment,
                 session=name_of(gang.job, part) if isinstance(part, int) else gang.record.session,
