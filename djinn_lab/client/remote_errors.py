@@ -38,7 +38,7 @@ def to_exception(error: ErrorInfo, program: Program) -> BaseException:
         return CellCancelled(error.message)
     fault = {"WorkerLost": WorkerLost, "ValueLost": ValueLost}.get(error.type_name)
     if fault is not None:
-        return fault(error.message, error.advice)
+        return fault(f"{error.message}{place}", error.advice)
     if error.family in ("refused", "missing_blobs"):
         return Refused(f"{error.message}{place}", error.advice)
     return PoolError(f"{error.type_name}: {error.message}{place}", error.advice or _frames(error))

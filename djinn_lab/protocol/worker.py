@@ -45,7 +45,8 @@ class RunSegment(msgspec.Struct, frozen=True, tag="run"):
     ``imports``: taken over before anything else, into the memory of those of their values that are here;
     ``exports``: values to hand to others at the end (:attr:`SegmentDone.exported`). ``announces_start``:
     whether a :class:`SegmentStarted` is wanted. ``serial``: counts a session's runs, upwards
-    (:attr:`CopyDone.serial`)."""
+    (:attr:`CopyDone.serial`). ``watched``: progress is reported before each op, since one of them may end
+    the worker."""
 
     job: str
     segment: int
@@ -58,6 +59,7 @@ class RunSegment(msgspec.Struct, frozen=True, tag="run"):
     exports: tuple[int, ...] = ()
     announces_start: bool = True
     serial: int = 0
+    watched: bool = False
 
 
 class Cancel(msgspec.Struct, frozen=True, tag="cancel"):

@@ -81,6 +81,8 @@ class Transient(Protocol):
 
     @property
     def live_bytes(self) -> int: ...
+    @property
+    def executed(self) -> int: ...
 
 
 @cache

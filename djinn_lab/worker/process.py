@@ -22,7 +22,7 @@ from djinn_lab.worker.framing import FrameReader, send_frame
 from djinn_lab.worker.host_arena import HostArena
 from djinn_lab.worker.interpreter import Interpreter
 from djinn_lab.worker.link import CpuLink
-from djinn_lab.worker.outcome import Outcome, StopSignal
+from djinn_lab.worker.outcome import Outcome, Stop, StopSignal
 from djinn_lab.worker.pieces import PieceStore
 from djinn_lab.worker.tier_service import TierService
 from djinn_lab.worker.tiers import TierLimits, Tiers
@@ -138,11 +138,19 @@ class WorkerProcess:
                 self._sent_at = now
                 self._send(messages.SegmentProgress(job, message.segment, done, total))
 
+        values = self._interpreter.values_of(message.session)
+
+        def announce_op() -> Stop | None:
+            transient = values.transient
+            if transient is not None:
+                self._send(messages.SegmentProgress(job, message.segment, transient.executed, 0))
+            return given.stop()
+
         outcome = self._interpreter.run(
             message.session,
             message.program,
             {name: f"{self._store}/{blob}" for name, blob in message.blobs.items()},
-            given.stop,
+            announce_op if message.watched else given.stop,
             report,
             message.key,
             message.resume,

@@ -18,7 +18,7 @@ from torch import nn
 
 from djinn_lab.capture.recorders import chosen
 from djinn_lab.client.session import Session
-from djinn_lab.errors import ValueLost
+from djinn_lab.errors import ValueLost, WorkerLost
 
 WIDE, NARROW = 1100, 8  # a weight of 4.6 MiB, one that travels inside its program
 native_only = pytest.mark.skipif(
@@ -335,3 +335,30 @@ def test_a_cell_of_many_parts_goes_on_after_its_worker_died_under_it(
         killed.result()
     assert torch.equal(x.cpu(), work())
     assert [job.state for job in pool.rest.jobs() if job.cell != "fetch"] == ["DONE"]
+
+
+def test_a_cell_under_which_two_workers_die_fails_and_names_the_op(
+    pool: PoolUnderTest, session: Session
+) -> None:
+    a = torch.eye(700)
+    with session.capture():
+        kept = torch.ones(3) * 2
+
+    def kill_twice() -> None:
+        for _ in range(2):
+            pool.wait_for_job(state="RUNNING", cell="the cell")
+            wait_for(lambda: pool.rest.jobs(limit=1)[0].ops_done > 0)
+            kill_worker(pool)
+
+    with ThreadPoolExecutor(1) as other:
+        killed = other.submit(kill_twice)
+        with pytest.raises(WorkerLost) as caught, session.capture("the cell"):
+            x = a
+            for _ in range(1500):
+                x = x @ a
+        killed.result()
+    said = str(caught.value)
+    assert "was killed by SIGKILL while it ran this cell, for the second time" in said
+    assert "recorded at the cell, line" in said
+    assert "op aten.mm.default" in said
+    assert kept.tolist() == [2.0] * 3

@@ -59,6 +59,8 @@ class RunningSegment:
     """Of its present run, among those of its session."""
     sent_s: float | None = None
     """When it was last sent to a worker that has not answered yet."""
+    reached: int | None = None
+    """The op that it was at last seen before, of a run that is watched since its worker was lost once."""
     lost_s: float | None = None
     """When the run began that was lost with its worker; None once it was sent again."""
     replayed_s: float = 0.0

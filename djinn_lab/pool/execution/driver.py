@@ -407,7 +407,7 @@ class Driver:
     def _run(self, job: str, device: str, anew: bool = False) -> None:
         """Run the whole segment on one device. ``anew``: from its beginning, not from where
         a gang stopped."""
-        record = self.accounting.records[job]
+        record, known = self.accounting.records[job], self.core.queue.job(job)
         flight, now_s = record.flight, self.core.clock.now_s()
         assert flight is not None
         blobs = {name: self.blobs.stored_name(name) for name in flight.blobs}
@@ -416,7 +416,9 @@ class Driver:
             *(job, flight.segment, record.session, flight.program, blobs, flight.key, resume),
             announces_start=False,
             serial=self.recovery.sends(record.session, flight),
+            watched=known is not None and known.losses > 0,
         )
+        flight.reached = run.resume.executed if run.watched and run.resume is not None else None
         self.launcher.run(device, run)
 
     def _run_whole(self, job: str, why: str) -> None:
@@ -444,7 +446,7 @@ class Driver:
         self.gangs.abandon(command.job)
         match command.outcome:
             case "lost":
-                error: ErrorInfo | None = answers.lost(command)
+                error: ErrorInfo | None = answers.lost(command, self.accounting.records[command.job].flight)
             case "refused":
                 error = self.accounting.records[command.job].error or answers.refused_later(command)
             case _:

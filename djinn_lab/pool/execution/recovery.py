@@ -36,9 +36,13 @@ from djinn_lab.protocol.worker import (
     SegmentFailed,
 )
 from djinn_lab.srg.program import decode_program
+from djinn_lab.units import format_bytes
 
 Answer = SegmentDone | SegmentFailed | SegmentCancelled | RunPreempted
 Message = Answer | worker.SegmentStarted | worker.SegmentProgress
+
+LOGS_BYTES_MAX = 2**29
+"""Of all sessions together; the largest log is given up."""
 
 log = logging.getLogger(__name__)
 
@@ -84,6 +88,8 @@ class Recovery:
         self._replays: dict[str, Replay] = {}
         self._losses: dict[str, LostWorker] = {}
         """By session: of which its user has not heard."""
+        self._nbytes = 0
+        """Of all logs since they were last counted, at least."""
 
     # -- what runs ------------------------------------------------------------------------------------------
 
@@ -107,8 +113,10 @@ class Recovery:
         run = _run_of(flight, message, self._core.clock.now_s())
         kept = self._logs[record.session]
         if run is not None:
+            before_bytes = kept.nbytes
             kept.ran(run)
             self._blobs.want(run.blobs)
+            self._nbytes += kept.nbytes - before_bytes
             self._drop(kept)
             self._bound(record.session, kept)
         self._say(record, flight, kept)
@@ -119,6 +127,14 @@ class Recovery:
         wanted = copy_wanted(kept, copy_s)
         if wanted is not None:
             self._handle(memory.CopyWanted(self._now_s(), session, wanted == "held"))
+
+        if self._nbytes > LOGS_BYTES_MAX:
+            self._nbytes = sum(one.nbytes for one in self._logs.values())
+            largest = max(self._logs.values(), key=lambda one: one.nbytes)
+            if self._nbytes > LOGS_BYTES_MAX:
+                limit = format_bytes(LOGS_BYTES_MAX)
+                largest.make_void(f"all sessions ran more than {limit} of programs", largest.serials)
+                self._drop(largest)
 
     def began_gang(self, session: str) -> None:
         self._logs[session].began_gang()

@@ -43,6 +43,7 @@ class SegmentRuns:
         now_s = self._core.clock.now_s()
         if record is None or record.flight is None or record.flight.segment != message.segment:
             return
+        record.flight.reached = message.ops_done
         due_s = record.flight.progress_due_s
         if now_s < due_s - EARLY_S:
             return

@@ -13,6 +13,7 @@ from djinn_lab.pool.bookkeeping.records import RunningSegment
 from djinn_lab.protocol.messages import SKIPPED, ErrorInfo, Fetched, SegmentResult, SubmitSegment
 from djinn_lab.protocol.worker import RemoteFailure, SegmentDone
 from djinn_lab.srg.lost_values import RUN_AGAIN
+from djinn_lab.srg.program import decode_program
 from djinn_lab.units import capitalised
 
 
@@ -73,13 +74,22 @@ def refused_later(command: EndSegment) -> ErrorInfo:
     return ErrorInfo("refused", "Refused", message, advice)
 
 
-def lost(command: EndSegment) -> ErrorInfo:
+def lost(command: EndSegment, flight: RunningSegment | None) -> ErrorInfo:
+    """Make the error of a segment whose worker was lost twice, with the op that ran if it is known."""
     message = capitalised(command.message)
+    node, op = None, None
+    if flight is not None and flight.reached is not None:
+        program = decode_program(flight.program)
+        if flight.reached < len(program.nodes):
+            node = flight.reached
+            op = program.templates[program.nodes[node].template].op
     return ErrorInfo(
         "pool",
         "WorkerLost",
         f"{message} while it ran this cell, for the second time.",
         "An op of this cell may be what ends it. The next cell makes the values of earlier cells again.",
+        node,
+        op,
     )
 
 

@@ -1,0 +1,67 @@
+"""Kills workers under random notebooks (``make sweep-losses``), and looks for what came back otherwise."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from sweeps.losses.harness import Outcome, run
+
+from benchmarks.machine import now, this_machine
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--kills", type=int, default=500)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--out", type=Path, help="a folder for losses-<machine>-<date>.json")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    started = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="djinn-losses-") as directory:
+        outcome = run(Path(directory), options.kills, options.seed)
+    content = {
+        "format": 1,
+        "finished_at": now().isoformat(),
+        "seconds": round(time.monotonic() - started),
+        "machine": asdict(this_machine()),
+        "seed": options.seed,
+        **_figures(outcome),
+    }
+    if options.out is not None:
+        path = options.out / f"losses-{this_machine().slug}-{now().date().isoformat()}.json"
+        path.write_text(json.dumps(content, indent=1) + "\n")
+        print(f"written to {path}")
+    print(json.dumps(content, indent=1))
+    return 1 if outcome.wrong else 0
+
+
+def _figures(outcome: Outcome) -> dict[str, Any]:
+    took_s = sorted(outcome.recovery_s)
+    found = {
+        "kills": outcome.kills,
+        "programs": outcome.programs,
+        "cells": outcome.cells,
+        "cells that recovered": outcome.recovered,
+        "of these, ran again": outcome.reran,
+        "of these, replayed": outcome.replayed,
+        "of these, restored from copies": outcome.restored,
+        "wrong": outcome.wrong[:50],
+    }
+    if took_s:
+        found["recovery with the lost run, s"] = {
+            name: round(took_s[int(part * (len(took_s) - 1))], 3)
+            for name, part in (("p50", 0.5), ("p99", 0.99))
+        }
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(main())
