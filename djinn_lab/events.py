@@ -58,12 +58,15 @@ class Rebuild(msgspec.Struct, frozen=True, array_like=True):
 
 
 class WorkerDied(msgspec.Struct, frozen=True, tag=True):
-    """The device's process ended. The contents of its memory are gone; what was on the host or the disk is
-    not. ``rebuilds``: by session, for those of its sessions whose values can be made again."""
+    """A process of the device ended. The contents of its memory are gone; what was on the host or the disk is
+    not. ``rebuilds``: by session, for those of its sessions whose values can be made again. ``sessions``:
+    those that the process had, where the device lives on with others; None: the device is lost with all that
+    it held."""
 
     at_s: float
     device: str
     rebuilds: dict[str, Rebuild] = {}
+    sessions: tuple[str, ...] | None = None
 
 
 class HeartbeatChanged(msgspec.Struct, frozen=True, tag=True):

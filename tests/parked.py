@@ -11,7 +11,7 @@ from real_pool import PoolUnderTest
 def arenas(pool: PoolUnderTest) -> set[Path]:
     """Return the files in which this pool's workers keep parked state."""
     (directory,) = Path("/dev/shm").glob(f"djinn-*{pool.info.pool}*/parked")
-    return set(directory.iterdir())
+    return {path for path in directory.rglob("*") if path.is_file()}
 
 
 def flip_a_byte(paths: Iterable[Path], content: bytes) -> None:

@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from djinn_lab.cli.dashboard import dashboard_folder
+from djinn_lab.cli.isolation_check import describe, send_canary
 from djinn_lab.cli.options import AsJson
 from djinn_lab.cli.output import print_json
 from djinn_lab.cli.version import installed_version
@@ -97,6 +98,20 @@ def check_shared_memory() -> Check:
     return Check("shared memory", "warn", evidence, fix)
 
 
+def check_isolation() -> Check:
+    """Check what a worker of one user could do to others on this machine."""
+    try:
+        holds, evidence = describe(send_canary())
+    except DjinnError as error:
+        return Check("isolation", "warn", error.message, error.advice)
+    if holds:
+        return Check("isolation", "ok", evidence)
+    fix = (
+        "One user only, or djinn-lab pool start --accept-weak-isolation; docs/security.md has what it takes."
+    )
+    return Check("isolation", "warn", evidence, fix)
+
+
 def check_pool() -> Check:
     """Check whether the pool that would be used answers, and speaks this version."""
     from djinn_lab.client.rest import PoolClient
@@ -173,6 +188,7 @@ EXAMINATIONS: tuple[Callable[[], Check], ...] = (
     check_profiles,
     check_runtime_directory,
     check_shared_memory,
+    check_isolation,
     check_pool,
     check_devices,
     check_jupyter,

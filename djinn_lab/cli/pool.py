@@ -61,6 +61,18 @@ def start(
     standby: Annotated[
         bool, typer.Option("--standby", help="Wait while another pool leads on that database.")
     ] = False,
+    isolation: Annotated[
+        str | None,
+        typer.Option(
+            help="Sessions that may share a process: of one user (default), account, session; none: all."
+        ),
+    ] = None,
+    accept_weak_isolation: Annotated[
+        bool,
+        typer.Option(
+            "--accept-weak-isolation", help="Let several users in where the workers' sandbox does not hold."
+        ),
+    ] = False,
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0: any free one.")] = 0,
     host: Annotated[
         str | None, typer.Option(help="Address to listen on, 0.0.0.0 for all. Default: 127.0.0.1.")
@@ -124,6 +136,8 @@ def start(
         "notebooks_for": notebooks_for,
         "database": database,
         "standby": standby or None,
+        "isolation": isolation,
+        "accept_weak_isolation": accept_weak_isolation or None,
         "port": port or None,
         "host": host,
         "tls": tls,

@@ -158,8 +158,8 @@ class Engine:
                 self._to_memory(event)
                 self._to_queue(event)
             case WorkerDied():
-                self._watch.died(event.device)
-                self._undone[event.device] = self.accounts.open_jobs(event.device)
+                self._watch.died(event.device, event.sessions)
+                self._undone[event.device] = self.accounts.open_jobs(event.device, event.sessions)
                 self._to_memory(event)
             case HeartbeatChanged():
                 self._hear(event)

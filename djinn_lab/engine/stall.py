@@ -50,8 +50,12 @@ class Watch:
         """A transfer ended, with or without success."""
         self._copies.pop(transfer, None)
 
-    def died(self, device: str) -> None:
-        self._forget(device=device)
+    def died(self, device: str, sessions: tuple[str, ...] | None = None) -> None:
+        """A worker died, with the copies of its sessions; None: of all on the device."""
+        if sessions is None:
+            self._forget(device=device)
+        for session in sessions or ():
+            self._forget(session=session)
 
     def look(self, now_s: float, queue: JobQueue) -> WorkStalled | None:
         """Report a stall, once for each."""

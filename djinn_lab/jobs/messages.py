@@ -18,11 +18,13 @@ the memory grant comes with its turn. ``granted``: may run on the device that it
 
 
 class DeviceLost(msgspec.Struct, frozen=True, tag=True):
-    """A worker died. ``message`` says how."""
+    """A worker died. ``message`` says how. ``sessions``: those whose worker it was, where the device lives on
+    with others; None: the device is lost for all."""
 
     at_s: float
     device: str
     message: str
+    sessions: tuple[str, ...] | None = None
 
 
 class DeviceHeard(msgspec.Struct, frozen=True, tag=True):

@@ -14,11 +14,11 @@ from djinn_lab.memory import POLICIES
 from djinn_lab.pool.certificates import ServerCertificate, given_certificate, own_certificate
 from djinn_lab.pool.database.engine import DATABASE_FILE, DATABASE_VARIABLE, checked_url, sqlite_url
 from djinn_lab.pool.devices.plans import plan_devices
-from djinn_lab.pool.launchers.local import WORKER_COMMAND
 from djinn_lab.pool.policy_file import read_policy
 from djinn_lab.pool.server import LOOPBACK, PoolOptions, run_pool
 from djinn_lab.pool.sessions.detached import KEPT_S
 from djinn_lab.pool.user_limits import CONNECTIONS_MAX, REQUESTS_PER_S, SESSIONS_MAX, UserLimits
+from djinn_lab.protocol.isolation import ISOLATION_DEFAULT, ISOLATIONS
 from djinn_lab.protocol.notebooks import OPEN_TO
 from djinn_lab.protocol.runtime_file import data_directory
 
@@ -39,7 +39,7 @@ def main() -> int:
             disk_bytes=arguments.disk_bytes,
             link_bytes_per_s=arguments.link_bytes_per_s,
         )
-        command = shlex.split(arguments.worker_command) if arguments.worker_command else WORKER_COMMAND
+        command = shlex.split(arguments.worker_command) if arguments.worker_command else None
         options = PoolOptions(
             plans,
             command,
@@ -61,6 +61,8 @@ def main() -> int:
                 arguments.upload_bytes_per_user,
                 arguments.requests_per_s,
             ),
+            isolation=arguments.isolation,
+            accept_weak_isolation=arguments.accept_weak_isolation,
         )
         run_pool(options)
     except DjinnError as error:
@@ -100,6 +102,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--notebooks-for", default="owner", choices=OPEN_TO, help="users that may submit them"
     )
+    parser.add_argument("--isolation", default=ISOLATION_DEFAULT, choices=ISOLATIONS)
+    parser.add_argument("--accept-weak-isolation", action="store_true")
     parser.add_argument("--standby", action="store_true", help="wait while another pool leads")
     parser.add_argument("--host", default=LOOPBACK, help="the address to listen on")
     parser.add_argument("--tls", action="store_true", help="encrypt, with a certificate of its own")

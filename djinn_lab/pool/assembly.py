@@ -31,6 +31,7 @@ from djinn_lab.pool.execution.journaled_engine import JournaledEngine
 from djinn_lab.pool.metrics.pool import Metrics
 from djinn_lab.pool.notebooks.service import NOTEBOOK_RULES, NotebookRules, NotebookService
 from djinn_lab.pool.sessions.detached import DetachedRules
+from djinn_lab.pool.sessions.isolation import ISOLATION_RULES, IsolationRules
 from djinn_lab.pool.sessions.registry import SessionRegistry
 from djinn_lab.pool.user_limits import UserLimits
 
@@ -51,6 +52,7 @@ def assemble(
     notebook_rules: NotebookRules = NOTEBOOK_RULES,
     limits: UserLimits = NO_OTHER_LIMITS,
     detached: DetachedRules = DETACHED_RULES,
+    isolation: IsolationRules = ISOLATION_RULES,
 ) -> PoolContext:
     """Reads what the database knows, and ends there what an earlier pool left, so it blocks; call it before
     serving. Raises SQLAlchemyError."""
@@ -80,7 +82,7 @@ def assemble(
     accounting.overruns = OverrunDetector(samples.get(RUN_RATIOS, ()))
     for one in store.submit(read_published).result():
         accounting.published.add(one)
-    driver = Driver(core, launcher, fleet, blobs, accounting)
+    driver = Driver(core, launcher, fleet, blobs, accounting, isolation)
     heartbeat = Heartbeat(driver, store, authentication, detached)
     notebooks = NotebookService(driver, authentication, store, notebook_rules)
     blobs.user_bytes_max = partial(upload_limit, blobs.bytes_max, limits, authentication)

@@ -22,6 +22,7 @@ from djinn_lab.pool.database.engine import DATABASE_VARIABLE, checked_url
 from djinn_lab.pool.devices.plans import plan_devices
 from djinn_lab.pool.policy_file import read_policy
 from djinn_lab.protocol.certificates import pinned_context
+from djinn_lab.protocol.isolation import ISOLATIONS
 from djinn_lab.protocol.notebooks import OPEN_TO
 from djinn_lab.protocol.runtime_file import (
     RuntimeInfo,
@@ -69,6 +70,8 @@ def start_pool(
     upload_bytes_per_user: int | None = None,
     requests_per_s: float | None = None,
     detached_s: float | None = None,
+    isolation: str | None = None,
+    accept_weak_isolation: bool = False,
 ) -> RuntimeInfo:
     """Find the running pool, or start one and wait until it is ready, or stands by. It outlives the caller.
     Options are checked in any case; a pool that runs keeps its own
@@ -82,7 +85,9 @@ def start_pool(
     file. ``standby``: wait while another pool leads on that database. ``host``: the address to listen on.
     ``tls``: encrypt, which is the default for addresses that other machines reach; by ``tls_certificate`` and
     ``tls_key``, else by a certificate that is made once. ``insecure_without_tls``: those machines may talk in
-    the clear. ``detached_s``: for so long a session waits for its vanished client. Limits of a user:
+    the clear. ``isolation``: one of :data:`djinn_lab.protocol.isolation.ISOLATIONS`.
+    ``accept_weak_isolation``: let several users in where the sandbox of workers does not hold.
+    ``detached_s``: for so long a session waits for its vanished client. Limits of a user:
     :class:`djinn_lab.pool.user_limits.UserLimits`. Raises OptionError, or PoolError with the end of the
     server's log when it does not become ready within ``wait_s``."""
     deadline_s = time.monotonic() + wait_s
@@ -91,6 +96,11 @@ def start_pool(
     plan_devices(devices, memory_bytes, threads)
     _check_policies(memory_policy, queue_policy, notebooks_for)
     encrypted = _encrypts(host, tls, tls_certificate, tls_key, insecure_without_tls)
+    if isolation is not None and isolation not in ISOLATIONS:
+        raise OptionError(
+            f"{isolation!r} says not which sessions may share a process.",
+            f"Use one of {', '.join(ISOLATIONS)}.",
+        )
     with _start_lock(deadline_s):
         running = running_pool()
         if running is not None:
@@ -110,6 +120,7 @@ def start_pool(
             "--queue-policy": queue_policy,
             "--notebook-slots": notebook_slots,
             "--notebooks-for": notebooks_for,
+            "--isolation": isolation,
             "--host": host,
             "--tls-certificate": tls_certificate,
             "--tls-key": tls_key,
@@ -120,7 +131,7 @@ def start_pool(
             "--detached-s": detached_s,
         }
         options = [f"{name}={value}" for name, value in arguments.items() if value is not None]
-        flags = {"--standby": standby, "--tls": encrypted}
+        flags = {"--standby": standby, "--tls": encrypted, "--accept-weak-isolation": accept_weak_isolation}
         options += [name for name, wanted in flags.items() if wanted]
         process = _spawn(options, environment)
         return _wait_until_ready(process, deadline_s, wait_s)

@@ -40,6 +40,7 @@ from djinn_lab.pool.launchers.local import LocalLauncher
 from djinn_lab.pool.sessions.detached import KEPT_S, DetachedRules
 from djinn_lab.pool.start_settings import settings_of
 from djinn_lab.pool.user_limits import UserLimits
+from djinn_lab.protocol.isolation import ISOLATION_DEFAULT, Isolation
 from djinn_lab.protocol.messages import PROTOCOL_VERSION
 from djinn_lab.protocol.runtime_file import (
     RuntimeInfo,
@@ -72,10 +73,11 @@ class PoolOptions(msgspec.Struct, frozen=True):
     :data:`djinn_lab.jobs.decision.POLICIES`. ``notebooks_for``: users that may submit notebooks, in
     :data:`djinn_lab.protocol.notebooks.OPEN_TO`; ``notebook_slots`` of them run at once,
     and write files with ``notebook_umask``. ``host``: the address to listen on. ``certificate``: None to
-    talk in the clear. ``detached_s``: for so long a session waits for its vanished client."""
+    talk in the clear. ``detached_s``: for so long a session waits for its vanished client.
+    ``accept_weak_isolation``: let several users in where the sandbox of workers does not hold."""
 
     plans: Sequence[DevicePlan]
-    worker_command: Sequence[str]
+    worker_command: Sequence[str] | None
     database: str
     port: int = 0
     blob_bytes_max: int | None = None
@@ -89,6 +91,8 @@ class PoolOptions(msgspec.Struct, frozen=True):
     certificate: ServerCertificate | None = None
     limits: UserLimits = UserLimits()
     detached_s: float = KEPT_S
+    isolation: Isolation = ISOLATION_DEFAULT
+    accept_weak_isolation: bool = False
 
 
 def run_pool(options: PoolOptions) -> None:
@@ -198,6 +202,7 @@ async def _lead(running: ServingPool, info: RuntimeInfo, directory: Path) -> Non
     from djinn_lab.pool.assembly import assemble
     from djinn_lab.pool.bookkeeping.operator_settings import read_settings, restore_settings
     from djinn_lab.pool.notebooks.service import NotebookRules
+    from djinn_lab.pool.sessions.isolation import IsolationRules
 
     options, launcher, stopped = running.options, running.launcher, running.stopped
     if options.standby:
@@ -219,6 +224,7 @@ async def _lead(running: ServingPool, info: RuntimeInfo, directory: Path) -> Non
         notebooks,
         options.limits,
         DetachedRules(options.detached_s),
+        IsolationRules(options.isolation, options.accept_weak_isolation),
     )
     running.front.app = create_app(context)
     for plan in options.plans:

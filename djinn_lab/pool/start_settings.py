@@ -53,6 +53,8 @@ def settings_of(options: PoolOptions) -> dict[str, Setting]:
         "upload_bytes_per_user": options.limits.upload_bytes or 0,
         "detached_s": round(options.detached_s),
         "requests_per_s": round(options.limits.requests_per_s),
+        "isolation": options.isolation,
+        "accept_weak_isolation": options.accept_weak_isolation,
     }
 
 

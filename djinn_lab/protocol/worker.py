@@ -13,6 +13,7 @@ from typing import Literal
 
 import msgspec
 
+from djinn_lab.protocol.isolation import SandboxLevel
 from djinn_lab.srg.program import TensorMeta
 
 FRAME_BYTES_MAX = 2**31 - 1
@@ -82,6 +83,13 @@ class Calibrate(msgspec.Struct, frozen=True, tag="calibrate"):
     """Measure this device (about half a second); answered by :class:`DeviceMeasured`."""
 
 
+class Lease(msgspec.Struct, frozen=True, tag="lease"):
+    """Use at most so many bytes of the device from here on: other processes have the rest. Answered by
+    :class:`Leased`, also in mid-run."""
+
+    limit_bytes: int
+
+
 class Shutdown(msgspec.Struct, frozen=True, tag="shutdown"):
     pass
 
@@ -126,7 +134,8 @@ class Restore(msgspec.Struct, frozen=True, tag="restore"):
     this process did not store itself (:attr:`CopyDone.manifest`). ``released``: values of the manifest
     that the session released; their pieces may be gone, so they are not looked for. ``reads``: the segment
     that waits for it. Its values are copied in that order, before all others, and
-    :class:`FirstValuesCopied` says when it may be sent."""
+    :class:`FirstValuesCopied` says when it may be sent. ``nbytes``: what the session takes on the device,
+    as session memory counts."""
 
     transfer: int
     session: str
@@ -134,6 +143,7 @@ class Restore(msgspec.Struct, frozen=True, tag="restore"):
     manifest: bytes | None = None
     released: tuple[int, ...] = ()
     reads: Reads | None = None
+    nbytes: int = 0
 
 
 class Demote(msgspec.Struct, frozen=True, tag="demote"):
@@ -172,7 +182,7 @@ RunOrder = RunSegment | Calibrate
 CopyOrder = StoreState | Evict | Restore | Demote | Forget | Expedite | Drop | Close
 """What moves or drops a session's values."""
 
-ToWorker = RunOrder | CopyOrder | Cancel | Preempt | Shutdown | Ping
+ToWorker = RunOrder | CopyOrder | Cancel | Preempt | Lease | Ping | Shutdown
 
 
 class WorkerReady(msgspec.Struct, frozen=True, tag="ready"):
@@ -191,6 +201,14 @@ class WorkerReady(msgspec.Struct, frozen=True, tag="ready"):
     measured."""
     numa_node: int | None = None
     """The device's node; None where the machine does not report it, or it is on several."""
+    sandbox: SandboxLevel = "none"
+    """What holds in this process."""
+
+
+class Leased(msgspec.Struct, frozen=True, tag="leased"):
+    """The limit that is enforced now: as in the :class:`Lease`, or what was in use already."""
+
+    limit_bytes: int
 
 
 class DeviceMeasured(msgspec.Struct, frozen=True, tag="measured"):
@@ -387,6 +405,7 @@ class CopyFailed(msgspec.Struct, frozen=True, tag="not_transferred"):
 FromWorker = (
     WorkerReady
     | DeviceMeasured
+    | Leased
     | SegmentStarted
     | SegmentProgress
     | SegmentDone

@@ -24,9 +24,17 @@ log = logging.getLogger(__name__)
 
 class HostArena:
     """``capacity_bytes`` of host memory, sparse until written. ``pinned``: registered with CUDA, so that
-    copies run at the link's rate and beside the device's work. Not safe for threads."""
+    copies run at the link's rate and beside the device's work. ``fits``: whether that much was found to be
+    free, and is shared with arenas of other processes now. Not safe for threads."""
 
-    def __init__(self, capacity_bytes: int, directory: Path | None, device: str, pin: bool = False) -> None:
+    def __init__(
+        self,
+        capacity_bytes: int,
+        directory: Path | None,
+        device: str,
+        pin: bool = False,
+        fits: bool = False,
+    ) -> None:
         self.capacity_bytes = capacity_bytes
         self.pinned = False
         self.path: Path | None = None
@@ -35,7 +43,7 @@ class HostArena:
         if not capacity_bytes:
             return
         largest = largest_host_bytes()
-        if capacity_bytes > largest:
+        if capacity_bytes > largest and not fits:
             raise PoolError(
                 f"A host tier of {format_bytes(capacity_bytes)} was asked for {device}, and "
                 f"{format_bytes(largest)} of memory are available for it.",
@@ -43,9 +51,9 @@ class HostArena:
             )
         if directory is None:
             raise PoolError("A host tier needs a directory.", "Pass --host-directory, too.")
-        self.path = (
-            _with_capacity(capacity_bytes, directory) / f"host-{device.replace(':', '-')}-{os.getpid()}.arena"
-        )
+        if not fits:
+            _check_capacity(capacity_bytes, directory)
+        self.path = directory / f"host-{device.replace(':', '-')}-{os.getpid()}.arena"
         self._bytes = torch.from_file(str(self.path), shared=True, size=capacity_bytes, dtype=torch.uint8)
         if pin:
             self.pinned = _pin(self._bytes)
@@ -66,9 +74,9 @@ class HostArena:
         return self._bytes.narrow(0, offset, nbytes)
 
 
-def _with_capacity(nbytes: int, directory: Path) -> Path:
-    """Return the directory if its file system has ``nbytes`` free: writing to a page of the arena that the
-    file system cannot give would kill the process."""
+def _check_capacity(nbytes: int, directory: Path) -> None:
+    """Raise PoolError unless the directory's file system has ``nbytes`` free: writing to a page of the arena
+    that the file system cannot give would kill the process."""
     status = os.statvfs(directory)
     free = status.f_bavail * status.f_frsize
     if nbytes > free:
@@ -77,7 +85,6 @@ def _with_capacity(nbytes: int, directory: Path) -> Path:
             "free.",
             "Ask for less host memory, or make that file system larger (docker run --shm-size).",
         )
-    return directory
 
 
 def _pin(memory: torch.Tensor) -> bool:

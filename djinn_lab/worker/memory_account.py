@@ -25,14 +25,28 @@ class MemoryAccount:
         self.release = self.counts.release
         self.reserve_other = self.counts.reserve_other
         self.release_other = self.counts.release_other
+        self._beside_bytes = 0
+        """Of the limit, what other processes of the device have; counted as if it were used here."""
 
     @property
     def used_bytes(self) -> int:
-        return self.counts.used_bytes
+        return self.counts.used_bytes - self._beside_bytes
 
     @property
     def peak_bytes(self) -> int:
-        return self.counts.peak_bytes
+        return max(self.used_bytes, self.counts.peak_bytes - self._beside_bytes)
+
+    def lease(self, limit_bytes: int) -> int:
+        """Use at most so many bytes of the device, or as many as are in use; return how many. Called by one
+        thread."""
+        change = self.limit_bytes - limit_bytes - self._beside_bytes
+        if change <= 0:
+            self.release_other(-change)
+        else:
+            while not self.reserve_other(change):
+                change = max(0, min(change - 1, self.limit_bytes - self.counts.used_bytes))
+        self._beside_bytes += change
+        return self.limit_bytes - self._beside_bytes
 
     def reserve(self, nbytes: int, what: str) -> None:
         """Take ``nbytes``, or raise DeviceMemoryError when they would not fit."""

@@ -4,7 +4,6 @@ thread runs them."""
 from __future__ import annotations
 
 import queue
-import resource
 import socket
 import threading
 from dataclasses import dataclass, field
@@ -14,6 +13,7 @@ from time import perf_counter
 import torch
 
 from djinn_lab.protocol import worker as messages
+from djinn_lab.protocol.isolation import SandboxLevel
 from djinn_lab.worker import numa, tier_service
 from djinn_lab.worker.calibration import measure
 from djinn_lab.worker.copying import Copies
@@ -28,7 +28,6 @@ from djinn_lab.worker.tier_service import TierService
 from djinn_lab.worker.tiers import TierLimits, Tiers
 
 PROGRESS_INTERVAL_S = 0.2
-ADDRESS_SLACK_BYTES = 2**30
 
 
 @dataclass(eq=False, slots=True)
@@ -50,13 +49,15 @@ class WorkerProcess:
         store: Path,
         results: Path,
         limits: TierLimits | None = None,
+        sandbox: SandboxLevel = "none",
     ) -> None:
         self._connection = connection
+        self._sandbox = sandbox
         self._name = device
         self._device = torch.device("cpu" if device.startswith("cpu") else device)
         self._limits = limits = limits or TierLimits()
         cuda = self._device.type == "cuda"
-        arena = HostArena(limits.host_bytes, limits.host_directory, device, pin=cuda)
+        arena = HostArena(limits.host_bytes, limits.host_directory, device, pin=cuda, fits=limits.host_fits)
         tiers = Tiers(PieceStore(arena, limits.disk_bytes, limits.disk_directory))
         self._interpreter = Interpreter(self._device, memory_bytes, results, tiers)
         self._store = str(store)
@@ -106,6 +107,8 @@ class WorkerProcess:
                 self._ask_to_stop(message)
             elif isinstance(message, messages.Ping):
                 self._send(messages.Pong())
+            elif isinstance(message, messages.Lease):
+                self._send(messages.Leased(self._interpreter.memory.lease(message.limit_bytes)))
             elif isinstance(message, messages.Drop):
                 self._interpreter.drop_parked(message.session)
                 self._send(messages.Closed(message.session, self._memory()))
@@ -215,6 +218,7 @@ class WorkerProcess:
             disk_bytes=self._limits.disk_bytes,
             link_bytes_per_s=self._link_bytes_per_s,
             numa_node=numa.node_of(self._device),
+            sandbox=self._sandbox,
         )
 
     def _send(self, message: messages.FromWorker) -> None:
@@ -228,14 +232,6 @@ def _processor_name() -> str:
         if line.startswith("model name"):
             return line.split(":", 1)[1].strip()
     return "CPU"
-
-
-def limit_address_space(memory_bytes: int) -> None:
-    """A backstop behind the account: memory that ops take inside (workspaces) is bounded by the kernel."""
-    status = Path("/proc/self/status").read_text()
-    data = next(int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("VmData"))
-    limit = data + memory_bytes + memory_bytes // 4 + ADDRESS_SLACK_BYTES
-    resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
 
 
 def memory_report(interpreter: Interpreter) -> messages.WorkerMemory:

@@ -61,13 +61,15 @@ class Fences:
 @dataclass(frozen=True)
 class TierLimits:
     """Limits of the host and disk tiers, from the worker's command line; 0 bytes: no such tier.
-    ``link_bytes_per_second``: of the throttle that stands for a CPU device's link, 0 for none."""
+    ``link_bytes_per_second``: of the throttle that stands for a CPU device's link, 0 for none. ``host_fits``:
+    the machine was found to have the host tier's memory."""
 
     host_bytes: int = 0
     host_directory: Path | None = None
     disk_bytes: int = 0
     disk_directory: Path | None = None
     link_bytes_per_second: float = 0.0
+    host_fits: bool = False
 
 
 @dataclass(frozen=True)

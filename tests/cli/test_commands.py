@@ -115,6 +115,7 @@ def test_the_doctor_reports_and_succeeds_without_a_pool(capsys: pytest.CaptureFi
     assert checks["Python"]["status"] == checks["torch"]["status"] == "ok"
     assert checks["pool"]["status"] == "warn"
     assert "djinn-lab pool start" in checks["pool"]["fix"]
+    assert "forbidden acts refused" in checks["isolation"]["evidence"]
     assert run("doctor") == 0
     assert "warn pool: No pool is running" in capsys.readouterr().out
 

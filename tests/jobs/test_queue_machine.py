@@ -97,6 +97,16 @@ class QueueMachine(RuleBasedStateMachine):
         if self.feed(DeviceLost(self.tick(), device, "killed")) is not None:
             assert device not in self.on_device
 
+    @rule(device=DEVICES, sessions=st.sets(SESSIONS))
+    def lose_worker(self, device: str, sessions: set[str]) -> None:
+        job = self.queue.job(self.on_device.get(device, ""))
+        if job is not None and job.session in sessions and device in job.members:
+            del self.on_device[device]
+        lost = DeviceLost(self.tick(), device, "killed", sessions=tuple(sorted(sessions)))
+        if self.feed(lost) is not None:
+            survivor = self.queue.job(self.on_device.get(device, ""))
+            assert survivor is None or survivor.session not in sessions
+
     @rule(
         job=JOBS,
         segment=SMALL,

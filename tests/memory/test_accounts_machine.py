@@ -62,6 +62,15 @@ class AccountsMachine(RuleBasedStateMachine):
         if self.feed(HeartbeatChanged(self.tick(), device, heard)) is not None and not heard:
             assert all(self.accounts.home_of(session) is None for session in leaving)
 
+    @rule(device=DEVICES, sessions=st.sets(SESSIONS))
+    def lose_worker(self, device: str, sessions: set[str]) -> None:
+        before = self.accounts.device(device)
+        self.feed(WorkerDied(self.tick(), device, sessions=tuple(sorted(sessions))))
+        after = self.accounts.device(device)
+        assert (before is None) == (after is None)
+        if before is not None and after is not None:
+            assert after.session_bytes.keys() == before.session_bytes.keys() - sessions
+
     @rule(session=SESSIONS)
     def open(self, session: str) -> None:
         self.feed(SessionOpened(self.tick(), session, "ann"))

@@ -9,7 +9,7 @@ import asyncio
 import os
 import signal
 import tempfile
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -19,7 +19,7 @@ import torch
 from blake3 import blake3
 
 from djinn_lab.pool.blobs.directory import RESULTS, STORE
-from djinn_lab.pool.devices.launcher import Launcher
+from djinn_lab.pool.devices.launcher import GroupLost, Launcher
 from djinn_lab.pool.devices.plans import DevicePlan
 from djinn_lab.pool.launchers.local import LocalLauncher
 from djinn_lab.protocol.worker import (
@@ -52,8 +52,8 @@ class Site(Protocol):
     def take(self, result: str) -> bytes:
         """Return what a worker left under this name for the pool, and delete it."""
 
-    def kill(self, device: str) -> None:
-        """End the device's worker as a crash of its machine would."""
+    def kill(self, device: str, group: str | None = None) -> None:
+        """End a group's worker, or the device's first, as a crash of its machine would."""
 
     def pause(self, device: str) -> None:
         """Let the device's worker do nothing, as a machine without time for it would, until
@@ -65,20 +65,24 @@ class Site(Protocol):
     def parked(self) -> set[str]:
         """Return the files in which workers, alive or dead, keep sessions outside their devices."""
 
+    def workers(self) -> set[str]:
+        """Return the processes of workers."""
+
     def processes(self) -> set[str]:
-        """Return the processes that run for the launcher."""
+        """Return all processes that run for the launcher."""
 
 
 class LocalSite:
     """A launcher whose workers are processes of this machine."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, worker_command: Sequence[str] | None = None) -> None:
         self._directory = directory
+        self._before = {one.pid for one in psutil.Process().children(recursive=True)}
         self._parked = [directory / "host", directory / "disk"]
         for path in (directory / STORE, directory / RESULTS, *self._parked):
             path.mkdir()
         self.launcher: Launcher = LocalLauncher(
-            directory, host_directory=self._parked[0], disk_directory=self._parked[1]
+            directory, worker_command, host_directory=self._parked[0], disk_directory=self._parked[1]
         )
 
     def put(self, tensor: torch.Tensor) -> str:
@@ -93,8 +97,9 @@ class LocalSite:
         path.unlink()
         return content
 
-    def kill(self, device: str) -> None:
-        os.kill(self.launcher.health(device).shown["pid"], signal.SIGKILL)
+    def kill(self, device: str, group: str | None = None) -> None:
+        health = self.launcher.health(device)
+        os.kill(health.shown["pid"] if group is None else health.groups[group], signal.SIGKILL)
 
     def pause(self, device: str) -> None:
         os.kill(self.launcher.health(device).shown["pid"], signal.SIGSTOP)
@@ -103,18 +108,18 @@ class LocalSite:
         os.kill(self.launcher.health(device).shown["pid"], signal.SIGCONT)
 
     def parked(self) -> set[str]:
-        return {file.name for path in self._parked for file in path.iterdir()}
+        return {file.name for path in self._parked for file in path.rglob("*.*")}
+
+    def workers(self) -> set[str]:
+        return {str(one.pid) for one in self._processes() if one.parent() != psutil.Process()}
 
     def processes(self) -> set[str]:
-        ours = str(self._directory)
-        return {str(one.pid) for one in psutil.Process().children() if _mentions(one, ours)}
+        return {str(one.pid) for one in self._processes()}
 
-
-def _mentions(process: psutil.Process, text: str) -> bool:
-    try:
-        return any(text in argument for argument in process.cmdline())
-    except psutil.NoSuchProcess:
-        return False
+    def _processes(self) -> list[psutil.Process]:
+        """The template that this launcher started, and its workers."""
+        now = psutil.Process().children(recursive=True)
+        return [one for one in now if one.pid not in self._before]
 
 
 @contextmanager
@@ -131,11 +136,14 @@ SITES = {"local": local_site}
 class Heard:
     """What the launcher reported, in order. ``said``: messages by device that no test has waited for, with
     None for the loss of a worker. ``answering``: whether a device's worker answers, as last reported.
-    ``kept``: the manifests that the pool still needs."""
+    ``kept``: the manifests that the pool still needs. ``groups``: the trust groups of sessions, all one where
+    none is named."""
 
     def __init__(self) -> None:
         self.said: dict[str, list[FromWorker | None]] = {}
         self.deaths: list[tuple[str, str]] = []
+        self.lost: list[GroupLost | None] = []
+        self.groups: dict[str, str] = {}
         self.failures: list[tuple[str, str]] = []
         self.kept: list[bytes] = []
         self.answering: dict[str, bool] = {}
@@ -145,8 +153,9 @@ class Heard:
         self.said.setdefault(device, []).append(message)
         self.changed.set()
 
-    def worker_died(self, device: str, how: str) -> None:
+    def worker_died(self, device: str, how: str, group: GroupLost | None = None) -> None:
         self.said.setdefault(device, []).append(None)
+        self.lost.append(group)
         self.deaths.append((device, how))
         self.changed.set()
 
@@ -157,6 +166,9 @@ class Heard:
     def worker_failed(self, device: str, how: str) -> None:
         self.failures.append((device, how))
         self.changed.set()
+
+    def trust_group(self, session: str) -> str:
+        return self.groups.get(session, "everybody")
 
     def manifests(self) -> list[bytes]:
         return self.kept
@@ -171,9 +183,9 @@ class Workers:
         self.heard = Heard()
         self._runner = asyncio.Runner()
 
-    def start(self, *devices: str, host_bytes: int = HOST_BYTES) -> None:
+    def start(self, *devices: str, host_bytes: int = HOST_BYTES, threads: int = 1) -> None:
         for device in devices:
-            plan = DevicePlan(device, "cpu", DEVICE_BYTES, 1, host_bytes, DISK_BYTES)
+            plan = DevicePlan(device, "cpu", DEVICE_BYTES, threads, host_bytes, DISK_BYTES)
             self.do(lambda plan=plan: self.launcher.spawn(plan, self.heard))  # type: ignore[misc]
 
     def ready(self, *devices: str) -> None:
@@ -210,6 +222,16 @@ class Workers:
                     return message
                 assert not isinstance(message, SegmentFailed | CopyFailed), message
             return None
+
+        return self.until(find)
+
+    def answer(self, device: str) -> FromWorker:
+        """Wait for the worker's next message, whatever it is."""
+
+        def find() -> FromWorker | None:
+            said = self.heard.said.get(device, [])
+            assert None not in said, f"{device} was lost: {self.heard.deaths}"
+            return said.pop(0) if said else None
 
         return self.until(find)
 

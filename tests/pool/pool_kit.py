@@ -46,9 +46,11 @@ def running_pool(
     blob_bytes_max: int | None = None,
     database: str | None = None,
     standby: bool = False,
+    accept_weak_isolation: bool = True,
     **more: Any,
 ) -> Iterator[RuntimeInfo]:
-    """Run a pool below ``directory`` until the block ends. ``more``: as of ``start_pool``."""
+    """Run a pool below ``directory`` until the block ends. ``more``: as of ``start_pool``. (Stand-in workers
+    have no sandbox.)"""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("DJINN_RUNTIME_DIR", str(directory))
         patch.delenv("DJINN_POOL", raising=False)
@@ -63,6 +65,7 @@ def running_pool(
             blob_bytes_max=blob_bytes_max,
             database=database,
             standby=standby,
+            accept_weak_isolation=accept_weak_isolation,
             **more,
         )
         try:

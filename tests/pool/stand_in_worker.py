@@ -63,6 +63,8 @@ class StandIn:
                     self.send(wire.Closed(message.session, self.memory()))
                 case wire.Calibrate():
                     self.send(wire.DeviceMeasured(1e9, 1e9, 1e-6))
+                case wire.Lease():
+                    self.send(wire.Leased(message.limit_bytes))
                 case wire.Shutdown():
                     return
 

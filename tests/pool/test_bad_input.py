@@ -276,7 +276,7 @@ def test_bad_submits(client: Client) -> None:
     assert "already DONE" in again.error.message
 
 
-@pytest.mark.parametrize("job", ["", "a/0", "release", "a b", "x" * 65, "../a", "0123/prelude"])
+@pytest.mark.parametrize("job", ["", "a/0", "release a", "a b", "x" * 65, "../a", "0123/prelude"])
 def test_names_of_jobs_that_mean_something_to_the_pool(client: Client, job: str) -> None:
     client.send(
         messages.SubmitSegment(

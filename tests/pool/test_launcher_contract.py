@@ -10,6 +10,7 @@ from launcher_kit import DEVICE_BYTES, DISK_BYTES, HOST_BYTES, MIB, SITES, Site,
 from programs import Script
 from training import training
 
+from djinn_lab.pool.devices.launcher import GroupLost
 from djinn_lab.protocol.worker import (
     Calibrate,
     Close,
@@ -30,6 +31,7 @@ from djinn_lab.protocol.worker import (
     SegmentFailed,
     SegmentStarted,
     StoreState,
+    WorkerMemory,
     WorkerReady,
 )
 from djinn_lab.srg.program import Program
@@ -133,7 +135,7 @@ def test_every_spawned_device_gets_a_worker_with_the_limits_of_its_plan(fresh: W
         )
         health = fresh.launcher.health(device)
         assert (health.alive, health.restarts) == (True, 0)
-    assert len(fresh.site.processes()) == 2
+    assert len(fresh.site.workers()) == 2
 
 
 def test_a_segment_takes_blobs_by_name_and_gives_results_by_name(workers: Workers) -> None:
@@ -279,17 +281,16 @@ def test_a_killed_worker_is_lost_once_and_another_takes_its_place(fresh: Workers
     fresh.next(ONE, SegmentStarted)
     fresh.site.kill(ONE)
     fresh.lost(ONE)
-    fresh.begin(ONE, "ann", script.program(fetch=(value,)), "to no worker")
     fresh.do(lambda: fresh.launcher.cancel(ONE, "job"))
-    fresh.next(ONE, WorkerReady)
+    fresh.begin(ONE, "ann", script.program(fetch=(value,)), "to the next worker")
+    failed = fresh.next(ONE, SegmentFailed)
+    assert (failed.job, failed.error.type_name) == ("to the next worker", "ValueLost")
     health = fresh.launcher.health(ONE)
     assert (health.alive, health.restarts) == (True, 1)
-    fresh.begin(ONE, "ann", script.program(fetch=(value,)))
-    failed = fresh.next(ONE, SegmentFailed)
-    assert (failed.job, failed.error.type_name) == ("job", "ValueLost")
     assert [device for device, _ in fresh.heard.deaths] == [ONE]
+    assert fresh.heard.lost == [GroupLost(frozenset({"ann", "bob"}), WorkerMemory(0, 0, {}))]
     assert fresh.heard.failures == []
-    assert len(fresh.site.processes()) == 1
+    assert len(fresh.site.workers()) == 1
 
 
 def test_a_worker_that_does_nothing_is_silent_until_it_continues(fresh: Workers) -> None:
@@ -323,7 +324,6 @@ def test_what_a_dead_worker_parked_is_kept_while_a_manifest_names_it(fresh: Work
     fresh.lost(ONE)
     copy(fresh, OTHER, Restore(4, "ann", manifest=manifest))
     assert held(fresh, OTHER, script, value) == raw(tensor)
-    fresh.next(ONE, WorkerReady)
     before = fresh.site.parked()
     fresh.heard.kept = []
     copy(fresh, OTHER, StoreState(5, "ann"))

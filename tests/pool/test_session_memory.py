@@ -169,9 +169,9 @@ def continued(model: Any, tokens: torch.Tensor, cache: Any, steps: int) -> tuple
     return found, cache
 
 
-def test_equal_weights_of_two_users_lie_on_the_device_once(pool: PoolUnderTest) -> None:
+def test_equal_weights_of_two_sessions_lie_on_the_device_once(pool: PoolUnderTest) -> None:
     weights = torch.randn(STATE_BYTES // 4)
-    with pool.session() as ann, pool.session("bob-of-the-weights") as bob:
+    with pool.session() as ann, pool.session() as bob:
         mine, theirs = weights.clone(), weights.clone()
         with ann.capture():
             a = mine.sum()

@@ -136,3 +136,4 @@ def test_a_host_tier_larger_than_its_file_system_is_refused(
     with pytest.raises(PoolError, match=r"does not fit .*1\.0 MiB are free"):
         HostArena(2 * MIB, shared_memory, "cpu:0")
     assert not list(shared_memory.iterdir())
+    assert HostArena(2 * MIB, shared_memory, "cpu:0", fits=True).take(MIB) == 0  # another's has filled it

@@ -293,18 +293,25 @@ def _needs_again(job: Job) -> MemoryNeed:
 
 
 def lose_device(tables: QueueTables, event: DeviceLost) -> None:
-    """Put the device's running jobs back, but for a gang that runs on elsewhere. They, and its pending jobs,
-    ask for memory again where they are bound next."""
+    """Put the jobs that ran in a lost worker back, but for a gang that runs on elsewhere. They, and pending
+    jobs of its sessions, ask for memory again where they are bound next."""
     device = event.device
+
+    def was_there(session: str) -> bool:
+        return event.sessions is None or session in event.sessions
+
     for job in [tables.jobs[name] for name in tables.devices[device].running]:
+        if not was_there(job.session):
+            continue
         if device in job.members:
             _without(tables, job, device)
         else:
             lose_worker(tables, job, event.at_s, event.message)
-    waiting = tables.of_device(device)
-    tables.devices[device].alive = False
+    waiting = [job for job in tables.of_device(device) if was_there(job.session)]
+    tables.devices[device].alive = event.sessions is not None
     for session in [session for session, bound in tables.bound.items() if bound == device]:
-        tables.unbind(session)
+        if was_there(session):
+            tables.unbind(session)
     _unbind(tables, waiting)
 
 

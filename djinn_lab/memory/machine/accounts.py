@@ -119,12 +119,13 @@ class MemoryAccounts:
         bound = known.sessions.values() if known is not None else ()
         return tuple(sorted(one.session for one in bound if heartbeats.can_leave(one)))
 
-    def open_jobs(self, device: str) -> tuple[str, ...]:
-        """Jobs on the device that were granted before the end of their sessions' restores. Until that end
-        the parked copy is still the session's state."""
+    def open_jobs(self, device: str, sessions: tuple[str, ...] | None = None) -> tuple[str, ...]:
+        """Jobs on the device, of these sessions or of all, that were granted before the end of their
+        sessions' restores. Until that end the parked copy is still the session's state."""
         known = self._tables.devices.get(device)
         granted = known.granted.values() if known is not None else ()
-        return tuple(one.job for one in granted if self._tables.sessions[one.session].away)
+        named = [one for one in granted if sessions is None or one.session in sessions]
+        return tuple(one.job for one in named if self._tables.sessions[one.session].away)
 
     def session_bytes(self, session: str) -> int:
         """Bytes of a session on all tiers, as last reported."""
@@ -209,7 +210,7 @@ class MemoryAccounts:
             case DeviceAdded():
                 self._add_device(event)
             case WorkerDied():
-                for device in reports.lose_device(self._tables, event):
+                for device in reports.lose_worker(self._tables, event):
                     self._plan(device)
             case HeartbeatChanged():
                 self._plan(heartbeats.change(self._tables, event))

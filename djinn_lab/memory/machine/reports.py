@@ -108,40 +108,55 @@ def _end_segment(tables: Tables, job: str, device: Device) -> None:
     phases.segment_over(tables, session)
 
 
-def lose_device(tables: Tables, event: WorkerDied) -> list[Device]:
-    """A device died. Sessions that were stored whole survive, bound to no device, and so do those whose
+def lose_worker(tables: Tables, event: WorkerDied) -> list[Device]:
+    """A worker died. Sessions of it that were stored whole survive, bound to no device, and so do those whose
     values can be made again; of the others the lost bytes are reported. Moving sessions continue on their
-    target devices, which are returned."""
+    target devices. Returns the devices that need a new plan."""
     lost = tables.device(event.device)
-    del tables.devices[event.device]
-    tables.count_devices()
-    bound = dict(lost.sessions)
+    gone = _sessions_of(tables, event)
+    if event.sessions is None:
+        del tables.devices[event.device]
+        tables.count_devices()
+    bound = {name: session for name, session in lost.sessions.items() if name in gone}
     ran = {segment.session for segment in lost.granted.values()}
-    _end_moves_to(tables, lost)
+    _end_moves_to(tables, lost, gone)
     leaving = {name for name, session in bound.items() if session.target is not None}
     for segment in [*lost.granted.values(), *lost.waiting]:
-        if segment.session not in leaving:
+        if segment.session in gone and segment.session not in leaving:
             tables.drop(segment)
-    for session in tables.sessions.values():
+    for name in sorted(gone):
+        session = tables.sessions[name]
         if session.keeper == lost.device:
             session.keeper = None
             tables.inherit(session, _left_by(lost, session))
     reached: list[Device] = []
     for name in sorted(bound):
         session = bound[name]
+        lost.remove(session)
+        lost.waiting = [segment for segment in lost.waiting if segment.session != name]
         _unbind(tables, session, lost, name in ran, event.rebuilds.get(name))
         device = moving.finish_move(tables, session)
         reached += [device] if device is not None else []
-    for name in sorted(lost.session_bytes):
-        stray = tables.sessions.get(name)
-        if stray is not None and name not in bound:
+    for name in sorted(lost.session_bytes.keys() & gone):
+        if name not in bound:
+            stray = tables.sessions[name]
             enacting.lose(tables, stray, lost.device, lost.session_bytes[name], _how(lost, stored=False))
-    return reached
+    for kept in _kept(lost):
+        for name in gone & kept.keys():
+            del kept[name]
+    return reached if event.sessions is None else [*reached, lost]
 
 
-def _end_moves_to(tables: Tables, lost: Device) -> None:
-    """End moves to a dead device: the queue will assign another one."""
-    for session in tables.sessions.values():
+def _sessions_of(tables: Tables, event: WorkerDied) -> set[str]:
+    """Return the open sessions that the worker had, or may have had."""
+    if event.sessions is None:
+        return set(tables.sessions)
+    return tables.sessions.keys() & set(event.sessions)
+
+
+def _end_moves_to(tables: Tables, lost: Device, gone: set[str]) -> None:
+    """End moves to a dead worker: the queue will assign a device anew."""
+    for session in [tables.sessions[name] for name in sorted(gone)]:
         if session.target == lost.device:
             session.target = None
             for segment in list(session.segments.values()):

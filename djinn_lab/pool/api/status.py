@@ -74,6 +74,7 @@ def device_views(driver: Driver) -> list[DeviceView]:
                 price=view.price if view else 0.0,
                 watts=view.watts if view else None,
                 own_labels=view.own_labels if view else (),
+                workers=dict(health.groups),
             )
         )
     return found

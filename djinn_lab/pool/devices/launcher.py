@@ -5,42 +5,55 @@ What crosses it: names of devices, sessions, jobs, transfers and blobs, in the m
 pool decides does not depend on the launcher; :mod:`djinn_lab.pool.launchers` has the implementations, and
 ``tests/pool/test_launcher_contract.py`` says what each must do.
 
-Orders to one device arrive in the order in which they were given. A cancel, a preempt and a copy also reach a
-worker that runs a segment. No method waits for the worker: what it answers comes as an event. An order to a
-worker that is down has no effect; its loss is reported, or was.
+Sessions of different trust groups never share a process. The pool counts and schedules by device, whatever
+the number of its processes; only the loss of a worker says whose sessions it had.
+
+Orders for one session arrive in the order in which they were given. A cancel, a preempt and a copy also reach
+a worker that runs a segment. No method waits for the worker: what it answers comes as an event. An order to a
+worker that is lost, but not yet reported, has no effect; a later one reaches its successor.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from typing import NamedTuple, Protocol
 
 from djinn_lab.pool.devices.plans import DevicePlan
-from djinn_lab.protocol.worker import CopyOrder, FromWorker, RunOrder
+from djinn_lab.protocol.worker import CopyOrder, FromWorker, RunOrder, WorkerMemory
 
 
 class WorkerHealth(NamedTuple):
-    """``alive``: whether there is a worker now, ready or not. ``restarts``: how many the device had before;
-    a worker with another number holds nothing that it was not given. ``shown``: numbers by which an operator
-    finds the worker on its machine, such as ``pid``. The pool shows them and goes by none. ``answers``:
-    whether it answers pings."""
+    """``alive``: whether there is a worker now, ready or not. ``restarts``: how many were started in place of
+    dead ones. ``shown``: numbers by which an operator finds the first worker on its machine, such as
+    ``pid``; ``groups``: such a number for each trust group, empty for none yet. The pool shows them and goes
+    by none. ``answers``: whether one of the workers answers pings."""
 
     alive: bool
     restarts: int
     shown: Mapping[str, int] = {}
+    groups: Mapping[str, int] = {}
     answers: bool = True
+
+
+class GroupLost(NamedTuple):
+    """The loss of one trust group's worker, on a device that lives on. ``sessions``: those that it had.
+    ``memory``: what the device's other workers hold."""
+
+    sessions: frozenset[str]
+    memory: WorkerMemory
 
 
 class WorkerEvents(Protocol):
     """Receive a launcher's events, on the thread of the event loop."""
 
     def worker_said(self, device: str, message: FromWorker) -> None:
-        """Handle a worker's message. The first of every worker is a
-        :class:`~djinn_lab.protocol.worker.WorkerReady`."""
+        """Handle a worker's message. The first of every device, and the first after its loss, is a
+        :class:`~djinn_lab.protocol.worker.WorkerReady`. Memory is that of all the device's workers."""
 
-    def worker_died(self, device: str, how: str) -> None:
-        """Handle the loss of a worker that was ready: once, after the last message that it sent. Another is
-        started. ``how``: the rest of a sentence about the worker."""
+    def worker_died(self, device: str, how: str, group: GroupLost | None = None) -> None:
+        """Handle the loss of a worker: once, after the last message that it sent. Another is started.
+        ``how``: the rest of a sentence about the worker. ``group``: of a worker that had sessions; None: the
+        device is lost until its next :class:`~djinn_lab.protocol.worker.WorkerReady`."""
 
     def worker_heard(self, device: str, heard: bool) -> None:
         """Handle that a ready worker does not answer pings any more (``heard`` is False), or answers again.
@@ -49,16 +62,20 @@ class WorkerEvents(Protocol):
     def worker_failed(self, device: str, how: str) -> None:
         """Handle that workers of a device ended before they were ready, several in a row."""
 
+    def trust_group(self, session: str) -> str | None:
+        """Name the group with which the session may share a process; None for an unknown session."""
+
     def manifests(self) -> Iterable[bytes]:
         """List the manifests from which sessions may still be restored. What dead workers parked is kept as
         long as one of these names it."""
 
 
 class Launcher(Protocol):
-    """Starts a worker for each device, carries orders to it, and starts another when it dies."""
+    """Starts a worker for each device and trust group that uses it, carries orders to it, and starts another
+    when it dies."""
 
     def spawn(self, plan: DevicePlan, events: WorkerEvents) -> None:
-        """Give a device a worker until :meth:`close`. Called once a device, inside the running event loop."""
+        """Give a device workers until :meth:`close`. Called once a device, inside the running event loop."""
 
     def run(self, device: str, order: RunOrder) -> None:
         """Run a segment, or measure the device. Each order has exactly one answer, unless the worker dies."""
@@ -73,7 +90,11 @@ class Launcher(Protocol):
         """Stop a segment before its next op, to be resumed."""
 
     def health(self, device: str) -> WorkerHealth:
-        """Say how a spawned device's worker is."""
+        """Say how a spawned device's workers are."""
+
+    def holder(self, device: str, session: str) -> Hashable:
+        """Identify the process that has a session on a device, or would get it. Another process holds nothing
+        of the session that it was not given."""
 
     async def close(self, at_once: bool = False) -> None:
         """End all workers and remove what they left; later calls have no effect. ``at_once``: let none end

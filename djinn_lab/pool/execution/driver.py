@@ -15,7 +15,7 @@ from djinn_lab import engine, jobs, memory
 from djinn_lab.pool.blobs.store import BlobStore
 from djinn_lab.pool.bookkeeping.job_accounting import JobAccounting
 from djinn_lab.pool.devices.fleet import Fleet
-from djinn_lab.pool.devices.launcher import Launcher
+from djinn_lab.pool.devices.launcher import GroupLost, Launcher
 from djinn_lab.pool.execution.clock import Timer
 from djinn_lab.pool.execution.journaled_engine import JournaledEngine
 from djinn_lab.pool.execution.recovery import Recovery
@@ -24,6 +24,7 @@ from djinn_lab.pool.execution.state_transfers import RELEASE_JOB, StateTransfers
 from djinn_lab.pool.gangs.running import SEPARATOR
 from djinn_lab.pool.gangs.runs import GangRuns
 from djinn_lab.pool.sessions import answers
+from djinn_lab.pool.sessions.isolation import ISOLATION_RULES, IsolationRules, too_weak
 from djinn_lab.pool.sessions.registry import ClientSession
 from djinn_lab.pool.sessions.signals import SignalThrottle
 from djinn_lab.pool.sessions.submissions import SubmissionHandler
@@ -74,8 +75,10 @@ class Driver:
         fleet: Fleet,
         blobs: BlobStore,
         accounting: JobAccounting,
+        isolation: IsolationRules = ISOLATION_RULES,
     ) -> None:
         self.core = core
+        self.isolation = isolation
         self.launcher = launcher
         self.fleet = fleet
         self.blobs = blobs
@@ -232,8 +235,8 @@ class Driver:
                 self.runs.progress(message)
             case SegmentDone() | SegmentFailed() | SegmentCancelled() | RunPreempted():
                 self.transfers.report(device, message.memory, message.job)
-                if message.job == RELEASE_JOB:
-                    self.transfers.released(device)
+                if message.job.startswith(RELEASE_JOB):
+                    self.transfers.released(device, message.job.removeprefix(RELEASE_JOB))
                 else:
                     self.recovery.ran(message)
                     self.runs.over(device, message)
@@ -249,14 +252,21 @@ class Driver:
                 if self.fleet.worker_said(device, message):
                     self._device_ready(device)
 
-    def worker_died(self, device: str, how: str) -> None:
+    def worker_died(self, device: str, how: str, group: GroupLost | None = None) -> None:
         now_s = self.core.clock.now_s()
-        self.accounting.audit.note("", "worker died", f"the process of {device} {how}", status=500)
-        self.fleet.worker_died(device)
+        message = f"the process of {device} {how}"
+        self.accounting.audit.note("", "worker died", message, status=500)
+        sessions = None
+        if group is None:
+            self.fleet.worker_died(device)
+        else:
+            sessions = group.sessions | self.gangs.concerned(device, group.sessions)
+            group = group._replace(sessions=sessions)
         running = [job.job for job in self.core.queue.running_jobs() if job.assigned_device == device]
-        self.transfers.died(device, self.recovery.died(device, running))
-        self.gangs.died(device)
-        self.handle(jobs.DeviceLost(now_s, device, f"the process of {device} {how}"))
+        self.transfers.died(device, self.recovery.died(device, running, sessions), group)
+        self.gangs.died(device, sessions)
+        named = None if sessions is None else tuple(sorted(sessions))
+        self.handle(jobs.DeviceLost(now_s, device, message, sessions=named))
 
     def worker_heard(self, device: str, heard: bool) -> None:
         self.handle(engine.HeartbeatChanged(self.core.clock.now_s(), device, heard))
@@ -264,6 +274,19 @@ class Driver:
     def worker_failed(self, device: str, how: str) -> None:
         self.accounting.audit.note("", "worker did not start", f"that of {device} {how}", status=500)
         self.fleet.worker_failed(device, how)
+
+    def too_weak(self, user: str) -> str | None:
+        """Say why a user may not open a session beside those who have some; None: may."""
+        ready = [status.seen for status in self.fleet.statuses if status.seen is not None]
+        users = {session.user for session in self.registry}
+        return too_weak(self.isolation, [one.sandbox for one in ready], users, user)
+
+    def trust_group(self, session: str) -> str | None:
+        """Name the group with which a session, or a gang's part, may share a process."""
+        job, separator, _ = session.partition(SEPARATOR)
+        record = self.accounting.records.get(job) if separator else None
+        found = self.registry.get(session if record is None else record.session)
+        return None if found is None else self.isolation.group_of(found)
 
     def manifests(self) -> Iterator[bytes]:
         """List the manifests from which sessions may still be restored."""

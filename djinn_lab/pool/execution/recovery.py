@@ -168,23 +168,32 @@ class Recovery:
 
     # -- what is lost ---------------------------------------------------------------------------------------
 
-    def died(self, device: str, running: Sequence[str]) -> dict[str, Rebuild]:
-        """Say how the sessions of a device whose worker died are made again. ``running``: its jobs."""
+    def died(
+        self, device: str, running: Sequence[str], sessions: frozenset[str] | None = None
+    ) -> dict[str, Rebuild]:
+        """Say how the sessions of a worker that died are made again. ``running``: jobs of its device.
+        ``sessions``: those of the worker; None: all on the device."""
+
+        def was_there(session: str) -> bool:
+            return sessions is None or session in sessions
+
+        records = self._accounting.records
         for job in [job for job, replay in self._replays.items() if replay.device == device]:
-            flight = self._accounting.records[job].flight
+            if not was_there(records[job].session):
+                continue
+            flight = records[job].flight
             assert flight is not None
             flight.sent_s = self._replays.pop(job).began_s
         rebuilds: dict[str, Rebuild] = {}
         for session, kept in self._logs.items():
             account = self._core.accounts.session(session)
-            if account is None or account.device != device:
+            if account is None or account.device != device or not was_there(session):
                 continue
             if kept.lost():
                 rebuilds[session] = Rebuild(kept.copy.nbytes if kept.copy else 0, kept.peak_bytes)
                 self._losses[session] = LostWorker(device)
             self._drop(kept)
-        for job in running:
-            record = self._accounting.records[job]
+        for record in [records[job] for job in running if was_there(records[job].session)]:
             self._losses[record.session] = LostWorker(device, record.cell, True)
             flight = record.flight
             if flight is not None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from msgspec.structs import replace
@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from djinn_lab import engine, memory
 from djinn_lab.events import Rebuild
 from djinn_lab.pool.bookkeeping.records import JobRecord, RunningSegment
-from djinn_lab.pool.devices.launcher import Launcher
+from djinn_lab.pool.devices.launcher import GroupLost, Launcher
 from djinn_lab.pool.execution.journaled_engine import JournaledEngine
 from djinn_lab.pool.lineage.steps import release_step
 from djinn_lab.pool.sessions.admission import INLINE_BYTES_MAX
@@ -28,8 +28,9 @@ from djinn_lab.srg.plan_key import decode_contents
 from djinn_lab.srg.program import decode_program
 from djinn_lab.units import capitalised
 
-RELEASE_JOB = "release"
-"""Job name of segments that only drop values; the queue does not know them."""
+RELEASE_JOB = "release "
+"""Begins the job name of segments that only drop values, and is followed by the session; the queue does not
+know them."""
 
 _NOTHING = worker.WorkerMemory(0, 0, {})
 
@@ -42,28 +43,28 @@ class StoredSession:
     manifest that the session has released; ``sent``: how many of them the process that restores it knows."""
 
     manifest: bytes
-    by: tuple[str, int]
+    by: Hashable
     released: list[int] = field(default_factory=list)
     sent: int = 0
 
 
 @dataclass(slots=True)
 class PendingReleases:
-    """Values that were released at a device and may be in a manifest that it makes: until it has answered
-    (in the order in which they were sent), and in the next manifest, which may have been on its way."""
+    """Values of a session that were released at a device and may be in a manifest that it makes: until it has
+    answered (in the order in which they were sent), and in the next manifest, which may have been on its
+    way."""
 
-    sent: deque[tuple[str, list[int]]] = field(default_factory=deque)
-    answered: dict[str, list[int]] = field(default_factory=dict)
+    sent: deque[list[int]] = field(default_factory=deque)
+    answered: list[int] = field(default_factory=list)
 
     def answer(self) -> None:
         if self.sent:
-            session, values = self.sent.popleft()
-            self.answered.setdefault(session, []).extend(values)
+            self.answered += self.sent.popleft()
 
-    def in_manifest(self, session: str) -> list[int]:
+    def in_manifest(self) -> list[int]:
         """Return the values released so far that a manifest, which has just come, may list."""
-        waiting = [value for name, values in self.sent if name == session for value in values]
-        return [*self.answered.pop(session, ()), *waiting]
+        answered, self.answered = self.answered, []
+        return [*answered, *(value for values in self.sent for value in values)]
 
 
 Transfer = memory.TransferCommand | memory.ExpediteTransfer
@@ -96,13 +97,14 @@ class StateTransfers:
         """By session: the device with its last whole copy, where it is not its device any more."""
         self._stored: dict[str, StoredSession] = {}
         self._reported: dict[str, worker.WorkerMemory] = {}
-        self._releases: defaultdict[str, PendingReleases] = defaultdict(PendingReleases)
+        self._releases: defaultdict[tuple[str, str], PendingReleases] = defaultdict(PendingReleases)
+        """By device and session."""
 
     # -- from the engine -----------------------------------------------------------------------------------
 
     def free(self, command: memory.FreeSession) -> None:
         self.forget(command.session)
-        self._releases[command.device].answered.pop(command.session, None)
+        self._releases.pop((command.device, command.session), None)
         self._launcher.copy(command.device, worker.Close(command.session))
 
     def drop_parked(self, command: memory.DropParked) -> None:
@@ -192,8 +194,10 @@ class StateTransfers:
 
     def transferred(self, device: str, done: worker.CopyDone) -> None:
         if done.manifest is not None:
-            released = self._releases[device].in_manifest(done.session)
-            self._stored[done.session] = StoredSession(done.manifest, self._process(device), released)
+            pending = self._releases.get((device, done.session))
+            released = [] if pending is None else pending.in_manifest()
+            holder = self._launcher.holder(device, done.session)
+            self._stored[done.session] = StoredSession(done.manifest, holder, released)
             self._drop_former(done.session)
             self._copied(done)
         if done.kind == "restore":
@@ -217,8 +221,9 @@ class StateTransfers:
     def _restored(self, device: str, session: str) -> None:
         """Send the releases since the restore was ordered, before anything runs there."""
         stored = self._stored.get(session)
-        if stored is not None and stored.by != self._process(device):
-            stored.by = self._process(device)
+        holder = self._launcher.holder(device, session)
+        if stored is not None and stored.by != holder:
+            stored.by = holder
             late = stored.released[stored.sent :]
             if late:
                 self.drop_values(device, session, late)
@@ -241,17 +246,28 @@ class StateTransfers:
             ),
         )
 
-    def released(self, device: str) -> None:
+    def released(self, device: str, session: str) -> None:
         """Record that a worker dropped released values."""
-        self._releases[device].answer()
+        pending = self._releases.get((device, session))
+        if pending is not None:
+            pending.answer()
 
-    def died(self, device: str, rebuilds: dict[str, Rebuild]) -> None:
-        """Notify the engine that a device's worker died; what the worker parked can still be restored.
-        ``rebuilds``: as in :class:`djinn_lab.events.WorkerDied`."""
-        self._releases.pop(device, None)
+    def died(self, device: str, rebuilds: dict[str, Rebuild], group: GroupLost | None) -> None:
+        """Notify the engine that a worker died; what the worker parked can still be restored. ``rebuilds``:
+        as in :class:`djinn_lab.events.WorkerDied`. ``group``: as in
+        :class:`~djinn_lab.pool.devices.launcher.WorkerEvents`."""
+
+        def was_there(session: str, at: str) -> bool:
+            return at == device and (group is None or session in group.sessions)
+
+        for at, session in [(at, session) for at, session in self._releases if was_there(session, at)]:
+            del self._releases[at, session]
         self._reported.pop(device, None)
-        self._former = {session: at for session, at in self._former.items() if at != device}
-        self._handle(engine.WorkerDied(self._now_s(), device, rebuilds))
+        self._former = {session: at for session, at in self._former.items() if not was_there(session, at)}
+        sessions = None if group is None else tuple(sorted(group.sessions))
+        self._handle(engine.WorkerDied(self._now_s(), device, rebuilds, sessions))
+        if group is not None:
+            self.report(device, group.memory)
 
     def manifests(self) -> Iterator[bytes]:
         """List the manifests from which sessions may be restored."""
@@ -267,7 +283,9 @@ class StateTransfers:
             return
         serial = self._serial_of(session, values)
         known = account.device is not None and (
-            account.tier == "device" or stored is None or stored.by == self._process(account.device)
+            account.tier == "device"
+            or stored is None
+            or stored.by == self._launcher.holder(account.device, session)
         )
         if stored is not None:
             stored.released += values
@@ -295,9 +313,9 @@ class StateTransfers:
 
     def drop_values(self, device: str, session: str, values: Sequence[int], serial: int = 0) -> None:
         """Drop values of a session that is on the device."""
-        self._releases[device].sent.append((session, [*values]))
+        self._releases[device, session].sent.append([*values])
         order = worker.RunSegment(
-            *(RELEASE_JOB, 0, session, release_step(values)), announces_start=False, serial=serial
+            *(RELEASE_JOB + session, 0, session, release_step(values)), announces_start=False, serial=serial
         )
         self._launcher.run(device, order)
 
@@ -307,16 +325,18 @@ class StateTransfers:
         stored = self._stored.get(command.session)
         if self._former.get(command.session) == command.device:
             self._drop_former(command.session)  # it is out of date there
+        account = self._core.accounts.session(command.session)
         order = worker.Restore(
-            command.transfer, command.session, command.expedited, reads=self._reads(command.job)
+            command.transfer,
+            command.session,
+            command.expedited,
+            reads=self._reads(command.job),
+            nbytes=0 if account is None else account.total_bytes,
         )
-        if stored is None or stored.by == self._process(command.device):
+        if stored is None or stored.by == self._launcher.holder(command.device, command.session):
             return order
         stored.sent = len(stored.released)
         return replace(order, manifest=stored.manifest, released=tuple(stored.released))
-
-    def _process(self, device: str) -> tuple[str, int]:
-        return device, self._launcher.health(device).restarts
 
     def _now_s(self) -> float:
         return self._core.clock.now_s()

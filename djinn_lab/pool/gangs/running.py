@@ -45,6 +45,11 @@ class RunningGang:
         return found
 
     @property
+    def sessions(self) -> set[str]:
+        """Return the cell's session and those of its groups."""
+        return {self.record.session, *(name_of(self.job, group) for group in self.opened)}
+
+    @property
     def executed_ops(self) -> int:
         """Count the cell's executed ops. Ops that several parts repeat count in each, up to the whole."""
         return min(self.plan.ops, sum(self.executed.values()))

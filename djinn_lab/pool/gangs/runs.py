@@ -176,10 +176,22 @@ class GangRuns:
         if job is not None and job.state is jobs.JobState.RUNNING and total > job.ops_done:
             self._progress(worker.SegmentProgress(gang.job, gang.segment, total, gang.plan.ops))
 
-    def died(self, device: str) -> None:
-        """Handle a device's loss, after session memory and before the queue."""
+    def concerned(self, device: str, sessions: frozenset[str]) -> frozenset[str]:
+        """Return sessions of gangs that a worker's loss ends or shrinks, besides those that the worker had:
+        the groups', and the cell's own where the device is its home."""
+        found: set[str] = set()
+        for gang in self._gangs.values():
+            machine = gang.machine
+            there = device == machine.home or device in machine.members
+            if there and machine.phase != "preempted" and gang.sessions & sessions:
+                found |= gang.sessions if device == machine.home else gang.sessions - {gang.record.session}
+        return frozenset(found)
+
+    def died(self, device: str, sessions: frozenset[str] | None = None) -> None:
+        """Handle the loss of a worker, after session memory and before the queue. ``sessions``: those that it
+        had; None: all on the device."""
         for gang in list(self._gangs.values()):
-            if gang.machine.phase == "preempted":
+            if gang.machine.phase == "preempted" or not (sessions is None or gang.sessions & sessions):
                 continue
             if gang.machine.home == device:
                 self.abandon(gang.job)

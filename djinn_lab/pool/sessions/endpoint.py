@@ -29,6 +29,10 @@ HELLO_BYTES_MAX = 64 * 2**10
 HELLO_TIMEOUT_S = 10.0
 CLOSE_GRACE_S = 5.0
 CONNECT = "WebSocket /v1/session"
+WEAK_ADVICE = (
+    "`djinn-lab doctor` on its machine shows what is missing; its owner may accept this with "
+    "`pool start --accept-weak-isolation`."
+)
 BROKEN = (1005, 1006, 1011)
 """Close codes of connections that no client ended: its network, its process or its pings did."""
 RESUMING_VERSION = 9
@@ -137,6 +141,9 @@ class SessionEndpoint:
         session = self._resume(hello, user, link) if hello.session else None
         resumed = session is not None
         if session is None:
+            weak = self._driver.too_weak(user.name)
+            if weak is not None:
+                raise RefusedByPool("session", f"Another user works on this pool, and {weak}. {WEAK_ADVICE}")
             now_s = self._driver.core.clock.now_s()
             self._check_sessions(user)
             session = self._driver.registry.add(

@@ -18,7 +18,6 @@ from djinn_lab.pool.bookkeeping.job_accounting import JobAccounting
 from djinn_lab.pool.bookkeeping.records import JobRecord, RunningSegment
 from djinn_lab.pool.devices.fleet import Fleet
 from djinn_lab.pool.execution.journaled_engine import JournaledEngine
-from djinn_lab.pool.execution.state_transfers import RELEASE_JOB
 from djinn_lab.pool.gangs.plans import BranchCache, GangDecision, decide_gang
 from djinn_lab.pool.sessions import answers
 from djinn_lab.pool.sessions.admission import INLINE_BYTES_MAX, InspectedProgram, PlanCache, inspect_program
@@ -132,7 +131,7 @@ class SubmissionHandler:
             self.unpin_query(session)
             session.send(answers.skipped(submit))
             return
-        if not _JOB.fullmatch(submit.job) or submit.job == RELEASE_JOB:
+        if not _JOB.fullmatch(submit.job):
             self._decline(session, submit, Refused(_BAD_NAME.format(submit.job[:80])))
             return
         known = self._core.queue.job(submit.job)

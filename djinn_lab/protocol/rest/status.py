@@ -10,7 +10,8 @@ from djinn_lab.jobs.resources import ForecastError
 class DeviceView(msgspec.Struct, frozen=True):
     """Show a device. ``state``: ``starting``, ``idle``, ``busy`` or ``lost``. ``failure``: why its worker
     does not start. ``labels``, ``taints``, ``price`` of a device-hour and ``watts`` when busy: as operators
-    described it. ``own_labels``: those of the labels that the device has by itself."""
+    described it. ``own_labels``: those of the labels that the device has by itself. ``workers``: its
+    processes by trust group, empty for one that is not any group's yet."""
 
     device: str
     kind: str = ""
@@ -36,6 +37,7 @@ class DeviceView(msgspec.Struct, frozen=True):
     price: float = 0.0
     own_labels: tuple[str, ...] = ()
     watts: float | None = None
+    workers: dict[str, int] = {}
 
 
 class BlobUsage(msgspec.Struct, frozen=True):

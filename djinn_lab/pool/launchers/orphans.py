@@ -1,0 +1,31 @@
+"""Files in which dead workers parked sessions, kept for as long as a session may be restored from them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+
+class OrphanedFiles:
+    """``directories``: where workers park sessions, each group below a directory of its own. Their files'
+    names hold the process's number."""
+
+    def __init__(self, directories: Sequence[Path]) -> None:
+        self._directories = directories
+        self._files: set[Path] = set()
+
+    def died(self, pid: int) -> None:
+        """Note the files of a dead worker."""
+        for directory in self._directories:
+            self._files.update(directory.glob(f"*/*-{pid}.*"), directory.glob(f"*/*-{pid}-*"))
+
+    def sweep(self, manifests: Iterable[bytes]) -> None:
+        """Remove those that no manifest names."""
+        if not self._files:
+            return
+        needed = list(manifests)
+        for path in list(self._files):
+            name = str(path).encode()
+            if not any(name in manifest for manifest in needed):
+                path.unlink(missing_ok=True)
+                self._files.discard(path)

@@ -1,0 +1,80 @@
+"""What the workers of a pool's devices have in common on this machine: directories, files, how they start."""
+
+from __future__ import annotations
+
+import uuid
+from pathlib import Path
+
+from djinn_lab.pool.blobs.directory import RESULTS, STORE
+from djinn_lab.pool.devices.launcher import WorkerEvents
+from djinn_lab.pool.devices.plans import DevicePlan
+from djinn_lab.pool.launchers.orphans import OrphanedFiles
+from djinn_lab.pool.launchers.processes import Starter
+from djinn_lab.protocol.template import WorkerOptions
+
+
+class Premises:
+    """``host``, ``disk``: where workers park sessions, each trust group below a directory of its own; None
+    where no plan has such a tier. ``stopping``: no worker is started any more."""
+
+    def __init__(self, starter: Starter, blobs: Path, host: Path | None, disk: Path | None) -> None:
+        self.starter = starter
+        self.stopping = False
+        self.events: WorkerEvents | None = None
+        self._blobs = blobs
+        self._host = host
+        self._disk = disk
+        self._first = _drawn()
+        self._names: dict[str, str] = {}
+        """By trust group, of its directories: no path shows a user's name."""
+        self._orphans = OrphanedFiles([path for path in (host, disk) if path is not None])
+
+    def options(self, plan: DevicePlan, group: str | None, beside: bool) -> WorkerOptions:
+        """Return the options of a group's worker; None: of one for the group that comes first. ``beside``:
+        another one of the device is ready."""
+        name = self._first if group is None else self._names.setdefault(group, _drawn())
+        return WorkerOptions(
+            device=plan.device,
+            memory_bytes=plan.memory_bytes,
+            threads=plan.threads,
+            store_directory=str(self._blobs / STORE),
+            result_directory=str(self._blobs / RESULTS),
+            host_bytes=plan.host_bytes if self._host is not None else 0,
+            host_directory=_made(self._host, name) if plan.host_bytes else None,
+            host_fits=beside,
+            disk_bytes=plan.disk_bytes if self._disk is not None else 0,
+            disk_directory=_made(self._disk, name) if plan.disk_bytes else None,
+            link_bytes_per_second=float(plan.link_bytes_per_s),
+        )
+
+    def is_first(self, group: str) -> bool:
+        """Return whether the group is the one that came first, and make it so if none did."""
+        if self._first not in self._names.values():
+            self._names.setdefault(group, self._first)
+        return self._names.get(group) == self._first
+
+    def ended(self, pid: int | None) -> None:
+        """Note what a worker that has ended left behind."""
+        if pid is not None:
+            self._orphans.died(pid)
+
+    def sweep(self) -> None:
+        """Remove what dead workers parked and no manifest names any more."""
+        if self.events is not None:
+            self._orphans.sweep(self.events.manifests())
+
+    def clear(self) -> None:
+        """Remove all that dead workers parked."""
+        self._orphans.sweep(())
+
+
+def _drawn() -> str:
+    return uuid.uuid4().hex[:16]
+
+
+def _made(parent: Path | None, name: str) -> str | None:
+    if parent is None:
+        return None
+    directory = parent / name
+    directory.mkdir(mode=0o700, exist_ok=True)
+    return str(directory)

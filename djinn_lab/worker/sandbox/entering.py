@@ -1,0 +1,90 @@
+"""The layers of the sandbox, in the order in which a process enters them."""
+
+from __future__ import annotations
+
+import logging
+import os
+import resource
+import site
+import sysconfig
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from djinn_lab.protocol.isolation import SandboxLevel
+from djinn_lab.worker.sandbox import kernel, landlock, seccomp
+from djinn_lab.worker.sandbox.landlock import Access
+
+OWN = Access.READ | Access.WRITE | Access.TRUNCATE | Access.MAKE | Access.REMOVE | Access.LIST
+BY_NAME = Access.READ
+"""Files whose names are not to be guessed: whoever has the name may read, and none can be listed."""
+RESULTS = Access.READ | Access.WRITE | Access.TRUNCATE | Access.MAKE
+CODE = Access.READ | Access.LIST
+LIBRARIES = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib", "/etc/ld.so.cache")
+MACHINE = (
+    "/proc/cpuinfo",
+    "/proc/meminfo",
+    "/sys/devices/system",
+    "/sys/fs/cgroup",
+    "/dev/null",
+    "/dev/urandom",
+)
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Reach:
+    """What a process works with. ``own``: directories that it reads and writes; ``store``: files that it
+    reads by name; ``results``: files that it makes, and reads by name."""
+
+    own: tuple[Path, ...] = ()
+    store: Path | None = None
+    results: Path | None = None
+
+    def accesses(self) -> dict[Path, Access]:
+        """Return what is in reach, with Python's and the system's libraries."""
+        given: list[tuple[Path | None, Access]] = [(path, CODE) for path in _code()]
+        given += [(Path(path), CODE) for path in (*MACHINE, f"/proc/{os.getpid()}")]
+        given += [(path, OWN) for path in self.own]
+        given += [(self.store, BY_NAME), (self.results, RESULTS)]
+        found: dict[Path, Access] = {}
+        for path, access in given:
+            if path is not None:
+                found[path] = found.get(path, Access(0)) | access
+        return found
+
+
+def _code() -> Iterable[Path]:
+    """Libraries, which are loaded when they are first needed."""
+    names = ("stdlib", "platstdlib", "purelib", "platlib")
+    yield from (Path(sysconfig.get_path(name)) for name in names)
+    yield from map(Path, site.getsitepackages())
+    yield Path(__file__).parents[2]
+    yield from map(Path, LIBRARIES)
+
+
+def enter(reach: Reach, filtered: bool = True) -> SandboxLevel:
+    """Enter every layer that this machine has, for good, and return the level that holds. This process has
+    one thread. ``filtered``: with Landlock and seccomp; else without, as drivers of devices need more."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)
+    if not filtered:
+        kernel.prctl(kernel.PR_SET_DUMPABLE, 0)
+        return "process-only"
+    files = _attempt("Landlock", lambda: landlock.restrict(reach.accesses()))
+    kernel.drop_capabilities()
+    kernel.prctl(kernel.PR_SET_DUMPABLE, 0)
+    calls = _attempt("seccomp", seccomp.install)
+    if not calls:
+        return "process-only"
+    return "full" if files else "no-landlock"
+
+
+def _attempt(layer: str, act: Callable[[], None]) -> bool:
+    try:
+        act()
+    except OSError as error:
+        log.warning("this machine has no %s for workers: %s", layer, error)
+        return False
+    return True

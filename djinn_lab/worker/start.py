@@ -1,0 +1,78 @@
+"""Begins a worker's life in a process that has imported what it needs."""
+
+from __future__ import annotations
+
+import os
+import resource
+import socket
+import sys
+import tempfile
+from pathlib import Path
+from typing import Never
+
+import torch
+
+from djinn_lab.protocol.isolation import SandboxLevel
+from djinn_lab.protocol.template import WorkerOptions
+from djinn_lab.worker import sandbox
+from djinn_lab.worker.executor import find_executor
+from djinn_lab.worker.process import WorkerProcess
+from djinn_lab.worker.tiers import TierLimits
+
+SWITCH_INTERVAL_S = 0.0005
+"""How long a copy or the pool's next message may wait for the interpreter while a program runs."""
+ADDRESS_SLACK_BYTES = 2**30
+
+
+def serve(connection: socket.socket, options: WorkerOptions) -> Never:
+    """Serve a pool over this connection, and end the process."""
+    torch.set_num_threads(options.threads)
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    if options.device.startswith("cpu"):
+        _limit_address_space(options.memory_bytes)
+    level = _enter_sandbox(options)
+    limits = TierLimits(
+        options.host_bytes,
+        _path(options.host_directory),
+        options.disk_bytes,
+        _path(options.disk_directory),
+        options.link_bytes_per_second,
+        options.host_fits,
+    )
+    WorkerProcess(
+        connection,
+        options.device,
+        options.memory_bytes,
+        Path(options.store_directory),
+        Path(options.result_directory),
+        limits,
+        level,
+    ).serve()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)  # nothing is left to do, and the interpreter takes half a second to take torch apart
+
+
+def _enter_sandbox(options: WorkerOptions) -> SandboxLevel:
+    """Give up what a worker does not need. A driver of CUDA needs more than the filters let through, and is
+    not loaded yet."""
+    find_executor()
+    own = [
+        path for path in (_path(options.host_directory), _path(options.disk_directory)) if path is not None
+    ]
+    # No other directory is in reach, and parts of torch look for one when they are imported.
+    tempfile.tempdir = os.environ["TORCHINDUCTOR_CACHE_DIR"] = options.result_directory
+    reach = sandbox.Reach(tuple(own), Path(options.store_directory), Path(options.result_directory))
+    return sandbox.enter(reach, filtered=options.device.startswith("cpu"))
+
+
+def _path(text: str | None) -> Path | None:
+    return None if text is None else Path(text)
+
+
+def _limit_address_space(memory_bytes: int) -> None:
+    """A backstop behind the account: memory that ops take inside (workspaces) is bounded by the kernel."""
+    status = Path("/proc/self/status").read_text()
+    data = next(int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("VmData"))
+    limit = data + memory_bytes + memory_bytes // 4 + ADDRESS_SLACK_BYTES
+    resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))

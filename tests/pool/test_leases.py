@@ -1,0 +1,162 @@
+"""Byte leases of a device's workers: their sum, and which orders wait for which answers."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from djinn_lab.pool.launchers.leases import Holder, Leases
+from djinn_lab.protocol.worker import (
+    CopyDone,
+    Lease,
+    Leased,
+    Restore,
+    RunSegment,
+    SegmentCancelled,
+    StoreState,
+    ToWorker,
+    WorkerMemory,
+)
+
+NOTHING = WorkerMemory(0, 0, {})
+RUN = RunSegment("job", 0, "session", b"")
+RAN = SegmentCancelled("job", 0, 0, NOTHING)
+
+
+class Worker:
+    """Enforces its lease, and answers when it is told to."""
+
+    def __init__(self, leases: Leases, capacity_bytes: int) -> None:
+        self.sent: list[ToWorker] = []
+        self.limit_bytes = capacity_bytes
+        self.used_bytes = 0
+        self.unconfirmed: list[int] = []
+        self.leases = leases
+        self.holder: Holder = leases.join(self._take)
+
+    def _take(self, message: ToWorker) -> None:
+        self.sent.append(message)
+        if isinstance(message, Lease):
+            self.unconfirmed.append(message.limit_bytes)
+
+    def confirm(self) -> None:
+        self.limit_bytes = max(self.used_bytes, self.unconfirmed.pop(0))
+        self.leases.said(self.holder, Leased(self.limit_bytes), self.holder.used_bytes)
+
+    def order(self, message: ToWorker) -> None:
+        self.leases.order(self.holder, message)
+
+    def ran(self) -> None:
+        self.leases.said(self.holder, RAN, self.used_bytes)
+
+    def restored(self, transfer: int, nbytes: int) -> None:
+        self.used_bytes += nbytes
+        self.leases.said(self.holder, CopyDone(transfer, "session", "restore", NOTHING), self.used_bytes)
+
+    @property
+    def leased(self) -> list[int]:
+        return [message.limit_bytes for message in self.sent if isinstance(message, Lease)]
+
+
+def two(used_bytes: int = 0) -> tuple[Worker, Worker]:
+    leases = Leases(100)
+    one, other = Worker(leases, 100), Worker(leases, 100)
+    one.order(RUN)
+    one.used_bytes = used_bytes
+    for _ in list(one.unconfirmed):
+        one.confirm()
+    one.ran()
+    return one, other
+
+
+def test_the_only_worker_of_a_device_needs_no_lease() -> None:
+    only = Worker(Leases(100), 100)
+    only.order(RUN)
+    assert only.sent == [RUN]
+
+
+def test_a_segment_may_use_what_others_do_not_hold() -> None:
+    _, other = two(used_bytes=30)
+    other.order(RUN)
+    assert other.sent == [Lease(70), RUN]
+
+
+def test_a_restore_beside_another_groups_run_waits_until_that_run_left_it_room() -> None:
+    one, other = two()
+    one.order(RUN)
+    other.order(Restore(1, "session", nbytes=20))
+    other.order(StoreState(2, "session"))
+    assert other.sent == []
+    assert one.leased[-1] == 80
+    one.confirm()
+    assert other.sent == [Lease(20), Restore(1, "session", nbytes=20), StoreState(2, "session")]
+
+
+def test_a_run_that_has_used_more_keeps_it() -> None:
+    one, other = two()
+    one.order(RUN)
+    one.used_bytes = 95
+    other.order(Restore(1, "session", nbytes=20))
+    one.confirm()
+    assert other.leased == [5]
+
+
+def test_a_run_leaves_restores_of_others_what_they_will_take() -> None:
+    one, other = two()
+    other.order(Restore(1, "session", nbytes=20))
+    one.order(RUN)
+    assert other.leased[-1] == 20
+    other.confirm()
+    assert one.leased[-1] == 80
+
+
+def test_the_lease_of_a_lost_worker_is_free_for_others() -> None:
+    one, other = two(used_bytes=60)
+    one.leases.leave(one.holder)
+    other.order(RUN)
+    assert other.sent == [RUN]
+
+
+def test_an_order_does_not_wait_for_a_worker_that_is_lost() -> None:
+    one, other = two()
+    one.order(RUN)
+    other.order(Restore(1, "session", nbytes=20))
+    one.leases.leave(one.holder)
+    assert other.sent == [Restore(1, "session", nbytes=20)]
+
+
+Act = tuple[int, str, int]
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(0, 2), st.sampled_from(["run", "restore", "answer", "grow"]), st.integers(0, 40)
+        )
+    )
+)
+def test_workers_never_hold_more_than_the_device_has(acts: list[Act]) -> None:
+    leases = Leases(100)
+    workers = [Worker(leases, 100) for _ in range(3)]
+    transfers: list[tuple[Worker, int]] = []
+    for place, act, nbytes in acts:
+        worker = workers[place]
+        running = [one for one in workers if one.holder.runs]
+        match act:
+            case "run" if not running and not any(one.holder.waiting for one in workers):
+                worker.order(RUN)
+            case "restore":
+                transfers.append((worker, len(transfers) + 1))
+                worker.order(Restore(len(transfers), "session", nbytes=nbytes))
+            case "answer" if worker.unconfirmed:
+                worker.confirm()
+            case "answer" if worker.holder.claims:
+                transfer, claimed = next(iter(worker.holder.claims.items()))
+                worker.restored(transfer, min(claimed, max(0, worker.limit_bytes - worker.used_bytes)))
+            case "answer" if worker.holder.runs:
+                worker.ran()
+            case "grow" if worker.holder.runs:
+                worker.used_bytes = min(worker.limit_bytes, worker.used_bytes + nbytes)
+            case _:
+                pass
+        assert sum(one.used_bytes for one in workers) <= 100
