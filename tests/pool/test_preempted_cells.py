@@ -206,7 +206,7 @@ def test_what_is_released_while_its_device_is_busy_does_not_come_along(slow_link
     kept = script.op("aten.ones.default", meta=contiguous(1000), args=[[1000]])
     empty = script.op("aten.zeros.default", meta=contiguous(MIB), args=[[MIB]])
     gone = script.op("aten.rand_like.default", empty)
-    busy, _ = training(16 * STEPS, ballast_bytes=16 * MIB)  # to wait for it takes longer than to move
+    busy, _ = training(16 * STEPS, ballast_bytes=16 * MIB)
     pool = slow_links
     with Client(pool.info) as ann, Client(pool.info) as bob:
         assert ann.run(script.program(keep=(kept, gone)), target="cpu:0").outcome == "done"
@@ -214,7 +214,7 @@ def test_what_is_released_while_its_device_is_busy_does_not_come_along(slow_link
         bob.until(job, "RUNNING")
         ann.send(ReleaseValues([gone]))
         script.write("aten.add_.Tensor", kept, scalars=(1,))
-        moved = ann.run(script.program(fetch=(kept,)))
+        moved = ann.run(script.program(fetch=(kept,)), target="cpu:1")
         assert (moved.outcome, moved.device) == ("done", "cpu:1")
         assert moved.fetched[0].data == torch.full((1000,), 2.0).numpy().tobytes()
         assert held_bytes(pool.info, ann.session) == 4000
@@ -226,14 +226,14 @@ def test_what_is_released_while_it_is_brought_over_is_dropped_there(slow_links: 
     kept = script.op("aten.ones.default", meta=contiguous(1000), args=[[1000]])
     empty = script.op("aten.zeros.default", meta=contiguous(MIB), args=[[MIB]])
     gone = script.op("aten.rand_like.default", empty)
-    busy, _ = training(16 * STEPS, ballast_bytes=16 * MIB)  # to wait for it takes much longer than to move
+    busy, _ = training(16 * STEPS, ballast_bytes=16 * MIB)
     pool = slow_links
     with Client(pool.info) as ann, Client(pool.info) as bob:
         assert ann.run(script.program(keep=(kept, gone)), target="cpu:0").outcome == "done"
         busy_job = bob.submit(busy, target="cpu:0")
         bob.until(busy_job, "RUNNING")
         script.write("aten.add_.Tensor", kept, scalars=(1,))
-        moved = ann.submit(script.program(fetch=(kept,)))
+        moved = ann.submit(script.program(fetch=(kept,)), target="cpu:1")
         wait_for(lambda: moving(pool, ann.session) == ("cpu:1", "restore"))
         ann.send(ReleaseValues([gone]))
         assert ann.result(moved).outcome == "done"
