@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from sweeps.losses.harness import Outcome, run
 
-from benchmarks.machine import now, this_machine
+from benchmarks.machine import checkout_commit, now, this_machine
 
 
 def main() -> int:
@@ -24,7 +24,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path, help="a folder for losses-<machine>-<date>.json")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    started = time.monotonic()
+    started, commit = time.monotonic(), checkout_commit()
     with tempfile.TemporaryDirectory(prefix="djinn-losses-") as directory:
         outcome = run(Path(directory), options.kills, options.seed)
     content = {
@@ -32,6 +32,7 @@ def main() -> int:
         "finished_at": now().isoformat(),
         "seconds": round(time.monotonic() - started),
         "machine": asdict(this_machine()),
+        "commit": commit,
         "seed": options.seed,
         **_figures(outcome),
     }
