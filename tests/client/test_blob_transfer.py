@@ -22,6 +22,7 @@ class PoolStandIn:
 
     def __init__(self, directory: Path, takes_unhashed: bool = True) -> None:
         self.url = "http://127.0.0.1:1"
+        self.tls = None
         self.welcome = SimpleNamespace(blob_directory=str(directory))
         self.takes_unhashed = takes_unhashed
         self.directory = directory

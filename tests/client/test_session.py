@@ -34,7 +34,6 @@ from djinn_lab.errors import (
     RemoteError,
     SessionLost,
     ValueLost,
-    WorkerLost,
 )
 
 pytestmark = pytest.mark.processes
@@ -294,7 +293,7 @@ def test_wrong_token_and_no_pool(pool: PoolUnderTest) -> None:
         connect("http://127.0.0.1:9", token="x")
 
 
-def test_killed_worker_raises_and_the_session_keeps_its_own_values(tmp_path: Path) -> None:
+def test_values_and_the_next_cell_survive_a_killed_worker(tmp_path: Path) -> None:
     with PoolUnderTest(tmp_path) as pool, pool.session() as session:
         network = nn.Linear(4, 2)
         weight = network.weight.detach().clone()
@@ -304,13 +303,10 @@ def test_killed_worker_raises_and_the_session_keeps_its_own_values(tmp_path: Pat
         assert y.detach().cpu().shape == (1, 2)
         devices = {row.device: row.pid for row in pool.rest.status().devices}
         os.kill(devices[cell.report.device], signal.SIGKILL)
-        with pytest.raises((WorkerLost, ValueLost, djinn_lab.errors.PoolError)), session.capture():
-            _ = (made * 2).sum().item()
-        # What the notebook had itself is intact: the weights are sent again, the rest says that it is gone.
+        with session.capture():
+            assert (made * 2).sum().item() == 12
+        assert made.tolist() == [2.0, 2.0, 2.0]
         assert torch.equal(network.weight.detach().cpu(), weight)
-        assert y.detach().cpu().shape == (1, 2)
-        with pytest.raises(ValueLost):
-            made.tolist()
         with session.capture():
             again = network(torch.ones(1, 4))
         assert torch.equal(again.detach().cpu(), y.detach().cpu())
