@@ -191,6 +191,8 @@ def _unbind(tables: Tables, session: SessionRecord, lost: Device, ran: bool, reb
 def _await_replay(tables: Tables, session: SessionRecord, lost: Device, rebuild: Rebuild) -> None:
     """Its last whole copy is its state, if there is one; its next segment makes the rest again."""
     lost_bytes = max(session.total_bytes, lost.session_bytes.get(session.session, 0))
+    if session.replays:  # lost again before they were all made
+        lost_bytes = max(lost_bytes, session.rebuild_bytes + rebuild.copy_bytes)
     session.replays = True
     session.rebuild_bytes = max(0, lost_bytes - rebuild.copy_bytes)
     session.replay_peak_bytes = rebuild.peak_bytes
