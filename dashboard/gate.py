@@ -31,7 +31,7 @@ LOGINS_MAX = 1000
 @dataclass(slots=True, eq=False)
 class Login:
     """``hub``: asks the pool as this user. ``own``: the user who runs the dashboard. ``cookie``: its secret,
-    empty where nobody has to log in."""
+    empty where no login is needed."""
 
     hub: Hub
     own: bool

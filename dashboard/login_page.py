@@ -15,7 +15,7 @@ TOO_LONG = 200
 TITLE = "Log in"
 SENTENCE = (
     "This pool has several users, or this dashboard listens for other machines. Give your token of the pool; "
-    "who runs the dashboard comes in by the address that its command prints."
+    "the user of the dashboard command opens the address that it prints."
 )
 
 

@@ -75,7 +75,7 @@ def verify_audit(
     if broken is not None:
         raise UserError(
             f"The audit is broken at row {broken.row}: {broken.reason}.",
-            "Somebody changed the database past the pool. Keep a copy of it before you go on.",
+            "The database was changed past the pool. Keep a copy before you continue.",
         )
     print_line(f"{count:,} rows fit one another. Note the head elsewhere: --head {head.row}:{head.hash}")
 

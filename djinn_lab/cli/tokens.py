@@ -58,7 +58,7 @@ def rotate_token(
     name: Name,
     user: OfUser = None,
     overlap_hours: Annotated[
-        float, typer.Option("--overlap", min=0, help="Hours for which the old one goes on.")
+        float, typer.Option("--overlap", min=0, help="Hours for which the old one stays valid.")
     ] = 24.0,
     days: Annotated[
         float | None, typer.Option(min=0, help="Days until it ends; 0: never. Default: as the old one.")

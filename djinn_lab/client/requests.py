@@ -74,7 +74,7 @@ class PoolRequests:
 
     @property
     def fingerprint(self) -> str:
-        """The certificate that clients elsewhere can be told to expect; empty where it is not pinned."""
+        """The certificate that clients elsewhere can be set to expect; empty where it is not pinned."""
         return known_fingerprint(self.url, self._certificate) if self.url.startswith("https:") else ""
 
     def _read(self, kind: type[Answer], path: str, query: Query | None = None) -> Answer:

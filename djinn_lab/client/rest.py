@@ -65,7 +65,7 @@ class PoolClient(PoolRequests):
         refused: bool = False,
         since: float | None = None,
     ) -> list[AuditRow]:
-        """Read the audit, newest first; or behind row ``after``, oldest first. ``action``: a part of it.
+        """Read the audit, newest first; or behind row ``after``, oldest first. ``action``: part of a name.
         ``refused``: refusals and faults only. ``since``: seconds since the epoch."""
         from djinn_lab.protocol.rest.audit import AuditRow
 

@@ -66,7 +66,7 @@ def assemble(
     store.submit(lambda connection: history.end_jobs_of_dead_pools(connection, pool)).result()
     authentication = Authentication(token, clock.now_s)
     for name, role, above in users:
-        if name != authentication.owner:  # who was a user of another account's pool on this database
+        if name != authentication.owner:  # may have been a user of another account's pool on this database
             authentication.add(name, role, above)
     for known in tokens:
         authentication.restore(known)

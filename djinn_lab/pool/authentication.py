@@ -77,7 +77,7 @@ class Token(msgspec.Struct, frozen=True):
 
 
 class Denial(msgspec.Struct, frozen=True):
-    """Say why a header names no user. ``user``: to whom an expired token belonged."""
+    """Say why a header names no user. ``user``: the owner of an expired token."""
 
     detail: str = UNKNOWN_TOKEN
     user: str = ""

@@ -12,7 +12,7 @@ PACKET_BYTES_MAX = 64 * 2**10
 
 
 class WorkerOptions(msgspec.Struct, frozen=True):
-    """Everything that a worker is told at its start. 0 bytes: no such tier. ``link_bytes_per_second``: of
+    """All settings of a worker at its start. 0 bytes: no such tier. ``link_bytes_per_second``: of
     the throttle that stands for a CPU device's link, 0 for none. ``host_directory``, ``disk_directory``:
     of the worker's trust group. ``host_fits``: another worker of the device has found that its host tier fits
     the machine, and may have filled it since."""

@@ -54,7 +54,7 @@ def _matmul_precision() -> str:
 def _apply(settings: NumericSettings) -> None:
     torch.set_default_dtype(getattr(torch, settings.default_dtype))
     _C._set_mkldnn_enabled(settings.mkldnn)
-    # torch.use_deterministic_algorithms would import torch's compiler, to tell it
+    # torch.use_deterministic_algorithms would import torch's compiler, to notify that
     _C._set_deterministic_algorithms(settings.deterministic, warn_only=settings.warn_only)
     _deterministic.fill_uninitialized_memory = settings.fill_uninitialized
     torch.set_flush_denormal(settings.flush_denormal)

@@ -59,7 +59,7 @@ def test_a_killed_worker_spares_the_running_cell_of_another_user(pool: PoolUnder
         x = torch.randn(256, 256)
         with bob.capture():
             kept = x + 0
-        his = device(pool).workers["bob"]
+        before = device(pool).workers["bob"]
 
         def compute() -> torch.Tensor:
             with bob.capture():
@@ -71,7 +71,7 @@ def test_a_killed_worker_spares_the_running_cell_of_another_user(pool: PoolUnder
         killed = device(pool).workers["ann"]
         os.kill(killed, signal.SIGKILL)
         assert torch.equal(computed.result(), iterated(x + 0))
-        assert device(pool).workers["bob"] == his
+        assert device(pool).workers["bob"] == before
         wait_for(lambda: device(pool).workers.get("ann") not in (None, killed))
         with ann.capture():
             again = torch.ones(4) + 1

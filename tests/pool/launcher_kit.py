@@ -168,7 +168,7 @@ class Heard:
         self.changed.set()
 
     def trust_group(self, session: str) -> str:
-        return self.groups.get(session, "everybody")
+        return self.groups.get(session, "all")
 
     def manifests(self) -> list[bytes]:
         return self.kept

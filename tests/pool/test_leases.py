@@ -24,7 +24,7 @@ RAN = SegmentCancelled("job", 0, 0, NOTHING)
 
 
 class Worker:
-    """Enforces its lease, and answers when it is told to."""
+    """Enforces its lease, and answers when it is asked to."""
 
     def __init__(self, leases: Leases, capacity_bytes: int) -> None:
         self.sent: list[ToWorker] = []

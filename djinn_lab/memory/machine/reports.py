@@ -148,7 +148,7 @@ def lose_worker(tables: Tables, event: WorkerDied) -> list[Device]:
 
 
 def _sessions_of(tables: Tables, event: WorkerDied) -> set[str]:
-    """Return the open sessions that the worker had, or may have had."""
+    """Return the open sessions on the worker, certainly or possibly."""
     if event.sessions is None:
         return set(tables.sessions)
     return tables.sessions.keys() & set(event.sessions)

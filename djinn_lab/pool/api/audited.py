@@ -19,7 +19,7 @@ HINT = "/phase"
 WITHOUT_BODY = "/v1/notebooks"
 """Whose bodies are whole notebooks, which the database keeps anyway."""
 KIND_PARTS = 3
-"""Parts of a path by which refusals are told apart."""
+"""Parts of a path that distinguish refusals."""
 
 
 class Audited:

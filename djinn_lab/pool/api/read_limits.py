@@ -1,4 +1,4 @@
-"""Back-pressure on users of the REST API, above all on those who read."""
+"""Back-pressure on users of the REST API, above all on readers."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class ReadPace:
 
 
 class ReadLimiter:
-    """ASGI middleware: a user whose reads took long, or who asks for too much at all, waits before the next
+    """ASGI middleware: a user whose reads took long, or whose requests are too many, waits before the next
     request is looked at."""
 
     def __init__(self, app: ASGIApp, authentication: Authentication, rates: RequestRates) -> None:

@@ -25,7 +25,7 @@ OVERLAP_S_MAX = 30 * 86_400.0
 
 
 def add_token_routes(app: FastAPI, context: PoolContext) -> None:
-    """List, make, rotate, revoke. A batch notebook's own token does none of it."""
+    """List, make, rotate, revoke. A batch notebook's own token may do none of these."""
     authentication, clock = context.authentication, context.driver.core.clock
 
     async def store(user: str) -> None:
@@ -104,7 +104,7 @@ def _check_role(authentication: Authentication, user: User, owner: User, name: s
 
 def _check_overlap(overlap_s: float) -> None:
     if not math.isfinite(overlap_s) or not 0 <= overlap_s <= OVERLAP_S_MAX:
-        raise ValueError(f"The old secret goes on for 0 to {OVERLAP_S_MAX:.0f} s, not {overlap_s:g}")
+        raise ValueError(f"The old secret stays valid for 0 to {OVERLAP_S_MAX:.0f} s, not {overlap_s:g}")
 
 
 def _view(token: Token, user: User) -> TokenView:

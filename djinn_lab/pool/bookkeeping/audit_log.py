@@ -18,7 +18,7 @@ from djinn_lab.units import counted
 
 COUNTED_FOR_S = 60.0
 KINDS_MAX = 1000
-"""Of refusals that are told apart. Those of further kinds are counted together."""
+"""Kinds of refusals that are distinguished. Those of further kinds are counted together."""
 ACTION_CHARS_MAX = 300
 DETAIL_CHARS_MAX = 2000
 OK = 200

@@ -73,7 +73,7 @@ def read_audit(
     refused: bool = False,
     since: float | None = None,
 ) -> list[AuditRow]:
-    """Read the newest rows first, or those behind row ``after``, oldest first. ``action``: a part of it.
+    """Read the newest rows first, or those behind row ``after``, oldest first. ``action``: part of a name.
     ``refused``: only what was refused. ``since``: seconds since the epoch."""
     table = audit.c
     query = sa.select(audit).limit(limit)

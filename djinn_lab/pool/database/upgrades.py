@@ -27,7 +27,7 @@ def upgrade_to(connection: sa.Connection, version: int) -> None:
 
 
 def _give_tokens_a_table(connection: sa.Connection) -> None:
-    """Every user had one token, which never ended. It goes on as the user's first, and ends as a new one
+    """Every user had one token, which never ended. It stays valid as the user's first, and ends as a new one
     would. (SQLite cannot drop a column that is unique.)"""
     found = connection.execute(sa.text("SELECT name, role, account, token_digest FROM users")).all()
     connection.execute(sa.text("DROP TABLE users"))

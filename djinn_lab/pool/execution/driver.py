@@ -276,7 +276,7 @@ class Driver:
         self.fleet.worker_failed(device, how)
 
     def too_weak(self, user: str) -> str | None:
-        """Say why a user may not open a session beside those who have some; None: may."""
+        """Say why a user may not open a session beside other users' sessions; None: may."""
         ready = [status.seen for status in self.fleet.statuses if status.seen is not None]
         users = {session.user for session in self.registry}
         return too_weak(self.isolation, [one.sandbox for one in ready], users, user)

@@ -140,7 +140,7 @@ class Recovery:
         self._logs[session].began_gang()
 
     def ended_gang(self, device: str, message: SegmentDone | SegmentCancelled | None, job: str) -> None:
-        """Note the end of a gang; None for one that goes on as a whole."""
+        """Note the end of a gang; None for one that continues as a whole."""
         record = self._accounting.records[job]
         flight, kept = record.flight, self._logs[record.session]
         assert flight is not None

@@ -73,7 +73,7 @@ Transfer = memory.TransferCommand | memory.ExpediteTransfer
 class StateTransfers:
     """Order transfers of sessions' state, and turn workers' answers into events. ``handle``: handles an event
     with the engine, and carries out its commands. ``reads``: what a job's segment reads of its session, None
-    where it is to start when all of that is there. ``copied``: is told of each manifest. ``released``:
+    where it is to start when all of that is there. ``copied``: is called with each manifest. ``released``:
     gives a release its serial (:attr:`djinn_lab.protocol.worker.RunSegment.serial`)."""
 
     def __init__(

@@ -117,7 +117,7 @@ class DeviceWorkers:
 
     def copy(self, order: CopyOrder) -> None:
         if isinstance(order, Expedite):
-            self.tell(order)
+            self.send(order)
             return
         worker = self._worker_of(order.session)
         if worker is not None:
@@ -125,7 +125,7 @@ class DeviceWorkers:
         elif isinstance(order, Close | Drop):  # of a session that the pool has forgotten, and no worker had
             self._say(Closed(order.session, self._memory()))
 
-    def tell(self, message: ToWorker) -> None:
+    def send(self, message: ToWorker) -> None:
         """Tell all workers; those that it does not concern ignore it."""
         for worker in self._workers:
             worker.send(message)

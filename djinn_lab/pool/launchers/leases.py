@@ -35,14 +35,14 @@ Send = Callable[[ToWorker], None]
 
 @dataclass(eq=False)
 class Holder:
-    """A worker's share. ``lease_bytes``: what it may have; ``told_bytes``: what it was told last.
+    """A worker's share. ``lease_bytes``: what it may have; ``sent_bytes``: the limit sent last.
     ``used_bytes``: as last reported. ``runs``: segments without an answer; ``claims``: bytes of restores
     without one. ``asked``: leases that it has not confirmed. ``waiting``: orders that wait for others to
     confirm theirs, and those behind them."""
 
     send: Send
     lease_bytes: int
-    told_bytes: int
+    sent_bytes: int
     used_bytes: int = 0
     runs: int = 0
     claims: dict[int, int] = field(default_factory=dict)
@@ -66,7 +66,7 @@ class Leases:
         self._holders: list[Holder] = []
 
     def join(self, send: Send) -> Holder:
-        """Add a worker, which holds nothing and enforces the whole device until it is told otherwise."""
+        """Add a worker, which holds nothing and enforces the whole device until it gets a lease."""
         lease_bytes = 0 if self._holders else self._capacity_bytes
         holder = Holder(send, lease_bytes, self._capacity_bytes)
         self._holders.append(holder)
@@ -123,19 +123,19 @@ class Leases:
         """Return whether the worker has a lease for the order; if not, others were asked to give some up."""
         others = [one for one in self._holders if one is not holder]
         if holder.runs and isinstance(message, Restore):
-            return True  # it has all that nobody else needs
+            return True  # it has all that no other worker needs
         wanted_bytes = self._capacity_bytes
         if isinstance(message, Restore):
             wanted_bytes = holder.needed_bytes + message.nbytes
         if not all(self._left(one, others, wanted_bytes) for one in others):
             return False
         holder.lease_bytes = max(0, self._capacity_bytes - sum(one.lease_bytes for one in others))
-        if holder.told_bytes != holder.lease_bytes:
-            self._tell(holder, holder.lease_bytes)
+        if holder.sent_bytes != holder.lease_bytes:
+            self._set_limit(holder, holder.lease_bytes)
         return True
 
     def _left(self, one: Holder, others: list[Holder], wanted_bytes: int) -> bool:
-        """Leave one of the others what it needs, and a running one what nobody else wants; return whether
+        """Leave one of the others what it needs, and a running one what no other worker wants; return whether
         that is so already."""
         left_bytes = one.needed_bytes
         if one.runs:
@@ -146,14 +146,14 @@ class Leases:
         if one.lease_bytes <= left_bytes or one.lease_bytes <= one.used_bytes:
             return True
         if not one.busy:
-            one.lease_bytes = left_bytes  # it is told before it may take more
+            one.lease_bytes = left_bytes  # its limit is sent before it may take more
             return True
-        if one.told_bytes <= left_bytes:
+        if one.sent_bytes <= left_bytes:
             return True  # it was asked for as much already, and held more
-        self._tell(one, left_bytes)
+        self._set_limit(one, left_bytes)
         return False
 
-    def _tell(self, holder: Holder, limit_bytes: int) -> None:
-        holder.told_bytes = limit_bytes
+    def _set_limit(self, holder: Holder, limit_bytes: int) -> None:
+        holder.sent_bytes = limit_bytes
         holder.asked += 1
         holder.send(Lease(limit_bytes))

@@ -56,10 +56,10 @@ class LocalLauncher:
             self._premises.sweep()
 
     def cancel(self, device: str, job: str) -> None:
-        self._devices[device].tell(Cancel(job))
+        self._devices[device].send(Cancel(job))
 
     def preempt(self, device: str, job: str, segment: int) -> None:
-        self._devices[device].tell(Preempt(job, segment))
+        self._devices[device].send(Preempt(job, segment))
 
     def health(self, device: str) -> WorkerHealth:
         return self._devices[device].health()

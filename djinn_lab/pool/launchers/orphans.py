@@ -1,4 +1,4 @@
-"""Files in which dead workers parked sessions, kept for as long as a session may be restored from them."""
+"""Files in which dead workers parked sessions. They stay as long as a session may be restored from them."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ class SessionLog:
         if self.done < len(self.runs):
             raise AssertionError("a segment ran before what it depends on was replayed.")
         if self.copy is not None and run.serial <= self.copy.serial:
-            return  # the copy was made, and told, just before the answer
+            return  # the copy was made, and reported, just before the answer
         self.runs.append(run)
         self.done = len(self.runs)
         self.nbytes += len(run.program)

@@ -1,7 +1,7 @@
-"""``/v1/audit``: who did what, in a chain of hashes.
+"""``/v1/audit``: which user did what, in a chain of hashes.
 
 Each row's hash is the digest of the hash before it and of the row. So a row that was altered, removed or put
-in between no longer fits its neighbours, whoever reads the chain. What the chain cannot show by itself is
+in between no longer fits its neighbours, for each reader. What the chain cannot show by itself is
 that all of it was written anew, or that its end was cut off together with the stored head: for that, compare
 with a head that was noted elsewhere.
 """

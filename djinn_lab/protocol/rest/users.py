@@ -44,7 +44,7 @@ class NewToken(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class TokenRotation(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Make a new secret for a token. ``overlap_s``: for so long the old one goes on. ``days``: until the new
+    """Make a new secret for a token. ``overlap_s``: the old one is valid so long. ``days``: until the new
     one ends, 0 for never; None: as long as the old one was made for."""
 
     overlap_s: float = 86_400.0

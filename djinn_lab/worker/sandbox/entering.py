@@ -17,7 +17,7 @@ from djinn_lab.worker.sandbox.landlock import Access
 
 OWN = Access.READ | Access.WRITE | Access.TRUNCATE | Access.MAKE | Access.REMOVE | Access.LIST
 BY_NAME = Access.READ
-"""Files whose names are not to be guessed: whoever has the name may read, and none can be listed."""
+"""Files whose names are not to be guessed: a process that has the name may read, and none can be listed."""
 RESULTS = Access.READ | Access.WRITE | Access.TRUNCATE | Access.MAKE
 CODE = Access.READ | Access.LIST
 LIBRARIES = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib", "/etc/ld.so.cache")

@@ -2,7 +2,7 @@
 
 It may read and write what is open, open files (Landlock says which), take memory and start threads. It may
 not make sockets or processes, run programs, or look at, signal or trace another process. What is refused
-fails with an error, so that a library that tries goes on without."""
+fails with an error, so that a library that tries continues without."""
 
 from __future__ import annotations
 
