@@ -134,8 +134,7 @@ def is_new(session: SessionRecord) -> bool:
 
 def is_settled(session: SessionRecord) -> bool:
     """Return whether the session's own history says that it will not grow."""
-    cells = session.cells
-    return cells >= SETTLED_CELLS or cells >= GROWN_CELLS + SETTLED_FACTOR * session.grew_cells > GROWN_CELLS
+    return session.cells >= min(SETTLED_CELLS, GROWN_CELLS + SETTLED_FACTOR * session.grew_cells)
 
 
 def guess_bytes(segment: PlacedSegment, user: str, history: AdmissionHistory) -> int:
