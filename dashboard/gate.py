@@ -1,6 +1,6 @@
-"""Who may see the dashboard, and as which user of the pool.
+"""Decide which visitors may see the dashboard, and as which user of the pool.
 
-Nobody has to log in where only one person can be there: the dashboard listens on loopback, and the pool has
+No login is needed where only one person can be there: the dashboard listens on loopback, and the pool has
 one user. Otherwise the user who runs the dashboard comes in by a code of
 :mod:`djinn_lab.protocol.dashboard_login`, and others by a token of theirs; they see what that token may see.
 A code in the address is exchanged for a cookie.

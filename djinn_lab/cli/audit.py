@@ -18,7 +18,7 @@ PAGE_ROWS = 1000
 
 
 def build_group() -> typer.Typer:
-    help_text = "Who changed what on the pool, what was refused, and what failed (admins)."
+    help_text = "Changes on the pool with their users, refusals and failures (for admins)."
     group = typer.Typer(help=help_text, invoke_without_command=True)
     group.callback(help=help_text)(_show_when_alone)
     group.command("list")(show_audit)

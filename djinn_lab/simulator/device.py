@@ -22,7 +22,7 @@ from djinn_lab.memory import (
     TransferFailed,
     TransferKind,
 )
-from djinn_lab.simulator.lanes import Copy, SimulatedClock, SimulatedLane
+from djinn_lab.simulator.lanes import LaneCopy, SimulatedClock, SimulatedLane
 
 PIECE_BYTES = 2**21
 """Hashes are over pieces of this size."""
@@ -202,7 +202,7 @@ class SimulatedDevice:
             self._clock.after(0.0, lambda: self._refuse(moving))
             return
         self._set(held, tier, getattr(held, tier) + nbytes)
-        copy = Copy(
+        copy = LaneCopy(
             command.transfer,
             hardware.copy_latency_s + nbytes / rate,
             lambda took_s, queued_s: self._copied(moving, took_s, queued_s),

@@ -39,7 +39,7 @@ class SimulatedClock:
 
 
 @dataclass(slots=True)
-class Copy:
+class LaneCopy:
     """``left_s``: of copying, were it alone."""
 
     number: int
@@ -55,28 +55,28 @@ class SimulatedLane:
 
     def __init__(self, clock: SimulatedClock) -> None:
         self._clock = clock
-        self._lines: dict[bool, deque[Copy]] = {True: deque(), False: deque()}
-        self._serving: Copy | None = None
+        self._queues: dict[bool, deque[LaneCopy]] = {True: deque(), False: deque()}
+        self._serving: LaneCopy | None = None
         self._since_s = 0.0
         self._turn = 0
 
-    def add(self, copy: Copy) -> None:
-        self._lines[copy.expedited].append(copy)
+    def add(self, copy: LaneCopy) -> None:
+        self._queues[copy.expedited].append(copy)
         self._choose()
 
     def expedite(self, number: int) -> None:
-        for copy in list(self._lines[False]):
+        for copy in list(self._queues[False]):
             if copy.number == number:
-                self._lines[False].remove(copy)
+                self._queues[False].remove(copy)
                 copy.expedited = True
-                self._lines[True].append(copy)
+                self._queues[True].append(copy)
         if self._serving is not None and self._serving.number == number:
             self._serving.expedited = True
         self._choose()
 
     def remove(self, number: int) -> None:
         """Given up."""
-        for line in self._lines.values():
+        for line in self._queues.values():
             for copy in [copy for copy in line if copy.number == number]:
                 line.remove(copy)
         if self._serving is not None and self._serving.number == number:
@@ -87,10 +87,10 @@ class SimulatedLane:
     def _choose(self) -> None:
         serving = self._serving
         if serving is not None:
-            if serving.expedited or not self._lines[True]:
+            if serving.expedited or not self._queues[True]:
                 return
             self._pause(serving)
-        line = self._lines[True] or self._lines[False]
+        line = self._queues[True] or self._queues[False]
         if not line:
             self._serving = None
             return
@@ -100,14 +100,14 @@ class SimulatedLane:
         turn = self._turn
         self._clock.after(copy.left_s, lambda: self._finish(copy, turn))
 
-    def _pause(self, copy: Copy) -> None:
+    def _pause(self, copy: LaneCopy) -> None:
         passed_s = self._clock.now_s - self._since_s
         copy.left_s = max(0.0, copy.left_s - passed_s)
         copy.took_s += passed_s
-        self._lines[False].appendleft(copy)
+        self._queues[False].appendleft(copy)
         self._serving = None
 
-    def _finish(self, copy: Copy, turn: int) -> None:
+    def _finish(self, copy: LaneCopy, turn: int) -> None:
         if turn != self._turn or self._serving is not copy:
             return
         copy.took_s += copy.left_s

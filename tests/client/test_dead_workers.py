@@ -313,7 +313,7 @@ def test_weights_come_again_in_a_cell_of_many_parts(
         assert torch.equal(ours.cpu(), theirs)
 
 
-def test_a_cell_of_many_parts_goes_on_after_its_worker_died_under_it(
+def test_a_cell_of_many_parts_ends_well_after_its_worker_died(
     pool: PoolUnderTest, session: Session
 ) -> None:
     def kill_while_running() -> None:

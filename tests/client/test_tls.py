@@ -186,7 +186,7 @@ def test_unsafe_or_impossible_addresses_are_refused_with_advice(
 
 @pytest.mark.processes
 @pytest.mark.parametrize("insecure", [False, True])
-def test_a_pool_for_other_machines_encrypts_unless_told_by_name(tmp_path: Path, insecure: bool) -> None:
+def test_a_pool_for_other_machines_encrypts_unless_refused_by_name(tmp_path: Path, insecure: bool) -> None:
     info = start_pool(devices="cpu:1", host="0.0.0.0", insecure_without_tls=insecure)
     try:
         assert info.url.startswith("http://127" if insecure else "https://127")

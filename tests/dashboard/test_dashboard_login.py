@@ -1,4 +1,4 @@
-"""Who may see the dashboard, in a real browser."""
+"""Logins to the dashboard, in a real browser."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.browser, pytest.mark.processes]
 
 @pytest.fixture(scope="module")
 def ann(pool: PoolUnderTest) -> str:
-    """Return the token of a second user, who may look only."""
+    """Return the token of a second user, a viewer."""
     return pool.rest.create_user("ann", "viewer").token
 
 
@@ -84,7 +84,7 @@ def test_another_user_comes_in_by_token_and_sees_what_it_may(
         assert page.locator("text=cpu:0").count() == 0
 
 
-def test_the_command_prints_an_address_that_lets_in(
+def test_the_command_prints_an_address_with_a_login(
     chromium: Any, pool: PoolUnderTest, ann: str, tmp_path: Path
 ) -> None:
     command = [sys.executable, "-m", "djinn_lab.cli", "dashboard", "--no-show", "--port", "0"]

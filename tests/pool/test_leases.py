@@ -81,7 +81,7 @@ def test_a_segment_may_use_what_others_do_not_hold() -> None:
     assert other.sent == [Lease(70), RUN]
 
 
-def test_a_restore_beside_another_groups_run_waits_until_that_run_left_it_room() -> None:
+def test_a_restore_beside_another_groups_run_waits_until_that_run_released_memory() -> None:
     one, other = two()
     one.order(RUN)
     other.order(Restore(1, "session", nbytes=20))

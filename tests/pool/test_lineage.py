@@ -75,7 +75,7 @@ def test_a_copy_cuts_what_it_has_and_nothing_else() -> None:
     assert [run.job for run in kept.pending] == ["job3"]
 
 
-def test_an_answer_that_comes_after_the_copy_that_has_it_is_not_replayed() -> None:
+def test_an_answer_behind_the_copy_that_has_it_is_not_replayed() -> None:
     kept = SessionLog()
     serial = kept.next_serial()
     kept.copied(Copy(serial, 100, 1))
@@ -103,7 +103,7 @@ def test_a_gang_that_is_stopped_leaves_nothing_to_replay_until_a_copy_after_it()
     assert kept.lost()
 
 
-def test_a_stopped_replay_goes_on_where_it_stopped_and_begins_anew_after_another_loss() -> None:
+def test_a_stopped_replay_resumes_where_it_stopped_and_begins_anew_after_another_loss() -> None:
     script = Script()
     kept = log_of(script.program(keep=(script.load(SQUARE),)))
     assert kept.lost()

@@ -113,7 +113,7 @@ def test_admins_have_a_say_in_the_tokens_of_all_and_others_do_not(shared_pool: R
 
 
 @pytest.mark.processes
-def test_an_ended_token_closes_its_websocket_and_the_session_goes_on_with_another(
+def test_an_ended_token_closes_its_websocket_and_the_session_continues_with_another(
     shared_pool: RuntimeInfo,
 ) -> None:
     name, token = new_user(shared_pool)

@@ -119,7 +119,7 @@ def test_the_death_of_one_groups_worker_spares_the_cell_of_another(workers: Work
     assert lost.memory.session_bytes.keys() <= {"bob"}
 
 
-def test_a_dead_workers_group_goes_on_in_the_next_one(workers: Workers) -> None:
+def test_a_dead_workers_group_continues_in_the_next_one(workers: Workers) -> None:
     script, value = hold(workers, "ann", torch.ones(4))
     other, kept = hold(workers, "bob", torch.ones(8))
     before = workers.launcher.holder(ONE, "ann")

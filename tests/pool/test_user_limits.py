@@ -73,7 +73,7 @@ def test_a_user_has_so_many_connections(tight: RuntimeInfo) -> None:
     assert (last.action, last.status) == ("WebSocket /v1/session", 429)
 
 
-def test_the_oldest_uploads_of_a_user_make_room_for_the_newest(tight: RuntimeInfo) -> None:
+def test_the_oldest_uploads_of_a_user_are_dropped_for_the_newest(tight: RuntimeInfo) -> None:
     _, token = new_user(tight)
     _, other = new_user(tight)
     with http(tight, token) as web, http(tight, other) as theirs:

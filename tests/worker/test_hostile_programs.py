@@ -31,7 +31,7 @@ def test_a_view_stays_within_its_tensors_memory(device: Device, op: str) -> None
     assert "out of bounds" in outcome.failure.message
 
 
-def test_a_view_within_its_tensors_memory_is_what_torch_makes_of_it(device: Device) -> None:
+def test_a_view_within_its_tensors_memory_equals_torch(device: Device) -> None:
     script = Script()
     given = torch.arange(6.0)
     mine = script.op("aten.clone.default", script.load(given))

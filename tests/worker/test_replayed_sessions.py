@@ -25,7 +25,7 @@ ROUNDS, LOSSES, PROGRAMS = 25, 3, 4
 
 
 class LosableSession:
-    """A session that may lose its device at any time, and what a pool knows of it."""
+    """A session that may lose its device at any time, and what a pool knows about the session."""
 
     def __init__(self, directory: Path, seed: int) -> None:
         self.random = random.Random(seed)
@@ -106,7 +106,7 @@ class LosableSession:
         self.log.release(values)
 
     def lose(self) -> None:
-        """Go on with another device, as a pool does."""
+        """Continue on another device, as a pool does."""
         self.device = self._device()
         if self.log.lost() and self.log.copy is not None:
             assert self.copy is not None

@@ -126,7 +126,7 @@ class DeviceWorkers:
             self._say(Closed(order.session, self._memory()))
 
     def send(self, message: ToWorker) -> None:
-        """Tell all workers; those that it does not concern ignore it."""
+        """Send to all workers; those that it does not concern ignore it."""
         for worker in self._workers:
             worker.send(message)
 

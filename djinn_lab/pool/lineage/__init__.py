@@ -3,7 +3,7 @@
 Theory of operation
 -------------------
 
-A session's state is its last whole copy below the device, and what its runs since then made of it. The *log*
+A session's state is its last whole copy below the device, as changed by its runs since then. The *log*
 has these runs in order, as they were sent: programs, names of their inputs, random states. A run carries a
 *serial*, and a copy says the last serial that it has the results of, which cuts the log.
 
