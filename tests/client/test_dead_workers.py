@@ -313,9 +313,7 @@ def test_weights_come_again_in_a_cell_of_many_parts(
         assert torch.equal(ours.cpu(), theirs)
 
 
-def test_a_cell_of_many_parts_ends_well_after_its_worker_died(
-    pool: PoolUnderTest, session: Session
-) -> None:
+def test_a_cell_of_many_parts_ends_well_after_its_worker_died(pool: PoolUnderTest, session: Session) -> None:
     def kill_while_running() -> None:
         wait_for(lambda: any(job.state == "RUNNING" for job in pool.rest.jobs()))
         kill_worker(pool)
