@@ -3,7 +3,7 @@
 from djinn_lab.simulator.queue.figures import AccountFigures, QueueFigures
 from djinn_lab.simulator.queue.run import QueueRun, simulate_queue
 from djinn_lab.simulator.queue.settings import CHECKPOINT, PARKING, Failures, Parking, QueueSettings
-from djinn_lab.simulator.queue.workload import BrokenLine, Trace, TraceJob, equal_nodes
+from djinn_lab.simulator.queue.workload import BrokenLine, Follower, Trace, TraceJob, equal_nodes
 
 __all__ = [
     "CHECKPOINT",
@@ -11,6 +11,7 @@ __all__ = [
     "AccountFigures",
     "BrokenLine",
     "Failures",
+    "Follower",
     "Parking",
     "QueueFigures",
     "QueueRun",

@@ -47,6 +47,7 @@ class Records:
 
 class QueueFigures(msgspec.Struct, frozen=True):
     """``wait``: time in the system beyond the undisturbed run time, wherever it went (queue, parking).
+    ``start_wait``: from submission to the first start.
     ``jct``: from submission to completion. ``slowdown``: bounded, ``max(1, jct / max(run, bound))``
     (Feitelson and Rudolph, JSSPP 1998). ``delayed``: jobs that waited at all. ``utilisation``: device-seconds
     of work over what there was from the first submission to the last end. ``jain``: of how quickly each
@@ -59,8 +60,11 @@ class QueueFigures(msgspec.Struct, frozen=True):
     devices: int
     wait_mean_s: float
     wait_p50_s: float
+    wait_p90_s: float
     wait_p99_s: float
     wait_max_s: float
+    start_wait_mean_s: float
+    start_wait_p99_s: float
     jct_mean_s: float
     jct_p99_s: float
     slowdown_mean: float
@@ -111,6 +115,7 @@ def figures_of(
     rows = range(len(records))
     jct = [records.ended_s[row] - records.submitted_s[row] for row in rows]
     waits = sorted(max(0.0, jct[row] - records.run_s[row]) for row in rows)
+    start_waits = sorted(records.started_s[row] - records.submitted_s[row] for row in rows)
     slowdowns = sorted(max(1.0, jct[row] / max(records.run_s[row], bound_s)) for row in rows)
     worked = math.fsum(records.run_s[row] * records.devices[row] for row in rows)
     makespan_s = max(records.ended_s) - min(records.submitted_s) if rows else 0.0
@@ -123,8 +128,11 @@ def figures_of(
         devices=devices,
         wait_mean_s=mean(waits),
         wait_p50_s=percentile(waits, 0.5),
+        wait_p90_s=percentile(waits, 0.9),
         wait_p99_s=percentile(waits, 0.99),
         wait_max_s=max(waits, default=0.0),
+        start_wait_mean_s=mean(start_waits),
+        start_wait_p99_s=percentile(start_waits, 0.99),
         jct_mean_s=jct_mean_s,
         jct_p99_s=percentile(sorted(jct), 0.99),
         slowdown_mean=mean(slowdowns),

@@ -73,7 +73,7 @@ def simulate_with_records(
     devices = decisions = failures = unfinished = 0
     for pool, members in pools.items():
         jobs = trace.jobs if len(pools) == 1 else [job for job in trace.jobs if job.pool == pool]
-        simulation = PoolSimulation(jobs, members, chosen, settings)
+        simulation = PoolSimulation(jobs, members, chosen, settings, trace.followers)
         simulation.run()
         records.extend(simulation.records)
         courses[pool] = _course(simulation.busy, simulation.queue)

@@ -15,15 +15,21 @@ what the trace says; nothing."""
 class Parking(msgspec.Struct, frozen=True):
     """The cost of a preemption: ``out_s`` until the victim's devices are free, ``back_s`` before it computes
     again, both on its devices. By size of gang: ``(members, out, back)``, the first row whose members are not
-    exceeded counts; the last for all larger ones."""
+    exceeded counts; the last for all larger ones. ``link_bytes_per_s``: over which the state of a session
+    travels besides, where the trace says how large it is."""
 
     steps: tuple[tuple[int, float, float], ...] = ((1, 0.0, 0.0),)
+    link_bytes_per_s: float = 55e9
 
-    def out_s(self, members: int) -> float:
-        return self._step(members)[1]
+    def out_s(self, members: int, state_bytes: int = 0) -> float:
+        return self._step(members)[1] + self.state_s(state_bytes)
 
-    def back_s(self, members: int) -> float:
-        return self._step(members)[2]
+    def back_s(self, members: int, state_bytes: int = 0) -> float:
+        return self._step(members)[2] + self.state_s(state_bytes)
+
+    def state_s(self, state_bytes: int) -> float:
+        """Return the seconds of one copy of a session's state, one way."""
+        return state_bytes / self.link_bytes_per_s
 
     def _step(self, members: int) -> tuple[int, float, float]:
         return next((step for step in self.steps if members <= step[0]), self.steps[-1])

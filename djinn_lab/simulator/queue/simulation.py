@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import count
 from random import Random
-from typing import Literal
+from typing import Literal, get_args
 
 from msgspec.structs import replace
 
@@ -21,7 +21,7 @@ from djinn_lab.jobs.request import ComputeNode, Request, members_in
 from djinn_lab.simulator.queue.figures import Records
 from djinn_lab.simulator.queue.history import History
 from djinn_lab.simulator.queue.settings import Estimates, QueueSettings
-from djinn_lab.simulator.queue.workload import TraceJob
+from djinn_lab.simulator.queue.workload import Follower, TraceJob
 
 
 class Estimator:
@@ -52,16 +52,17 @@ class Estimator:
             self._last[job.account] = (*self._last.get(job.account, ())[-1:], job.run_s)
 
 
-Kind = Literal["repaired", "ended", "parked", "failed", "wake"]
-ORDER: dict[Kind, int] = {"repaired": 0, "ended": 1, "parked": 2, "failed": 3, "wake": 4}
+Kind = Literal["repaired", "ended", "freed", "parked", "failed", "wake", "submitted"]
+ORDER: dict[Kind, int] = {kind: place for place, kind in enumerate(get_args(Kind))}
 NEVER_CHARGED_AGAIN_S = 1e15
+NO_FOLLOWERS: Mapping[str, Follower] = {}
 
 
 @dataclass(slots=True)
 class StartedJob:
     """A job in the system. ``left_s``: of its run time, at full size. ``since_s``: when it began to compute
     this time, ``rate`` the part of full speed that it has. ``attempt`` distinguishes a stale end from the
-    true one."""
+    true one. ``ended``: only the state of its session is still being parked."""
 
     job: TraceJob
     left_s: float
@@ -73,6 +74,7 @@ class StartedJob:
     preempted: int = 0
     parked: bool = False
     stopped: bool = False
+    ended: bool = False
 
 
 class PoolSimulation:
@@ -82,6 +84,7 @@ class PoolSimulation:
         nodes: Iterable[ComputeNode],
         policy: QueuePolicy,
         settings: QueueSettings,
+        followers: Mapping[str, Follower] = NO_FOLLOWERS,
     ) -> None:
         self.policy = policy
         self.settings = settings
@@ -101,6 +104,9 @@ class PoolSimulation:
         self.failures = 0
         self.unplaceable = 0
         self._estimator = Estimator(settings.estimates)
+        self._followers = followers
+        self._thought_of: dict[str, TraceJob] = {}
+        """Followers that are submitted when their session has thought."""
         self._arrivals: Iterator[TraceJob] = iter(jobs)
         self._next: TraceJob | None = next(self._arrivals, None)
         self._running: dict[str, StartedJob] = {}
@@ -126,7 +132,7 @@ class PoolSimulation:
 
     def step(self) -> bool:
         """The next moment at which something happens; False when nothing is left to do."""
-        if self._next is None and not self._running:
+        if self._next is None and not self._running and not self._thought_of:
             return False
         next_s = self._next.submit_s if self._next is not None else math.inf
         now_s = min(next_s, self._due[0][0] if self._due else math.inf)
@@ -150,6 +156,11 @@ class PoolSimulation:
             case "ended":
                 if name in self._running and self._running[name].attempt == attempt:
                     self._end(self._running[name])
+            case "freed":
+                if name in self._running and self._running[name].attempt == attempt:
+                    self._free(self._running[name])
+            case "submitted":
+                self._arrive(self._thought_of.pop(name))
             case "parked":
                 if name in self._running and self._running[name].attempt == attempt:
                     self._parked(self._running[name])
@@ -188,22 +199,39 @@ class PoolSimulation:
         running = self._running[start.job]
         demand, members = running.job.demand, start.members
         parking = self.settings.parking
-        back_s = parking.back_s(members) if running.parked else 0.0
+        state_bytes = running.job.state_bytes
+        back_s = parking.back_s(members, state_bytes) if running.parked else parking.state_s(state_bytes)
+        out_s = parking.out_s(members, state_bytes)
         running.first_s = self.now_s if running.first_s is None else running.first_s
         running.since_s = self.now_s + back_s
         running.rate = members / demand.members
         running.attempt += 1
         running.parked = running.stopped = False
-        self.cluster.update(replace(self.cluster.holdings[start.job], park_s=parking.out_s(members) + back_s))
+        self.cluster.update(replace(self.cluster.holdings[start.job], park_s=out_s + back_s))
         self._at(running.since_s + running.left_s / running.rate, "ended", start.job, running.attempt)
 
     def _end(self, running: StartedJob) -> None:
+        """The job has computed; its devices are free once the state of its session is parked."""
         job = running.job
-        end(self.cluster, self.shares, job.job, self.now_s)
         assert running.first_s is not None
         self.records.add(job, running.first_s, self.now_s, running.preempted)
         self._estimator.ended(job)
-        del self._running[job.job]
+        follower = self._followers.get(job.job)
+        if follower is not None:
+            submit_s = self.now_s + follower.think_s
+            self._thought_of[follower.job.job] = replace(follower.job, submit_s=submit_s)
+            self._at(submit_s, "submitted", follower.job.job)
+        state_s = self.settings.parking.state_s(job.state_bytes)
+        if not state_s:
+            self._free(running)
+            return
+        running.ended = True
+        self.cluster.update(replace(self.cluster.holdings[job.job], preemptible=False))
+        self._at(self.now_s + state_s, "freed", job.job, running.attempt)
+
+    def _free(self, running: StartedJob) -> None:
+        end(self.cluster, self.shares, running.job.job, self.now_s)
+        del self._running[running.job.job]
 
     def _ask_aside(self, name: str) -> None:
         """Preempt a job at once, between two ops; it holds its devices until its state is parked."""
@@ -213,7 +241,8 @@ class PoolSimulation:
         running.preempted += 1
         running.stopped = True
         members = members_in(self.cluster.holdings[name].where)
-        self._at(self.now_s + self.settings.parking.out_s(members), "parked", name, running.attempt)
+        out_s = self.settings.parking.out_s(members, running.job.state_bytes)
+        self._at(self.now_s + out_s, "parked", name, running.attempt)
 
     def _work_off(self, running: StartedJob) -> None:
         done_s = max(0.0, self.now_s - running.since_s) * running.rate
@@ -231,7 +260,8 @@ class PoolSimulation:
             return None
         had_s = running.job.run_s - running.left_s
         left_s = running.estimate_s - had_s if running.estimate_s > had_s else had_s
-        return left_s + self.settings.parking.back_s(running.job.demand.members)
+        back_s = self.settings.parking.back_s(running.job.demand.members, running.job.state_bytes)
+        return left_s + back_s
 
     # -- nodes -----------------------------------------------------------------------------------------------
 
@@ -247,6 +277,9 @@ class PoolSimulation:
         self.failures += 1
         for job in list(self.cluster.on_node[name]):
             running = self._running[job]
+            if running.ended:
+                self._free(running)
+                continue
             running.attempt += 1
             end(self.cluster, self.shares, job, self.now_s)
             running.parked = running.left_s < running.job.run_s

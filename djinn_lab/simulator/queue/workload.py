@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 import msgspec
 
@@ -15,7 +16,8 @@ NORMAL = 2
 class TraceJob(msgspec.Struct, frozen=True, gc=False):
     """``run_s``: how long it runs undisturbed. ``estimate_s``: what was known of that when it was
     handed in, None when nothing. ``account``: that pays, ``"group/user"``. ``pool``: the part of the cluster
-    that it was handed in to; parts do not help each other."""
+    that it was handed in to; parts do not help each other. ``state_bytes``: of its session, restored before
+    it computes and parked after it."""
 
     job: str
     submit_s: float
@@ -25,6 +27,14 @@ class TraceJob(msgspec.Struct, frozen=True, gc=False):
     estimate_s: float | None = None
     pool: str = ""
     rank: int = NORMAL
+    state_bytes: int = 0
+
+
+class Follower(NamedTuple):
+    """A job that its session submits ``think_s`` after the one before it has ended, whenever that is."""
+
+    think_s: float
+    job: TraceJob
 
 
 class BrokenLine(msgspec.Struct, frozen=True):
@@ -36,13 +46,15 @@ class BrokenLine(msgspec.Struct, frozen=True):
 
 class Trace(msgspec.Struct, frozen=True):
     """``jobs``: by time of submission. ``nodes``: by pool, where the trace says. ``left_out``: rows that are
-    right but no work, such as jobs that were cancelled before they ran."""
+    right but no work, such as jobs that were cancelled before they ran. ``followers``: by the job before, the
+    next one of its session (a closed loop); they are not among ``jobs``."""
 
     name: str
     jobs: Iterable[TraceJob]
     nodes: Mapping[str, tuple[ComputeNode, ...]] = {}
     broken: tuple[BrokenLine, ...] = ()
     left_out: int = 0
+    followers: Mapping[str, Follower] = {}
 
 
 def equal_nodes(count: int, devices: int, prefix: str = "node") -> tuple[ComputeNode, ...]:

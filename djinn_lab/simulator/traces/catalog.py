@@ -9,12 +9,14 @@ from pathlib import Path
 from djinn_lab.simulator.queue.workload import Trace
 from djinn_lab.simulator.traces.gpu_clusters import PHILLY_CONTENDED, load_helios, load_itp, load_philly
 from djinn_lab.simulator.traces.lines import NoTraces, open_text, traces_folder
+from djinn_lab.simulator.traces.notebooks import CELLS, SESSIONS, load_cells, load_reservations
 from djinn_lab.simulator.traces.openb import load_openb
 from djinn_lab.simulator.traces.swf import load_swf
 from djinn_lab.simulator.traces.synthetic import Synthetic
 
 SYNTHETIC = "synthetic"
 OPENB_NODES = "openb_node_list_gpu_node.csv"
+NOTEBOOKS = "adobe_notebooks_2021"
 
 
 def _philly(folder: Path, pools: str) -> Trace:
@@ -37,6 +39,8 @@ NAMED: Mapping[str, Callable[[Path], Trace]] = {
     "philly-contended": lambda folder: _philly(folder, "contended"),
     "itp": lambda folder: load_itp(folder / "ms-itp-2021" / "itp_all.csv.gz"),
     "openb": _openb,
+    "notebooks": lambda folder: load_cells(folder / NOTEBOOKS / CELLS),
+    "notebooks-reserved": lambda folder: load_reservations(folder / NOTEBOOKS / SESSIONS),
 }
 """Below the folder of public traces."""
 
@@ -67,7 +71,12 @@ def _open(name_or_path: str, folder: Path | None, pools: Path | None) -> Trace:
         return load_helios(path)
     if {"gpu_milli", "gpu_spec", "creation_time"} <= columns:
         return load_openb(path, path.parent / OPENB_NODES)
+    if {"session", "start_min", "duration_min", "gpus"} <= columns:
+        return load_cells(path)
+    if {"session", "start_min", "stop_min", "gpus"} <= columns:
+        return load_reservations(path)
     names = ", ".join((*NAMED, SYNTHETIC))
     raise NoTraces(
-        f"{path} has no format that is known (SWF, Philly, ITP, Helios, openb) and is none of {names}"
+        f"{path} has no format that is known (SWF, Philly, ITP, Helios, openb, notebooks), and is none of "
+        f"{names}"
     )
