@@ -24,6 +24,7 @@ FUZZ, KILLS = "fuzz-intel-r-xeon-r-processor-2-cores-2026-11-24", f"kills-{MACHI
 RECORDER = "recorder-intel-r-xeon-r-processor-2-cores-2026-11-24"
 ENGINE = "engine-intel-r-xeon-r-processor-2-cores-2026-11-24"
 MEMORY_LIVE, EARLY = f"engine-{MACHINE}-2026-11-23", f"early-start-{MACHINE}-2026-11-23"
+NOTEBOOKS = f"notebook-cells-{MACHINE}-2026-11-25"
 SIMULATED, PYTHON = f"memory-simulated-{MACHINE}-2026-11-21", f"capture-{MACHINE}-2026-11-21"
 
 
@@ -409,6 +410,20 @@ def workloads_simulated() -> Iterator[str]:
         )
 
 
+def notebook_cells() -> Iterator[str]:
+    """Rows of the README's table: minutes of wait by number of devices."""
+    found = figures(NOTEBOOKS)
+    for devices in (48, 40, 32):
+        means, tails = (found[f"{devices} devices: {what} wait"] for what in ("mean", "p99"))
+        reserved = means["facts"]["reserved"]["wait_mean_s"] / 60
+        by_policy = (means["series"][policy]["median"] for policy in ("fifo", "fifo_passing"))
+        cells = (shown(minutes) for minutes in (*by_policy, ours(means)))
+        yield row(devices, f"{reserved:,.0f}", *cells, shown(ours(tails)))
+    held_h = found["40 devices: mean wait"]["facts"]["held_h"]
+    yield f"reserve {held_h['a device per notebook']:,.0f} GPU-hours"
+    yield f"its cells compute for {held_h['djinn']:,.0f}"
+
+
 def two_recorders() -> Iterator[str]:
     hot = figures(PYTHON)["pointwise, hot"]
     eager = hot["series"]["eager"]["median"]
@@ -419,6 +434,7 @@ CLAIMS = {
     "coverage": (operators, fuzz, models, libraries, tutorials),
     "benchmarks": (recording, whole_cells, why_truth, scale, turns, early_starts, decisions),
     "pool": (kills,),
+    "../README": (notebook_cells,),
     "decisions/03-two-recorders": (two_recorders,),
 }
 PATTERNS = {"session-memory": (memory_live, memory_simulated, workloads_simulated)}
