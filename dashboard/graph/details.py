@@ -35,6 +35,7 @@ def _group_rows(tree: Tree, item: Item) -> list[tuple[str, str]]:
         ("FLOPs", f"{format_flops(totals.flops)} ({totals.flops:,})"),
         ("Bytes", f"{format_bytes(totals.bytes_read)} read, {format_bytes(totals.bytes_written)} written"),
         ("Phase", ", ".join(map(_phase, totals.phases))),
+        ("Patterns", _patterns(tree, item)),
         ("Modality", escape(", ".join(sorted({node.modality for node in nodes})))),
         ("Cell line", shown or "unknown"),
         ("Most frequent", "<br>".join(f"{count} × <code>{escape(op)}</code>" for op, count in ops)),
@@ -51,6 +52,7 @@ def _node_rows(tree: Tree, node: Node) -> list[tuple[str, str]]:
         ("Cell", escape(node.cell) or "–"),
         ("Cell line", f"{node.line}" if node.line else "unknown"),
         ("Phase", _phase(node.phase)),
+        ("Part of", ", ".join(tree.kinds_of_node.get(node.id, ())) or "no pattern"),
         ("Modality", escape(node.modality)),
         ("Residency", escape(node.residency)),
         ("FLOPs", f"{format_flops(node.flops)} ({node.flops:,}, {counted})"),
@@ -67,6 +69,12 @@ def _node_rows(tree: Tree, node: Node) -> list[tuple[str, str]]:
         ),
     ]
     return [*rows, ("Reads", _inputs(tree, node)), ("Read by", _readers(tree, node)), ("Node", f"{node.id}")]
+
+
+def _patterns(tree: Tree, item: Item) -> str:
+    """Count the patterns that begin in the group."""
+    counts = Counter(one.kind for one in tree.patterns if item.first <= one.nodes[0] < item.last)
+    return ", ".join(f"{count} × {kind}" for kind, count in counts.most_common()) or "none"
 
 
 def _phase(phase: str) -> str:

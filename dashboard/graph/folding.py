@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 from itertools import groupby
 from typing import NamedTuple
 
@@ -18,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from djinn_lab.srg.graph import SRG, Node
+from djinn_lab.srg.patterns import Pattern, PatternKind, find_patterns
 
 VISIBLE_MAX = 400
 START_VISIBLE = 36
@@ -105,6 +107,20 @@ class Tree:
     def root(self) -> Item:
         return self.items[0]
 
+    @cached_property
+    def patterns(self) -> tuple[Pattern, ...]:
+        """The graph's patterns, by their first nodes."""
+        return find_patterns(self.srg)
+
+    @cached_property
+    def kinds_of_node(self) -> dict[int, tuple[PatternKind, ...]]:
+        """Kinds of patterns by node, for nodes that are part of one."""
+        found: dict[int, dict[PatternKind, None]] = {}
+        for pattern in self.patterns:
+            for node in pattern.nodes:
+                found.setdefault(node, {})[pattern.kind] = None
+        return {node: tuple(kinds) for node, kinds in found.items()}
+
     def totals(self, item: Item) -> Totals:
         """Sums over the item's nodes; ``phase`` is the one that most of them have."""
         first, last = item.first, item.last
@@ -158,7 +174,8 @@ class Tree:
         return frozenset(opened)
 
     def matches(self, pattern: str) -> list[Node]:
-        """Nodes whose op, module, ``line N`` or phase matches the regular expression. Raises ``re.error``."""
+        """Nodes whose op, module, ``line N``, phase or pattern matches the regular expression. Raises
+        ``re.error``."""
         wanted = re.compile(pattern, re.IGNORECASE)
         return [
             node
@@ -166,6 +183,7 @@ class Tree:
             if wanted.search(node.op)
             or wanted.search(node.module)
             or wanted.search(f"line {node.line} {node.phase}")
+            or any(map(wanted.search, self.kinds_of_node.get(node.id, ())))
         ]
 
     def item_of_node(self, node: int) -> Item:

@@ -6,8 +6,9 @@ Names of modules play no part. One pass forward, in program order.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from djinn_lab.srg.ops import words
 from djinn_lab.srg.program import Phase, Program
@@ -27,16 +28,18 @@ _LAYOUT = words(
 )
 _ON_SCORES = _LAYOUT | words(
     """mul div add sub masked_fill where native_dropout dropout mul_ div_ add_ masked_fill_ sub_ tanh
-    nan_to_num"""
+    nan_to_num cat"""
 )
 _INDICATIVE = _FUSED | _SOFTMAX | _BATCHED.keys() | _LAYOUT | _ON_SCORES
 
 
 @dataclass(frozen=True)
 class Attention:
-    """``key`` and ``value`` are value ids traced back through views and copies to what produced them."""
+    """``key`` and ``value`` are value ids traced back through views and copies to what produced them.
+    ``nodes``: the fused op, or both products and the softmax; the last is ``node``."""
 
     node: int
+    nodes: tuple[int, ...]
     call: int
     query_length: int
     key_length: int
@@ -44,68 +47,76 @@ class Attention:
     value: int
 
 
-class _Tracer:
-    """Follows scores and probabilities forward, and layout changes backward."""
+class _Scores(NamedTuple):
+    """Scores or probabilities: of which keys, and the nodes that made them."""
 
-    def __init__(self, wiring: Wiring) -> None:
-        self._wiring = wiring
+    key: int
+    nodes: tuple[int, ...]
+
+
+class AttentionTracer:
+    """Follow scores and probabilities forward, and layout changes backward. Every node must be visited, in
+    program order. ``shape_of``: of a value, None while it depends on data."""
+
+    def __init__(self, shape_of: Callable[[int], Sequence[int] | None]) -> None:
+        self._shape_of = shape_of
         self._origin: dict[int, int] = {}
-        self._scores: dict[int, int] = {}
-        self._probabilities: dict[int, int] = {}
+        self._scores: dict[int, _Scores] = {}
+        self._probabilities: dict[int, _Scores] = {}
         self.found: list[Attention] = []
 
     def _root(self, value: int) -> int:
         return self._origin.get(value, value)
 
-    def visit(self, index: int) -> None:
-        node = self._wiring.program.nodes[index]
-        name = self._wiring.names[node.template]
-        inputs = [value for value in node.inputs if value is not None]
-        output = next((value for value in node.outputs if value is not None), None)
+    def visit(self, index: int, name: str, inputs: Sequence[int], output: int | None, call: int) -> None:
+        """``name``: the base name of the node's op. ``call``: of its root module."""
         if not inputs:
             return
         if name in _FUSED:
-            self._add(index, *inputs[:3])
+            if len(inputs) > 2:
+                self._add((index,), call, *inputs[:3])
         elif name in _BATCHED:
-            self._visit_product(index, name, inputs, output)
+            self._visit_product(index, name, inputs, output, call)
         elif output is not None:
             if name in _SOFTMAX:
-                if (key := self._scores.get(inputs[0])) is not None:
-                    self._probabilities[output] = key
+                if (scores := self._scores.get(inputs[0])) is not None:
+                    self._probabilities[output] = scores._replace(nodes=(*scores.nodes, index))
                 return
             if name in _LAYOUT:
                 self._origin[output] = self._root(inputs[0])
             if name in _ON_SCORES:
                 self._carry(inputs, output)
 
-    def _carry(self, inputs: list[int], output: int) -> None:
+    def _carry(self, inputs: Sequence[int], output: int) -> None:
         for known in (self._scores, self._probabilities):
-            key = next((known[value] for value in inputs if value in known), None)
-            if key is not None:
-                known[output] = key
+            scores = next((known[value] for value in inputs if value in known), None)
+            if scores is not None:
+                known[output] = scores
 
-    def _visit_product(self, index: int, name: str, inputs: list[int], output: int | None) -> None:
+    def _visit_product(
+        self, index: int, name: str, inputs: Sequence[int], output: int | None, call: int
+    ) -> None:
         left_at, right_at = _BATCHED[name]
         if len(inputs) <= right_at or output is None:
             return
         left, right = inputs[left_at], inputs[right_at]
-        if left in self._probabilities:
-            self._add(index, left, self._probabilities[left], right)
+        if (probabilities := self._probabilities.get(left)) is not None:
+            self._add((*probabilities.nodes, index), call, left, probabilities.key, right)
         else:
-            self._scores[output] = right
+            self._scores[output] = _Scores(right, (index,))
 
-    def _add(self, index: int, query: int, key: int, value: int) -> None:
+    def _add(self, nodes: tuple[int, ...], call: int, query: int, key: int, value: int) -> None:
         """``query`` is the query itself where fused, else the probabilities (queries by keys)."""
-        metas = self._wiring.metas
-        query_meta, key_meta, value_meta = metas[query], metas[key], metas[value]
-        if query_meta is None or key_meta is None or value_meta is None or len(value_meta.shape) < 2:
+        queries, keys, values = self._shape_of(query), self._shape_of(key), self._shape_of(value)
+        if queries is None or keys is None or values is None or min(len(queries), len(values)) < 2:
             return
         self.found.append(
             Attention(
-                node=index,
-                call=self._wiring.program.scopes[self._wiring.program.nodes[index].scope].call,
-                query_length=query_meta.shape[-2],
-                key_length=value_meta.shape[-2],
+                node=nodes[-1],
+                nodes=nodes,
+                call=call,
+                query_length=queries[-2],
+                key_length=values[-2],
                 key=self._root(key),
                 value=self._root(value),
             )
@@ -114,11 +125,14 @@ class _Tracer:
 
 def find_attention(wiring: Wiring) -> list[Attention]:
     """Every attention of the program, in program order."""
-    tracer = _Tracer(wiring)
+    tracer = AttentionTracer(lambda value: None if (meta := wiring.metas[value]) is None else meta.shape)
     indicative = [name in _INDICATIVE for name in wiring.names]
+    scopes = wiring.program.scopes
     for index, node in enumerate(wiring.program.nodes):
         if indicative[node.template]:
-            tracer.visit(index)
+            inputs = [value for value in node.inputs if value is not None]
+            output = next((value for value in node.outputs if value is not None), None)
+            tracer.visit(index, wiring.names[node.template], inputs, output, scopes[node.scope].call)
     return tracer.found
 
 

@@ -6,6 +6,7 @@ import re
 from itertools import pairwise
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -23,7 +24,7 @@ def graph(steps: int, layers: int = 4) -> SRG:
     """A decoder that generates ``steps`` tokens, with caches from step to step."""
     nodes: list[Node] = []
     edges: list[Edge] = []
-    values: dict[int, Value] = {}
+    values = {1: Value(1, 1, None, "weight", (8, 8), "float32", 256, 256, 256)}
 
     def add(op: str, module: str, call: int, line: int, phase: Any, inputs: list[int], flops: int = 0) -> int:
         number = len(nodes)
@@ -201,18 +202,17 @@ def test_details_show_every_field_of_an_op_and_escape_names() -> None:
         assert part in html
     group = details_html(tree, tree.items[1])
     assert "Most frequent" in group
-    evil = msgspec_replace(tree.srg.nodes[0], module="<script>")
-    assert "<script>" not in details_html(Tree(SRG((evil,), (), {}, (), (), "x", ())), item_of(evil))
+    evil = msgspec.structs.replace(tree.srg.nodes[0], module="<script>")
+    hostile = Tree(SRG((evil,), (), tree.srg.values, (), (), "x", ()))
+    assert "<script>" not in details_html(hostile, hostile.item_of_node(0))
 
 
-def msgspec_replace(node: Node, **changes: Any) -> Node:
-    import msgspec
-
-    return msgspec.structs.replace(node, **changes)
-
-
-def item_of(node: Node) -> Any:
-    return Tree(SRG((node,), (), {}, (), (), "x", ())).item_of_node(0)
+def test_search_and_details_know_patterns() -> None:
+    tree = Tree(graph(2))
+    found = [node.op for node in tree.matches("^embedding$")]
+    assert found == ["aten.embedding.default"] * 2
+    assert "Part of</th><td>embedding" in details_html(tree, tree.item_of_node(0))
+    assert "2 × embedding" in details_html(tree, tree.root)
 
 
 def test_op_names_are_short() -> None:
