@@ -24,6 +24,7 @@ FUZZ, KILLS = "fuzz-intel-r-xeon-r-processor-2-cores-2026-11-24", f"kills-{MACHI
 RECORDER = "recorder-intel-r-xeon-r-processor-2-cores-2026-11-24"
 ENGINE = "engine-intel-r-xeon-r-processor-2-cores-2026-11-24"
 MEMORY_LIVE, EARLY = f"engine-{MACHINE}-2026-11-23", f"early-start-{MACHINE}-2026-11-23"
+PATTERNS_FOUND = f"patterns-{MACHINE}-2026-11-25"
 NOTEBOOKS = f"notebook-cells-{MACHINE}-2026-11-25"
 SIMULATED, PYTHON = f"memory-simulated-{MACHINE}-2026-11-21", f"capture-{MACHINE}-2026-11-21"
 
@@ -424,6 +425,19 @@ def notebook_cells() -> Iterator[str]:
     yield f"its cells compute for {held_h['djinn']:,.0f}"
 
 
+def patterns_found() -> Iterator[str]:
+    found = result(PATTERNS_FOUND)
+    for title, by_kind in found["families"].items():
+        yield row(title, found["models"][title], *(_rates(rates) for rates in by_kind.values()))
+    yield row("**all**", sum(found["models"].values()), *(_rates(rates) for rates in found["all"].values()))
+
+
+def _rates(rates: Any) -> str:
+    if rates["precision"] is None or rates["recall"] is None:
+        return "-"
+    return f"{rates['precision']:.2f}, {rates['recall']:.2f} ({rates['both']})"
+
+
 def two_recorders() -> Iterator[str]:
     hot = figures(PYTHON)["pointwise, hot"]
     eager = hot["series"]["eager"]["median"]
@@ -435,6 +449,7 @@ CLAIMS = {
     "benchmarks": (recording, whole_cells, why_truth, scale, turns, early_starts, decisions),
     "pool": (kills,),
     "../README": (notebook_cells,),
+    "srg": (patterns_found,),
     "decisions/03-two-recorders": (two_recorders,),
 }
 PATTERNS = {"session-memory": (memory_live, memory_simulated, workloads_simulated)}
