@@ -15,7 +15,7 @@ from worker_kit import MIB, Device
 
 from djinn_lab.pool.lineage.log import Copy, Run, SessionLog
 from djinn_lab.pool.lineage.pruning import needed
-from djinn_lab.pool.lineage.steps import release_step, step_of
+from djinn_lab.pool.lineage.steps import step_of
 from djinn_lab.protocol.worker import CopyDone, Resume
 from djinn_lab.srg.plan_key import plan_key
 from djinn_lab.srg.program import decode_program, encode_program
@@ -102,7 +102,7 @@ class LosableSession:
         self.programs._alive = [value for value in self.programs._alive if value not in values]
         self.programs._caches = [value for value in self.programs._caches if value not in values]
         for device in (self.undisturbed, self.device):
-            device.interpreter.run("ann", release_step(values), {}, lambda: None, lambda done, total: None)
+            device.interpreter.release("ann", values)
         self.log.release(values)
 
     def lose(self) -> None:
@@ -129,9 +129,7 @@ class LosableSession:
                 del flags[0]
             else:
                 self.log.split(found.executed, found.rng_state)
-        serial = self.log.release(dead)
-        nothing = release_step(dead)
-        self.device.interpreter.run("ann", nothing, {}, lambda: None, lambda done, total: None, serial=serial)
+        self.device.interpreter.release("ann", dead, self.log.release(dead))
 
     def compare(self) -> None:
         here, there = (

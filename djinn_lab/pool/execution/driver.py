@@ -20,7 +20,7 @@ from djinn_lab.pool.execution.clock import Timer
 from djinn_lab.pool.execution.journaled_engine import JournaledEngine
 from djinn_lab.pool.execution.recovery import Recovery
 from djinn_lab.pool.execution.segments import SegmentRuns
-from djinn_lab.pool.execution.state_transfers import RELEASE_JOB, StateTransfers, Transfer, reads_of
+from djinn_lab.pool.execution.state_transfers import StateTransfers, Transfer, reads_of
 from djinn_lab.pool.gangs.running import SEPARATOR
 from djinn_lab.pool.gangs.runs import GangRuns
 from djinn_lab.pool.sessions import answers
@@ -43,6 +43,7 @@ from djinn_lab.protocol.worker import (
     FirstValuesCopied,
     FromWorker,
     Reads,
+    Released,
     RunPreempted,
     RunSegment,
     SegmentCancelled,
@@ -235,11 +236,10 @@ class Driver:
                 self.runs.progress(message)
             case SegmentDone() | SegmentFailed() | SegmentCancelled() | RunPreempted():
                 self.transfers.report(device, message.memory, message.job)
-                if message.job.startswith(RELEASE_JOB):
-                    self.transfers.released(device, message.job.removeprefix(RELEASE_JOB))
-                else:
-                    self.recovery.ran(message)
-                    self.runs.over(device, message)
+                self.recovery.ran(message)
+                self.runs.over(device, message)
+            case Released():
+                self.transfers.released(device, message)
             case Closed():
                 self.transfers.report(device, message.memory)
             case FirstValuesCopied():

@@ -18,7 +18,6 @@ from djinn_lab.events import Rebuild
 from djinn_lab.pool.bookkeeping.records import JobRecord, RunningSegment
 from djinn_lab.pool.devices.launcher import GroupLost, Launcher
 from djinn_lab.pool.execution.journaled_engine import JournaledEngine
-from djinn_lab.pool.lineage.steps import release_step
 from djinn_lab.pool.sessions.admission import INLINE_BYTES_MAX
 from djinn_lab.pool.sessions.registry import SessionRegistry
 from djinn_lab.protocol import worker
@@ -27,10 +26,6 @@ from djinn_lab.srg.liveness import FirstUses, first_uses
 from djinn_lab.srg.plan_key import decode_contents
 from djinn_lab.srg.program import decode_program
 from djinn_lab.units import capitalised
-
-RELEASE_JOB = "release "
-"""Begins the job name of segments that only drop values, and is followed by the session; the queue does not
-know them."""
 
 _NOTHING = worker.WorkerMemory(0, 0, {})
 
@@ -246,9 +241,10 @@ class StateTransfers:
             ),
         )
 
-    def released(self, device: str, session: str) -> None:
+    def released(self, device: str, message: worker.Released) -> None:
         """Record that a worker dropped released values."""
-        pending = self._releases.get((device, session))
+        self.report(device, message.memory)
+        pending = self._releases.get((device, message.session))
         if pending is not None:
             pending.answer()
 
@@ -314,10 +310,7 @@ class StateTransfers:
     def drop_values(self, device: str, session: str, values: Sequence[int], serial: int = 0) -> None:
         """Drop values of a session that is on the device."""
         self._releases[device, session].sent.append([*values])
-        order = worker.RunSegment(
-            *(RELEASE_JOB + session, 0, session, release_step(values)), announces_start=False, serial=serial
-        )
-        self._launcher.run(device, order)
+        self._launcher.run(device, worker.Release(session, tuple(values), serial))
 
     def _restore(self, command: memory.RestoreSession) -> worker.Restore:
         """Order a restore. A process that did not store the session gets its manifest, and which of its
