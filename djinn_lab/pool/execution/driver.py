@@ -87,7 +87,8 @@ class Driver:
         self.registry = accounting.registry
         self.runs = SegmentRuns(core, accounting, self.handle)
         self.transfers = StateTransfers(
-            *(core, launcher, self.registry, self.handle, self._reads), self._copied, self._released
+            *(core, launcher, self.registry, self.handle, self._reads),
+            *(self._copied, self._released, self._unread),
         )
         self.recovery = Recovery(
             core, launcher, blobs, accounting, self.transfers, self.handle, self._ended_in_replay
@@ -384,6 +385,9 @@ class Driver:
 
     def _released(self, session: str, values: Sequence[int]) -> int:
         return self.recovery.released(session, values)
+
+    def _unread(self, session: str, values: Sequence[int]) -> list[int]:
+        return self.recovery.unread(session, values)
 
     def _granted(self, grant: memory.GrantSegment) -> None:
         flight = self.accounting.records[grant.job].flight

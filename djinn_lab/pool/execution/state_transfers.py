@@ -69,7 +69,8 @@ class StateTransfers:
     """Order transfers of sessions' state, and turn workers' answers into events. ``handle``: handles an event
     with the engine, and carries out its commands. ``reads``: what a job's segment reads of its session, None
     where it is to start when all of that is there. ``copied``: is called with each manifest. ``released``:
-    gives a release its serial (:attr:`djinn_lab.protocol.worker.RunSegment.serial`)."""
+    gives a release its serial (:attr:`djinn_lab.protocol.worker.RunSegment.serial`). ``unread``: of a
+    session's released values, those that no replay of lost runs will read."""
 
     def __init__(
         self,
@@ -80,6 +81,7 @@ class StateTransfers:
         reads: Callable[[str], worker.Reads | None],
         copied: Callable[[worker.CopyDone], None],
         released: Callable[[str, Sequence[int]], int],
+        unread: Callable[[str, Sequence[int]], list[int]],
     ) -> None:
         self._core = core
         self._launcher = launcher
@@ -88,6 +90,7 @@ class StateTransfers:
         self._reads = reads
         self._copied = copied
         self._serial_of = released
+        self._unread = unread
         self._former: dict[str, str] = {}
         """By session: the device with its last whole copy, where it is not its device any more."""
         self._stored: dict[str, StoredSession] = {}
@@ -219,7 +222,7 @@ class StateTransfers:
         holder = self._launcher.holder(device, session)
         if stored is not None and stored.by != holder:
             stored.by = holder
-            late = stored.released[stored.sent :]
+            late = self._unread(session, stored.released[stored.sent :])
             if late:
                 self.drop_values(device, session, late)
 
@@ -285,9 +288,10 @@ class StateTransfers:
         )
         if stored is not None:
             stored.released += values
-        if known:
+        dropped = self._unread(session, values) if known else []
+        if dropped:
             assert account.device is not None
-            self.drop_values(account.device, session, values, serial)
+            self.drop_values(account.device, session, dropped, serial)
 
     # -- parts ---------------------------------------------------------------------------------------------
 
@@ -329,7 +333,8 @@ class StateTransfers:
         if stored is None or stored.by == self._launcher.holder(command.device, command.session):
             return order
         stored.sent = len(stored.released)
-        return replace(order, manifest=stored.manifest, released=tuple(stored.released))
+        released = tuple(self._unread(command.session, stored.released))
+        return replace(order, manifest=stored.manifest, released=released)
 
     def _now_s(self) -> float:
         return self._core.clock.now_s()
