@@ -63,6 +63,15 @@ class RunSegment(msgspec.Struct, frozen=True, tag="run"):
     watched: bool = False
 
 
+class Release(msgspec.Struct, frozen=True, tag="release"):
+    """Drop values of a session, wherever it is, once all runs before have ended. It takes no memory, so it
+    waits for no lease. ``serial``: as in :class:`RunSegment`. Answered by :class:`Released`."""
+
+    session: str
+    values: tuple[int, ...]
+    serial: int = 0
+
+
 class Cancel(msgspec.Struct, frozen=True, tag="cancel"):
     job: str
 
@@ -176,7 +185,7 @@ class Expedite(msgspec.Struct, frozen=True, tag="expedite"):
     reads: Reads | None = None
 
 
-RunOrder = RunSegment | Calibrate
+RunOrder = RunSegment | Release | Calibrate
 """What a worker does one after the other."""
 
 CopyOrder = StoreState | Evict | Restore | Demote | Forget | Expedite | Drop | Close
@@ -243,8 +252,9 @@ class FetchedTensor(msgspec.Struct, frozen=True, tag="tensor"):
 
 
 class WorkerMemory(msgspec.Struct, frozen=True):
-    """Live bytes of storages on the device, in all and by session, and the peak of this segment. The rest:
-    as in :class:`djinn_lab.memory.MemoryReported`."""
+    """Live bytes of storages on the device, in all and by session, and the peak of this segment. ``number``:
+    counts a worker's reports upwards, since threads may send theirs in another order. The rest: as in
+    :class:`djinn_lab.memory.MemoryReported`."""
 
     used_bytes: int
     peak_bytes: int
@@ -257,6 +267,7 @@ class WorkerMemory(msgspec.Struct, frozen=True):
     host_bytes: int = 0
     disk_bytes: int = 0
     on_disk_bytes: dict[str, int] = {}
+    number: int = 0
 
 
 def pack_times(starts_s: Iterable[float], ends_s: Iterable[float]) -> bytes:
@@ -347,6 +358,11 @@ class RunPreempted(NodeTimes, frozen=True, tag="preempted"):
     undone: bool = False
 
 
+class Released(msgspec.Struct, frozen=True, tag="released"):
+    session: str
+    memory: WorkerMemory
+
+
 class Closed(msgspec.Struct, frozen=True, tag="closed"):
     session: str
     memory: WorkerMemory
@@ -412,6 +428,7 @@ FromWorker = (
     | SegmentFailed
     | SegmentCancelled
     | RunPreempted
+    | Released
     | Closed
     | FirstValuesCopied
     | CopyDone

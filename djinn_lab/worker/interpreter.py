@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from itertools import count
 from pathlib import Path
 from time import perf_counter
 
@@ -52,6 +53,7 @@ class Interpreter:
         self.memory = MemoryAccount(memory_bytes, self._executor)
         self.tiers = tiers or Tiers()
         self.sessions: dict[str, SessionValues] = {}
+        self.reports = count(1)
 
     def run(
         self,
@@ -75,8 +77,7 @@ class Interpreter:
         values = self.values_of(session)
         if not (program.nodes or program.sources or program.fetch or program.rng_state or imports):
             report(0, 0)
-            values.release(program.release)  # wherever the session is
-            values.serial = max(values.serial, serial)
+            self.release(session, program.release, serial)
             return outcome
         torch.get_num_threads()  # sets BLAS's number in a new thread, which would else compute other bits
         self.memory.start_peak()
@@ -131,6 +132,12 @@ class Interpreter:
             if found is None:
                 found = self.sessions[session] = SessionValues(self.memory, self.tiers)
             return found
+
+    def release(self, session: str, released: Sequence[int], serial: int = 0) -> None:
+        """Drop values, wherever the session is."""
+        values = self.values_of(session)
+        values.release(released)
+        values.serial = max(values.serial, serial)
 
     def close(self, session: str) -> None:
         values = self.sessions.pop(session, None)

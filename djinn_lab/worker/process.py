@@ -86,6 +86,9 @@ class WorkerProcess:
                 return
             if isinstance(message, Given):
                 self._run(message)
+            elif isinstance(message, messages.Release):
+                self._interpreter.release(message.session, message.values, message.serial)
+                self._send(messages.Released(message.session, self._memory()))
             elif isinstance(message, messages.Close):
                 self._interpreter.close(message.session)
                 self._send(messages.Closed(message.session, self._memory()))
@@ -264,4 +267,5 @@ def memory_report(interpreter: Interpreter) -> messages.WorkerMemory:
             host_bytes=tiers.store.host_used_bytes,
             disk_bytes=tiers.store.disk_used_bytes,
             on_disk_bytes=dict(tiers.store.on_disk_bytes),
+            number=next(interpreter.reports),
         )

@@ -79,8 +79,10 @@ class SessionValues:
 
     @property
     def nbytes(self) -> int:
-        """On the device, and of this session alone."""
-        return self.own_bytes + self.sole_bytes + self._transient_bytes
+        """On the device or reserved there for its restore, and of this session alone."""
+        loading = self.loading if self.state == "loading" else None
+        coming = 0 if loading is None else loading.reserved_bytes
+        return self.own_bytes + self.sole_bytes + self._transient_bytes + coming
 
     @property
     def arriving(self) -> bool:

@@ -38,6 +38,13 @@ LARGE = 2**18
 
 
 @pytest.fixture
+def slow(tmp_path: Path) -> Iterator[PoolUnderTest]:
+    """A pool whose copies take a while: a second for 4 MiB."""
+    with PoolUnderTest(tmp_path, devices="cpu:1", link_bytes_per_s=4 * 2**20) as running:
+        yield running
+
+
+@pytest.fixture
 def forgetful(tmp_path: Path) -> Iterator[PoolUnderTest]:
     """A pool without whole copies, and with little space for uploads."""
     with PoolUnderTest(tmp_path, devices="cpu:1", host_bytes=0, blob_bytes_max=4 * 2**20) as running:
@@ -248,6 +255,24 @@ def test_values_made_before_and_since_the_death_are_there(pool: PoolUnderTest, s
         new = torch.ones(NARROW) * 3
     assert old.tolist() == [2.0] * NARROW
     assert new.tolist() == [3.0] * NARROW
+
+
+def test_a_value_released_since_its_copy_is_there_for_what_was_made_from_it(slow: PoolUnderTest) -> None:
+    def is_copied() -> bool:
+        (row,) = slow.rest.memory().sessions
+        return row.stored_bytes == row.total_bytes > 0
+
+    with slow.session() as session:
+        with session.capture():
+            old = torch.arange(LARGE) * 2.0
+        wait_for(is_copied)
+        with session.capture():
+            new = old + 1.0
+        del old
+        with session.capture():
+            pass
+        kill_worker(slow)
+        assert torch.equal(new.cpu(), torch.arange(LARGE) * 2.0 + 1.0)
 
 
 def test_a_cell_sent_again_is_one_job(pool: PoolUnderTest, session: Session) -> None:

@@ -58,6 +58,10 @@ class StandIn:
             match message:
                 case wire.RunSegment():
                     self.run_segment(message)
+                case wire.Release():
+                    for value in message.values:
+                        self.values.get(message.session, {}).pop(value, None)
+                    self.send(wire.Released(message.session, self.memory()))
                 case wire.Close():
                     self.values.pop(message.session, None)
                     self.send(wire.Closed(message.session, self.memory()))

@@ -5,11 +5,18 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from djinn_lab.pool.launchers import worker as launched
 from djinn_lab.pool.launchers.leases import Holder, Leases
+from djinn_lab.protocol.template import WorkerOptions
 from djinn_lab.protocol.worker import (
+    Close,
+    Closed,
     CopyDone,
+    FromWorker,
     Lease,
     Leased,
+    Release,
+    Released,
     Restore,
     RunSegment,
     SegmentCancelled,
@@ -30,6 +37,7 @@ class Worker:
         self.sent: list[ToWorker] = []
         self.limit_bytes = capacity_bytes
         self.used_bytes = 0
+        self.session_bytes: dict[str, int] = {}
         self.unconfirmed: list[int] = []
         self.leases = leases
         self.holder: Holder = leases.join(self._take)
@@ -41,17 +49,24 @@ class Worker:
 
     def confirm(self) -> None:
         self.limit_bytes = max(self.used_bytes, self.unconfirmed.pop(0))
-        self.leases.said(self.holder, Leased(self.limit_bytes), self.holder.used_bytes)
+        self.leases.said(self.holder, Leased(self.limit_bytes), self.holder.memory)
 
     def order(self, message: ToWorker) -> None:
         self.leases.order(self.holder, message)
 
-    def ran(self) -> None:
-        self.leases.said(self.holder, RAN, self.used_bytes)
+    def say(self, message: FromWorker) -> None:
+        memory = WorkerMemory(self.used_bytes, self.used_bytes, dict(self.session_bytes))
+        self.leases.said(self.holder, message, memory)
 
-    def restored(self, transfer: int, nbytes: int) -> None:
-        self.used_bytes += nbytes
-        self.leases.said(self.holder, CopyDone(transfer, "session", "restore", NOTHING), self.used_bytes)
+    def ran(self) -> None:
+        self.say(RAN)
+
+    def arrive(self, restore: Restore) -> None:
+        """Take what a restore needs, as far as there is room."""
+        here = self.session_bytes.get(restore.session, 0)
+        taken = min(restore.nbytes - here, max(0, self.limit_bytes - self.used_bytes))
+        self.used_bytes += taken
+        self.session_bytes[restore.session] = here + taken
 
     @property
     def leased(self) -> list[int]:
@@ -125,20 +140,69 @@ def test_an_order_does_not_wait_for_a_worker_that_is_lost() -> None:
     assert other.sent == [Restore(1, "session", nbytes=20)]
 
 
+def test_a_release_beside_another_groups_run_takes_no_memory_from_it() -> None:
+    one, other = two()
+    one.order(RUN)
+    before = one.leased
+    other.order(Release("session", (1, 2)))
+    assert other.sent[-1] == Release("session", (1, 2))
+    assert one.leased == before
+
+
+def test_bytes_that_a_restore_has_taken_are_not_reserved_once_more() -> None:
+    one, other = two()
+    other.order(Restore(1, "session", nbytes=20))
+    other.used_bytes = other.session_bytes["session"] = 20
+    other.say(SegmentCancelled("other job", 0, 0, NOTHING))
+    one.order(RUN)
+    other.confirm()
+    assert one.leased[-1] == 80
+
+
+def test_a_closed_session_needs_nothing_for_its_restore() -> None:
+    one, other = two()
+    for message in (Restore(1, "closed", nbytes=20), Restore(2, "session", nbytes=5), Close("closed")):
+        other.order(message)
+    other.say(Closed("closed", NOTHING))
+    one.order(RUN)
+    other.confirm()
+    assert one.leased[-1] == 95
+
+
+def test_a_restore_beside_its_own_groups_run_gets_what_others_have_freed() -> None:
+    one, other = two(used_bytes=60)
+    other.order(RUN)
+    assert other.leased[-1] == 40
+    one.used_bytes = 0
+    one.say(Released("session", NOTHING))
+    other.order(Restore(1, "session", nbytes=50))
+    assert other.leased[-1] == 100
+
+
+def test_a_workers_report_that_a_later_one_has_passed_is_left_out() -> None:
+    options = WorkerOptions("cpu:0", 100, 1, "store", "results")
+    worker = launched.Worker(options, None, Leases(100))
+    for number, used_bytes in ((2, 20), (1, 90)):
+        worker.said(Released("session", WorkerMemory(used_bytes, used_bytes, {}, number=number)))
+    assert worker.memory.used_bytes == 20
+
+
 Act = tuple[int, str, int]
 
 
 @given(
     st.lists(
         st.tuples(
-            st.integers(0, 2), st.sampled_from(["run", "restore", "answer", "grow"]), st.integers(0, 40)
+            st.integers(0, 2),
+            st.sampled_from(["run", "restore", "arrive", "answer", "grow"]),
+            st.integers(0, 40),
         )
     )
 )
 def test_workers_never_hold_more_than_the_device_has(acts: list[Act]) -> None:
     leases = Leases(100)
     workers = [Worker(leases, 100) for _ in range(3)]
-    transfers: list[tuple[Worker, int]] = []
+    transfers = 0
     for place, act, nbytes in acts:
         worker = workers[place]
         running = [one for one in workers if one.holder.runs]
@@ -146,13 +210,17 @@ def test_workers_never_hold_more_than_the_device_has(acts: list[Act]) -> None:
             case "run" if not running and not any(one.holder.waiting for one in workers):
                 worker.order(RUN)
             case "restore":
-                transfers.append((worker, len(transfers) + 1))
-                worker.order(Restore(len(transfers), "session", nbytes=nbytes))
+                transfers += 1
+                worker.order(Restore(transfers, f"session {transfers}", nbytes=nbytes))
+            case "arrive" if worker.holder.restores:
+                worker.arrive(next(iter(worker.holder.restores.values())))
+                worker.say(Released("another", NOTHING))
             case "answer" if worker.unconfirmed:
                 worker.confirm()
-            case "answer" if worker.holder.claims:
-                transfer, claimed = next(iter(worker.holder.claims.items()))
-                worker.restored(transfer, min(claimed, max(0, worker.limit_bytes - worker.used_bytes)))
+            case "answer" if worker.holder.restores:
+                restore = next(iter(worker.holder.restores.values()))
+                worker.arrive(restore)
+                worker.say(CopyDone(restore.transfer, restore.session, "restore", NOTHING))
             case "answer" if worker.holder.runs:
                 worker.ran()
             case "grow" if worker.holder.runs:

@@ -9,7 +9,7 @@ from programs import Script
 from djinn_lab.pool.lineage import log as logs
 from djinn_lab.pool.lineage.bounds import copy_wanted
 from djinn_lab.pool.lineage.log import Copy, Run, SessionLog
-from djinn_lab.pool.lineage.pruning import needed
+from djinn_lab.pool.lineage.pruning import needed, unread
 from djinn_lab.pool.lineage.sentences import LostWorker, recovered
 from djinn_lab.srg.program import Program, encode_program
 
@@ -63,6 +63,29 @@ def test_a_write_to_memory_that_is_older_than_the_log_always_counts() -> None:
     script.program(keep=(older,))
     script.write("aten.mul_.Tensor", older, scalars=(3.0,))
     assert flags(script.program(release=(older,))) == [True]
+
+
+def test_a_released_value_that_a_replay_reads_is_dropped_after_it() -> None:
+    script = Script()
+    read, unused = (script.load(SQUARE) for _ in range(2))
+    script.program(keep=(read, unused))
+    made = script.op("aten.neg.default", read)
+    runs = log_of(script.program(keep=(made,))).runs
+    assert unread(runs, [unused, read]) == [unused]
+    assert unread(runs, [unused, read, made]) == [unused, read, made]
+    assert unread([], [unused, read]) == [unused, read]
+
+
+def test_a_copy_made_between_two_replayed_runs_does_not_forget_a_release() -> None:
+    script = Script()
+    kept = log_of(*(script.program(keep=(script.load(SQUARE),)) for _ in range(2)))
+    kept.release([7])
+    assert kept.lost()
+    kept.replayed()
+    kept.copied(Copy(kept.runs[0].serial, 100, 1))
+    assert kept.release_all([8])[1] == [7, 8]
+    kept.copied(Copy(kept.serials, 100, 1))
+    assert kept.release_all([]) == (0, [])
 
 
 def test_a_copy_cuts_what_it_has_and_nothing_else() -> None:

@@ -18,7 +18,10 @@ from djinn_lab.protocol.worker import (
     Closed,
     CopyDone,
     DeviceMeasured,
+    Drop,
     Evict,
+    Release,
+    Released,
     Restore,
     SegmentCancelled,
     SegmentDone,
@@ -216,6 +219,38 @@ def test_what_one_group_frees_another_may_use(workers: Workers) -> None:
     workers.do(lambda: workers.launcher.copy(ONE, Close("ann")))
     workers.next(ONE, Closed)
     assert workers.run(ONE, "bob", taking(DEVICE_BYTES // 4, ops=4)).memory.used_bytes == DEVICE_BYTES
+
+
+def test_a_release_leaves_the_running_cell_of_another_group_its_memory(workers: Workers) -> None:
+    _, value = hold(workers, "ann", torch.ones(4))
+    script = Script()
+    matrix = script.load(torch.randn(512, 512))
+    for _ in range(400):
+        script.op("aten.mm.default", matrix, matrix)
+    large = script.load(torch.ones(DEVICE_BYTES // 16))
+    made = [script.op("aten.neg.default", large) for _ in range(2)]
+    workers.begin(ONE, "bob", script.program(keep=tuple(made)))
+    workers.next(ONE, SegmentStarted)
+    workers.do(lambda: workers.launcher.run(ONE, Release("ann", (value,))))
+    assert workers.next(ONE, Released).memory.session_bytes["ann"] == 0
+    assert workers.next(ONE, SegmentDone).memory.session_bytes["bob"] == DEVICE_BYTES // 2
+
+
+def test_a_session_that_comes_back_right_after_a_drop_is_among_the_lost(workers: Workers) -> None:
+    """Its cells would else wait for the dead worker for ever."""
+    workers.ready(OTHER)
+    hold(workers, "ann", torch.randn(MIB))
+    workers.do(lambda: workers.launcher.copy(ONE, StoreState(1, "ann")))
+    restore = Restore(2, "ann", manifest=workers.next(ONE, CopyDone).manifest)
+    workers.do(lambda: workers.launcher.copy(OTHER, Drop("ann")))
+    workers.do(lambda: workers.launcher.copy(OTHER, restore))
+    workers.next(OTHER, Closed)
+    workers.next(OTHER, CopyDone)
+    workers.site.kill(OTHER, "ann")
+    workers.lost(OTHER)
+    (lost,) = workers.heard.lost
+    assert lost is not None
+    assert lost.sessions == {"ann"}
 
 
 def test_a_session_is_restored_beside_the_running_cell_of_another_group(workers: Workers) -> None:

@@ -308,6 +308,21 @@ def test_an_open_session_is_neither_evicted_nor_forgotten_nor_stored_and_can_be_
     audit(device)
 
 
+def test_memory_that_is_reserved_for_a_restore_is_reported_as_its_sessions(make_device: Make) -> None:
+    device, script = make_device(), Script()
+    tensor = torch.randn(MIB)
+    values = keep(device, "ann", script, tensor)
+    device.park("ann")
+    restoring = Restoring(device, values)
+    for _ in range(2):
+        assert restoring.step()
+        memory = device.memory()
+        assert memory.session_bytes == {"ann": tensor.nbytes}
+        assert memory.used_bytes == tensor.nbytes
+    restoring.finish()
+    assert device.memory().session_bytes == {"ann": tensor.nbytes}
+
+
 def test_a_weight_that_is_still_being_copied_is_seen_by_no_other_session(make_device: Make) -> None:
     device = make_device()
     tensor = torch.randn(2 * COUNT)

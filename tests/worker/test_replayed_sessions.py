@@ -14,8 +14,8 @@ from random_programs import SQUARE, RandomPrograms
 from worker_kit import MIB, Device
 
 from djinn_lab.pool.lineage.log import Copy, Run, SessionLog
-from djinn_lab.pool.lineage.pruning import needed
-from djinn_lab.pool.lineage.steps import release_step, step_of
+from djinn_lab.pool.lineage.pruning import needed, unread
+from djinn_lab.pool.lineage.steps import step_of
 from djinn_lab.protocol.worker import CopyDone, Resume
 from djinn_lab.srg.plan_key import plan_key
 from djinn_lab.srg.program import decode_program, encode_program
@@ -102,7 +102,7 @@ class LosableSession:
         self.programs._alive = [value for value in self.programs._alive if value not in values]
         self.programs._caches = [value for value in self.programs._caches if value not in values]
         for device in (self.undisturbed, self.device):
-            device.interpreter.run("ann", release_step(values), {}, lambda: None, lambda done, total: None)
+            device.interpreter.release("ann", values)
         self.log.release(values)
 
     def lose(self) -> None:
@@ -110,13 +110,14 @@ class LosableSession:
         self.device = self._device()
         if self.log.lost() and self.log.copy is not None:
             assert self.copy is not None
-            self.device.restore("ann", self.copy.manifest)
+            released = [value for _, values in self.log.released for value in values]
+            self.device.restore("ann", self.copy.manifest, unread(self.log.pending, released))
         dead = [value for _, values in self.log.released for value in values]
-        flags = needed(self.log.pending, dead)
+        flags, skipped = needed(self.log.pending, dead), list[int]()
         while self.log.pending:
             run = self.log.pending[0]
             if not flags[0]:
-                dead += decode_program(run.program).release
+                skipped += decode_program(run.program).release
                 self.log.replayed()
                 del flags[0]
                 continue
@@ -129,9 +130,8 @@ class LosableSession:
                 del flags[0]
             else:
                 self.log.split(found.executed, found.rng_state)
-        serial = self.log.release(dead)
-        nothing = release_step(dead)
-        self.device.interpreter.run("ann", nothing, {}, lambda: None, lambda done, total: None, serial=serial)
+        serial, dropped = self.log.release_all(skipped)
+        self.device.interpreter.release("ann", dropped, serial)
 
     def compare(self) -> None:
         here, there = (

@@ -6,7 +6,7 @@ import queue
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
@@ -150,8 +150,9 @@ class Device:
     def evict(self, session: str, discard: bool = False) -> CopyDone:
         return done(self.ask(messages.Evict(self.number(), session, discard)))
 
-    def restore(self, session: str, manifest: bytes | None = None) -> CopyDone:
-        return done(self.ask(messages.Restore(self.number(), session, manifest=manifest)))
+    def restore(self, session: str, manifest: bytes | None = None, released: Sequence[int] = ()) -> CopyDone:
+        order = messages.Restore(self.number(), session, manifest=manifest, released=tuple(released))
+        return done(self.ask(order))
 
     def park(self, session: str) -> CopyDone:
         """Store and evict a session, and return the answer to the store."""

@@ -20,7 +20,7 @@ from djinn_lab.pool.execution.clock import Timer
 from djinn_lab.pool.execution.journaled_engine import JournaledEngine
 from djinn_lab.pool.execution.recovery import Recovery
 from djinn_lab.pool.execution.segments import SegmentRuns
-from djinn_lab.pool.execution.state_transfers import RELEASE_JOB, StateTransfers, Transfer, reads_of
+from djinn_lab.pool.execution.state_transfers import StateTransfers, Transfer, reads_of
 from djinn_lab.pool.gangs.running import SEPARATOR
 from djinn_lab.pool.gangs.runs import GangRuns
 from djinn_lab.pool.sessions import answers
@@ -43,6 +43,7 @@ from djinn_lab.protocol.worker import (
     FirstValuesCopied,
     FromWorker,
     Reads,
+    Released,
     RunPreempted,
     RunSegment,
     SegmentCancelled,
@@ -86,7 +87,8 @@ class Driver:
         self.registry = accounting.registry
         self.runs = SegmentRuns(core, accounting, self.handle)
         self.transfers = StateTransfers(
-            *(core, launcher, self.registry, self.handle, self._reads), self._copied, self._released
+            *(core, launcher, self.registry, self.handle, self._reads),
+            *(self._copied, self._released, self._unread),
         )
         self.recovery = Recovery(
             core, launcher, blobs, accounting, self.transfers, self.handle, self._ended_in_replay
@@ -235,11 +237,10 @@ class Driver:
                 self.runs.progress(message)
             case SegmentDone() | SegmentFailed() | SegmentCancelled() | RunPreempted():
                 self.transfers.report(device, message.memory, message.job)
-                if message.job.startswith(RELEASE_JOB):
-                    self.transfers.released(device, message.job.removeprefix(RELEASE_JOB))
-                else:
-                    self.recovery.ran(message)
-                    self.runs.over(device, message)
+                self.recovery.ran(message)
+                self.runs.over(device, message)
+            case Released():
+                self.transfers.released(device, message)
             case Closed():
                 self.transfers.report(device, message.memory)
             case FirstValuesCopied():
@@ -384,6 +385,9 @@ class Driver:
 
     def _released(self, session: str, values: Sequence[int]) -> int:
         return self.recovery.released(session, values)
+
+    def _unread(self, session: str, values: Sequence[int]) -> list[int]:
+        return self.recovery.unread(session, values)
 
     def _granted(self, grant: memory.GrantSegment) -> None:
         flight = self.accounting.records[grant.job].flight

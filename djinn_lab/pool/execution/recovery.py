@@ -23,7 +23,7 @@ from djinn_lab.pool.execution.journaled_engine import JournaledEngine
 from djinn_lab.pool.execution.state_transfers import StateTransfers
 from djinn_lab.pool.lineage.bounds import copy_wanted
 from djinn_lab.pool.lineage.log import Copy, Run, SessionLog
-from djinn_lab.pool.lineage.pruning import needed
+from djinn_lab.pool.lineage.pruning import needed, unread
 from djinn_lab.pool.lineage.sentences import LostWorker, recovered
 from djinn_lab.pool.lineage.steps import step_of
 from djinn_lab.pool.sessions import answers
@@ -50,7 +50,8 @@ log = logging.getLogger(__name__)
 @dataclass(slots=True)
 class Replay:
     """A replay under way for a segment that the queue has started on ``device``. ``needed``: whether each
-    pending run is repeated. ``releases``: by runs that are not. ``then``: starts the segment."""
+    pending run is repeated. ``releases``: by runs that are not. ``then``: starts the segment. What the client
+    released is dropped at the end, since runs may read it."""
 
     job: str
     segment: int
@@ -221,6 +222,11 @@ class Recovery:
         kept = self._logs.get(session)
         return kept is not None and bool(kept.pending)
 
+    def unread(self, session: str, released: Sequence[int]) -> list[int]:
+        """Return the released values that no pending replay reads."""
+        kept = self._logs.get(session)
+        return unread(kept.pending, released) if kept is not None else [*released]
+
     # -- replays --------------------------------------------------------------------------------------------
 
     def begin(self, job: str, device: str, then: Callable[[], None]) -> bool:
@@ -239,7 +245,6 @@ class Recovery:
             self._now_s(),
             needed(kept.pending, dead),
             then,
-            dead,
         )
         self._replays[job] = replay
         self._recovered(record.flight)
@@ -297,9 +302,9 @@ class Recovery:
             kept.replayed()
         del self._replays[replay.job]
         self._account(replay)
-        if replay.releases:
-            serial = self.released(replay.session, replay.releases)
-            self._transfers.drop_values(replay.device, replay.session, replay.releases, serial)
+        serial, released = kept.release_all(replay.releases)
+        if released:
+            self._transfers.drop_values(replay.device, replay.session, released, serial)
         replay.then()
 
     def _send(self, replay: Replay, run: Run) -> None:

@@ -18,7 +18,6 @@ from djinn_lab.events import Rebuild
 from djinn_lab.pool.bookkeeping.records import JobRecord, RunningSegment
 from djinn_lab.pool.devices.launcher import GroupLost, Launcher
 from djinn_lab.pool.execution.journaled_engine import JournaledEngine
-from djinn_lab.pool.lineage.steps import release_step
 from djinn_lab.pool.sessions.admission import INLINE_BYTES_MAX
 from djinn_lab.pool.sessions.registry import SessionRegistry
 from djinn_lab.protocol import worker
@@ -27,10 +26,6 @@ from djinn_lab.srg.liveness import FirstUses, first_uses
 from djinn_lab.srg.plan_key import decode_contents
 from djinn_lab.srg.program import decode_program
 from djinn_lab.units import capitalised
-
-RELEASE_JOB = "release "
-"""Begins the job name of segments that only drop values, and is followed by the session; the queue does not
-know them."""
 
 _NOTHING = worker.WorkerMemory(0, 0, {})
 
@@ -74,7 +69,8 @@ class StateTransfers:
     """Order transfers of sessions' state, and turn workers' answers into events. ``handle``: handles an event
     with the engine, and carries out its commands. ``reads``: what a job's segment reads of its session, None
     where it is to start when all of that is there. ``copied``: is called with each manifest. ``released``:
-    gives a release its serial (:attr:`djinn_lab.protocol.worker.RunSegment.serial`)."""
+    gives a release its serial (:attr:`djinn_lab.protocol.worker.RunSegment.serial`). ``unread``: of a
+    session's released values, those that no replay of lost runs will read."""
 
     def __init__(
         self,
@@ -85,6 +81,7 @@ class StateTransfers:
         reads: Callable[[str], worker.Reads | None],
         copied: Callable[[worker.CopyDone], None],
         released: Callable[[str, Sequence[int]], int],
+        unread: Callable[[str, Sequence[int]], list[int]],
     ) -> None:
         self._core = core
         self._launcher = launcher
@@ -93,6 +90,7 @@ class StateTransfers:
         self._reads = reads
         self._copied = copied
         self._serial_of = released
+        self._unread = unread
         self._former: dict[str, str] = {}
         """By session: the device with its last whole copy, where it is not its device any more."""
         self._stored: dict[str, StoredSession] = {}
@@ -224,7 +222,7 @@ class StateTransfers:
         holder = self._launcher.holder(device, session)
         if stored is not None and stored.by != holder:
             stored.by = holder
-            late = stored.released[stored.sent :]
+            late = self._unread(session, stored.released[stored.sent :])
             if late:
                 self.drop_values(device, session, late)
 
@@ -246,9 +244,10 @@ class StateTransfers:
             ),
         )
 
-    def released(self, device: str, session: str) -> None:
+    def released(self, device: str, message: worker.Released) -> None:
         """Record that a worker dropped released values."""
-        pending = self._releases.get((device, session))
+        self.report(device, message.memory)
+        pending = self._releases.get((device, message.session))
         if pending is not None:
             pending.answer()
 
@@ -289,9 +288,10 @@ class StateTransfers:
         )
         if stored is not None:
             stored.released += values
-        if known:
+        dropped = self._unread(session, values) if known else []
+        if dropped:
             assert account.device is not None
-            self.drop_values(account.device, session, values, serial)
+            self.drop_values(account.device, session, dropped, serial)
 
     # -- parts ---------------------------------------------------------------------------------------------
 
@@ -314,10 +314,7 @@ class StateTransfers:
     def drop_values(self, device: str, session: str, values: Sequence[int], serial: int = 0) -> None:
         """Drop values of a session that is on the device."""
         self._releases[device, session].sent.append([*values])
-        order = worker.RunSegment(
-            *(RELEASE_JOB + session, 0, session, release_step(values)), announces_start=False, serial=serial
-        )
-        self._launcher.run(device, order)
+        self._launcher.run(device, worker.Release(session, tuple(values), serial))
 
     def _restore(self, command: memory.RestoreSession) -> worker.Restore:
         """Order a restore. A process that did not store the session gets its manifest, and which of its
@@ -336,7 +333,8 @@ class StateTransfers:
         if stored is None or stored.by == self._launcher.holder(command.device, command.session):
             return order
         stored.sent = len(stored.released)
-        return replace(order, manifest=stored.manifest, released=tuple(stored.released))
+        released = tuple(self._unread(command.session, stored.released))
+        return replace(order, manifest=stored.manifest, released=released)
 
     def _now_s(self) -> float:
         return self._core.clock.now_s()

@@ -120,9 +120,12 @@ class DeviceWorkers:
             self.send(order)
             return
         worker = self._worker_of(order.session)
+        last = isinstance(order, Close | Drop)
         if worker is not None:
             worker.send(order)
-        elif isinstance(order, Close | Drop):  # of a session that the pool has forgotten, and no worker had
+            if last:
+                self._forget_session(worker, order.session)
+        elif last:  # of a session that the pool has forgotten, and no worker had
             self._say(Closed(order.session, self._memory()))
 
     def send(self, message: ToWorker) -> None:
@@ -163,6 +166,13 @@ class DeviceWorkers:
             spare.group = group
             return spare
         return self._begin(group)
+
+    def _forget_session(self, worker: Worker, session: str) -> None:
+        """The worker has a session no longer, unless a later order gives it the session again."""
+        worker.sessions.discard(session)
+        del self._by_session[session]
+        if not worker.sessions:
+            asyncio.get_running_loop().call_later(UNUSED_AFTER_S, self._end_unused, worker)
 
     def _measured(self) -> Worker:
         """Return a worker that may measure the device, which is idle."""
@@ -294,18 +304,11 @@ class DeviceWorkers:
             self._hear()
         if isinstance(message, Pong):
             return
-        if isinstance(message, Reporting):
-            worker.memory = message.memory
         worker.said(message)
         if isinstance(message, Leased):
             return
-        if isinstance(message, Reporting) and len(self._workers) > 1:
+        if isinstance(message, Reporting):
             message = with_memory(message, merged(worker.memory, self._memories(beside=worker)))
-        if isinstance(message, Closed) and self._by_session.get(message.session) is worker:
-            worker.sessions.discard(message.session)
-            del self._by_session[message.session]
-            if not worker.sessions:
-                asyncio.get_running_loop().call_later(UNUSED_AFTER_S, self._end_unused, worker)
         self._say(message)
         if isinstance(message, CopyDone | CopyFailed):
             self._premises.sweep()

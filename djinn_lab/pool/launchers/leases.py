@@ -15,7 +15,10 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from djinn_lab.pool.launchers.merged import NOTHING
 from djinn_lab.protocol.worker import (
+    Close,
+    Closed,
     CopyDone,
     CopyFailed,
     FromWorker,
@@ -28,6 +31,7 @@ from djinn_lab.protocol.worker import (
     SegmentDone,
     SegmentFailed,
     ToWorker,
+    WorkerMemory,
 )
 
 Send = Callable[[ToWorker], None]
@@ -36,26 +40,31 @@ Send = Callable[[ToWorker], None]
 @dataclass(eq=False)
 class Holder:
     """A worker's share. ``lease_bytes``: what it may have; ``sent_bytes``: the limit sent last.
-    ``used_bytes``: as last reported. ``runs``: segments without an answer; ``claims``: bytes of restores
-    without one. ``asked``: leases that it has not confirmed. ``waiting``: orders that wait for others to
-    confirm theirs, and those behind them."""
+    ``memory``: as last reported. ``runs``: segments without an answer; ``restores``: those without one, by
+    transfer. ``closing``: by session that is being closed, its restores, which have no other answer.
+    ``asked``: leases that it has not confirmed. ``waiting``: orders that wait for others to confirm theirs,
+    and those behind them."""
 
     send: Send
     lease_bytes: int
     sent_bytes: int
-    used_bytes: int = 0
+    memory: WorkerMemory = NOTHING
     runs: int = 0
-    claims: dict[int, int] = field(default_factory=dict)
+    restores: dict[int, Restore] = field(default_factory=dict)
+    closing: dict[str, list[int]] = field(default_factory=dict)
     asked: int = 0
     waiting: deque[ToWorker] = field(default_factory=deque)
 
     @property
     def busy(self) -> bool:
-        return self.runs > 0 or bool(self.claims)
+        return self.runs > 0 or bool(self.restores)
 
     @property
     def needed_bytes(self) -> int:
-        return self.used_bytes + sum(self.claims.values())
+        """What it holds, and what its restores will still take."""
+        here = self.memory.session_bytes
+        coming = (max(0, one.nbytes - here.get(one.session, 0)) for one in self.restores.values())
+        return self.memory.used_bytes + sum(coming)
 
 
 class Leases:
@@ -82,9 +91,9 @@ class Leases:
         holder.waiting.append(message)
         self._serve(holder)
 
-    def said(self, holder: Holder, message: FromWorker, used_bytes: int) -> None:
-        """Note a worker's message, and how much it holds."""
-        holder.used_bytes = used_bytes
+    def said(self, holder: Holder, message: FromWorker, memory: WorkerMemory) -> None:
+        """Note a worker's message, and what it reported last."""
+        holder.memory = memory
         match message:
             case Leased():
                 holder.asked -= 1
@@ -93,7 +102,10 @@ class Leases:
             case SegmentDone() | SegmentFailed() | SegmentCancelled() | RunPreempted():
                 holder.runs = max(0, holder.runs - 1)
             case CopyDone() | CopyFailed():
-                holder.claims.pop(message.transfer, None)
+                holder.restores.pop(message.transfer, None)
+            case Closed():
+                for transfer in holder.closing.pop(message.session, ()):
+                    holder.restores.pop(transfer, None)
             case _:
                 return
         self._advance()
@@ -114,7 +126,10 @@ class Leases:
                 case RunSegment():
                     holder.runs += 1
                 case Restore():
-                    holder.claims[message.transfer] = message.nbytes
+                    holder.restores[message.transfer] = message
+                case Close():
+                    named = [one for one in holder.restores.values() if one.session == message.session]
+                    holder.closing[message.session] = [one.transfer for one in named]
                 case _:
                     pass
             holder.send(message)
@@ -122,10 +137,8 @@ class Leases:
     def _covered(self, holder: Holder, message: RunSegment | Restore) -> bool:
         """Return whether the worker has a lease for the order; if not, others were asked to give some up."""
         others = [one for one in self._holders if one is not holder]
-        if holder.runs and isinstance(message, Restore):
-            return True  # it has all that no other worker needs
         wanted_bytes = self._capacity_bytes
-        if isinstance(message, Restore):
+        if isinstance(message, Restore) and not holder.runs:
             wanted_bytes = holder.needed_bytes + message.nbytes
         if not all(self._left(one, others, wanted_bytes) for one in others):
             return False
@@ -143,7 +156,7 @@ class Leases:
             left_bytes = max(left_bytes, self._capacity_bytes - wanted_bytes - beside_bytes)
         if one.asked:
             return False
-        if one.lease_bytes <= left_bytes or one.lease_bytes <= one.used_bytes:
+        if one.lease_bytes <= max(left_bytes, one.memory.used_bytes):
             return True
         if not one.busy:
             one.lease_bytes = left_bytes  # its limit is sent before it may take more

@@ -12,6 +12,7 @@ from djinn_lab.protocol.worker import (
     CopyFailed,
     FirstValuesCopied,
     FromWorker,
+    Released,
     RunPreempted,
     SegmentCancelled,
     SegmentDone,
@@ -24,6 +25,7 @@ Reporting = (
     | SegmentFailed
     | SegmentCancelled
     | RunPreempted
+    | Released
     | Closed
     | FirstValuesCopied
     | CopyDone

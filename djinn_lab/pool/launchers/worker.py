@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from djinn_lab.pool.launchers.frames import Frames, framed
 from djinn_lab.pool.launchers.leases import Leases
-from djinn_lab.pool.launchers.merged import NOTHING
+from djinn_lab.pool.launchers.merged import NOTHING, Reporting
 from djinn_lab.pool.launchers.pings import Pings
 from djinn_lab.pool.launchers.processes import Process, Starter
 from djinn_lab.protocol.template import WorkerOptions
@@ -67,8 +67,10 @@ class Worker:
         self._write(Ping())
 
     def said(self, message: FromWorker) -> None:
-        """Note what the worker said."""
-        self._leases.said(self._share, message, self.memory.used_bytes)
+        """Note what the worker said, and its memory unless a later report came before this one."""
+        if isinstance(message, Reporting) and message.memory.number >= self.memory.number:
+            self.memory = message.memory
+        self._leases.said(self._share, message, self.memory)
 
     def leave(self) -> None:
         """Give up its lease: its process has ended, or is about to."""

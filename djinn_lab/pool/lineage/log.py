@@ -94,6 +94,13 @@ class SessionLog:
         self.released.append((serial, values))
         return serial
 
+    def release_all(self, values: Sequence[int]) -> tuple[int, list[int]]:
+        """Note a release of these values, and of all that were released before; return its serial, and which
+        they are."""
+        every = [*(value for _, some in self.released for value in some), *values]
+        self.released.clear()
+        return (self.release(every) if every else 0), every
+
     def copied(self, copy: Copy) -> None:
         """A whole copy was made: what it has need not be made again."""
         if self.spread:
@@ -183,9 +190,11 @@ class SessionLog:
         del self.runs[:count]
 
     def _renumber(self, first: int) -> None:
-        """Give new serials to runs that no living process knows."""
+        """Give new serials to runs that no living process knows. What the client released is dropped after
+        them."""
         for place, run in enumerate(self.runs[first:], first):
             self.runs[place] = run._replace(serial=self.next_serial())
+        self.released = [(self.next_serial(), values) for _, values in self.released]
 
     def _count(self) -> None:
         self.nbytes = sum(len(run.program) for run in self.runs)

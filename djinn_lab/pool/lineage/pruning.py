@@ -43,6 +43,16 @@ def needed(runs: Sequence[Run], released: Iterable[int]) -> list[bool]:
     return [(run.job, run.segment) in useful for run in runs]
 
 
+def unread(runs: Sequence[Run], released: Sequence[int]) -> list[int]:
+    """Return the released values that no needed run reads: they may be dropped before the runs."""
+    if not (runs and released):
+        return [*released]
+    flags = zip(runs, needed(runs, released), strict=True)
+    sources = (source for run, flag in flags if flag for source in decode_program(run.program).sources)
+    read = {source.value for source in sources if source.held}
+    return [value for value in released if value not in read]
+
+
 def effect_of(program: Program) -> Effect:
     memory = {source.value: source.storage for source in program.sources}
     earlier = {source.storage for source in program.sources if source.held}

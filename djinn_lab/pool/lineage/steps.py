@@ -43,11 +43,6 @@ def step_of(run: Run) -> Step:
     return Step(encode_program(cut), None, resume, len(cut.keep) if run.closes else 0, ops)
 
 
-def release_step(values: Sequence[int]) -> bytes:
-    """Return a program that only drops values."""
-    return _releasing(values).program
-
-
 def _releasing(values: Sequence[int]) -> Step:
     program = Program(metas=(), templates=(), scopes=(), sources=(), nodes=(), release=values)
     return Step(encode_program(program), None, None, 0, 0)
