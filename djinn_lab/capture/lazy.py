@@ -17,7 +17,7 @@ class Handle:
     __slots__ = ("__weakref__",)
 
 
-class Kind(NamedTuple):
+class LazyKind(NamedTuple):
     """How the tensors of one kind of recorder are known, whose they are, and what names their memory. The
     last two take tensors of that kind only."""
 
@@ -26,10 +26,10 @@ class Kind(NamedTuple):
     memory_of: Callable[[Any], object]
 
 
-_kinds: list[Kind] = []
+_kinds: list[LazyKind] = []
 
 
-def register(kind: Kind) -> None:
+def register(kind: LazyKind) -> None:
     _kinds.append(kind)
 
 
@@ -50,7 +50,7 @@ def memory_of(tensor: torch.Tensor) -> object:
     return _kind_of(tensor).memory_of(tensor)
 
 
-def _kind_of(tensor: torch.Tensor) -> Kind:
+def _kind_of(tensor: torch.Tensor) -> LazyKind:
     for kind in _kinds:
         if kind.is_lazy(tensor):
             return kind

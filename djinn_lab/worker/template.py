@@ -19,7 +19,7 @@ from djinn_lab.errors import PoolError
 from djinn_lab.protocol.template import PACKET_BYTES_MAX, Ended, Fork, Forked, decode_fork, encode
 
 
-class Template:
+class WorkerTemplate:
     """``control``: the connection to the pool. It owns the workers that it forked until they have ended."""
 
     def __init__(self, control: socket.socket) -> None:
@@ -115,7 +115,7 @@ def main() -> None:
     gc.collect()
     gc.freeze()  # what was imported stays shared: no collection of a worker writes to it
     with contextlib.suppress(ConnectionResetError):
-        Template(control).serve()
+        WorkerTemplate(control).serve()
     os._exit(0)
 
 

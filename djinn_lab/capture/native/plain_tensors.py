@@ -16,18 +16,13 @@ from collections.abc import Sequence
 
 import torch
 
+from djinn_lab.capture.host.exposure import is_shown_to_numpy
 from djinn_lab.capture.host.memory_bytes import bytes_of, travelling
 from djinn_lab.capture.native.extension import NativeCore, NativeStorage, NativeValue, native
 from djinn_lab.capture.native.memory import HostMemory
 from djinn_lab.capture.refusals import refuse_unsupported
 from djinn_lab.capture.sending.segment import paused
 from djinn_lab.capture.values import Layout, read_as
-
-
-def is_shown_to_numpy(tensor: torch.Tensor) -> bool:
-    """Can (or could once) an array see this plain tensor's memory? Torch never lets such memory be
-    resized."""
-    return not tensor.untyped_storage().resizable()
 
 
 def _address(tensor: torch.Tensor) -> int:

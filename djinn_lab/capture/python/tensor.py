@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
-from djinn_lab.capture.lazy import Kind, register
+from djinn_lab.capture.lazy import LazyKind, register
 from djinn_lab.capture.torch_functions.cuda_answers import FetchToHost
 from djinn_lab.capture.values import LazyValue, StorageOwner
 
@@ -184,7 +184,7 @@ def find_recorder(args: tuple[object, ...], kwargs: dict[str, object]) -> Storag
 
 
 register(
-    Kind(
+    LazyKind(
         is_lazy=lambda item: type(item) is LazyTensor,
         recorder_of=lambda tensor: tensor._value.storage.recorder,
         memory_of=lambda tensor: tensor._value.storage,

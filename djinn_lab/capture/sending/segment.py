@@ -103,7 +103,7 @@ class CutPart(NamedTuple):
     cut: Cut
 
 
-class Behind(NamedTuple):
+class FollowerOutcomes(NamedTuple):
     """What became of the parts behind one that failed. ``unreleased``: values that they were to release."""
 
     unreleased: Sequence[int]
@@ -310,7 +310,7 @@ class Segment:
 
     def _settle(self, assembled: AssembledPart, result: RunResult) -> None:
         reason = POOL_LOST if result.pool_lost else _not_computed(result)
-        behind = Behind((), False) if result.error is None else self._give_up(reason)
+        behind = FollowerOutcomes((), False) if result.error is None else self._give_up(reason)
         if result.pool_lost or behind.pool_lost:
             self._nodes.lose_pool(assembled.flight, reason)
         else:
@@ -328,7 +328,7 @@ class Segment:
         self._look_again()
         self.random.fail(result.rng_state)
 
-    def _give_up(self, reason: str) -> Behind:
+    def _give_up(self, reason: str) -> FollowerOutcomes:
         """Settle all that came behind a part that failed: what was sent is answered too, mostly that it did
         not run."""
         behind = [(part.assembled, self.backend.result()) for part in self._sent]
@@ -337,7 +337,7 @@ class Segment:
         self._waiting.clear()
         for assembled, result in reversed(behind):
             self._nodes.settle(assembled.flight, result.executed, result.arrived, reason)
-        return Behind(
+        return FollowerOutcomes(
             [value for assembled, result in behind if not result.arrived for value in assembled.release],
             any(result.pool_lost for _, result in behind),
         )
