@@ -137,7 +137,7 @@ class SimulatedDriver(ABC):
             self.send(engine.SegmentStopped(self.now_s, job, known.segment, ops_done))
 
     def _stop(self, job: str, device: str) -> SimulatedRun | None:
-        """Stop the job's segment on the device and return its run; None when it does not run there any more."""
+        """Stop the job's segment on the device and return its run; None when it does not run there."""
         running = self.runs.get(job)
         if running is None or running.device != device:
             return None

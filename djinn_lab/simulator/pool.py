@@ -16,7 +16,7 @@ QUICK_MIB_PER_S = 1_000_000
 
 
 class SimulatedCell(NamedTuple):
-    """One run of a job: on ``device``, until it stopped for whatever reason; ``until_s`` None: it still runs."""
+    """One run of a job: on ``device``, until it stopped; ``until_s`` None: it still runs."""
 
     device: str
     from_s: float

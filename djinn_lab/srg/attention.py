@@ -113,7 +113,7 @@ class _Tracer:
 
 
 def find_attention(wiring: Wiring) -> list[Attention]:
-    """Every attention of the program, in program order."""
+    """Return every attention of the program, in program order."""
     tracer = _Tracer(wiring)
     indicative = [name in _INDICATIVE for name in wiring.names]
     for index, node in enumerate(wiring.program.nodes):

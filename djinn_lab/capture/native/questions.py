@@ -42,7 +42,7 @@ def _describe(func: OpOverload) -> dict[str, object]:
 
 
 def _asked(method: Callable[..., object]) -> Callable[..., object]:
-    """A method as the native side calls it: with a weak reference to the recorder."""
+    """Wrap a method as the native side calls it: with a weak reference to the recorder."""
 
     @wraps(method)
     def ask(reference: Callable[[], NativeRecorder | None], *args: object) -> object:

@@ -169,13 +169,13 @@ def wrap(value: LazyValue) -> LazyTensor:
 
 
 def plain(tensor: torch.Tensor, cause: str) -> torch.Tensor:
-    """The values of ``tensor`` in host memory, fetched when they are not there. Not to be written to."""
+    """Return the values of ``tensor`` in host memory, fetched if needed. Not to be written to."""
     assert isinstance(tensor, LazyTensor)
     return tensor._value.storage.recorder.fetch([tensor._value], cause)[0]
 
 
 def find_recorder(args: tuple[object, ...], kwargs: dict[str, object]) -> StorageOwner:
-    """The recorder that the first lazy tensor among the arguments belongs to."""
+    """Return the recorder that the first lazy tensor among the arguments belongs to."""
     for argument in (*args, *kwargs.values()):
         for item in argument if isinstance(argument, (list, tuple)) else (argument,):
             if type(item) is LazyTensor:
