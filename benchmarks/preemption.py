@@ -31,7 +31,7 @@ from djinn_lab.srg.program import (
     TensorMeta,
     encode_program,
 )
-from djinn_lab.worker.framing import receive_frame, send_frame
+from djinn_lab.worker.framing import FrameReader, send_frame
 
 NAME = "preemption"
 MEMORY_BYTES = 2**30
@@ -87,7 +87,7 @@ class Worker:
         command += ["--host-bytes", str(MEMORY_BYTES)]
         with theirs:
             self._process = subprocess.Popen(command, pass_fds=[theirs.fileno()])
-        self._connection = ours
+        self._connection, self._frames = ours, FrameReader(ours)
         self.wait_for(messages.WorkerReady)
 
     def send(self, message: messages.ToWorker) -> None:
@@ -95,7 +95,7 @@ class Worker:
 
     def wait_for(self, *kinds: type[Kind]) -> Kind:
         while True:
-            frame = receive_frame(self._connection)
+            frame = self._frames.next()
             assert frame is not None, "the worker is gone"
             message = messages.decode_from_worker(frame)
             if isinstance(message, kinds):

@@ -11,7 +11,7 @@ from benchmarks.bench import Bench
 from benchmarks.figures import OURS, Figure, figure, skipped
 from benchmarks.queue_simulated import itp_pools
 from djinn_lab.simulator.queue import QueueSettings, Trace
-from djinn_lab.simulator.queue.tuning import Sides, Tuning, tune
+from djinn_lab.simulator.queue.tuning import PolicyComparison, Tuning, tune
 from djinn_lab.simulator.traces.catalog import open_trace
 from djinn_lab.simulator.traces.lines import NoTraces
 from djinn_lab.simulator.traces.synthetic import Synthetic
@@ -48,7 +48,7 @@ def _figures(name: str, found: Tuning) -> list[Figure]:
     return [early, late]
 
 
-def _figure(title: str, sides: Sides) -> Figure:
+def _figure(title: str, sides: PolicyComparison) -> Figure:
     """The tuned policy is the contender; ours as it is, the baseline."""
     before, after = sides.before, sides.after
     taken = {OURS: [after.jct_mean_s], "untuned": [before.jct_mean_s]}

@@ -39,13 +39,13 @@ class Page(Protocol):
 
 
 def shared_gate() -> Gate:
-    """The gate of this process."""
+    """Return the gate of this process."""
     gate: Gate = pn.state.as_cached("djinn-lab-gate", lambda: Gate(shared_hub()))
     return gate
 
 
 def shared_hub() -> Hub:
-    """The hub of this process, started on first use."""
+    """Return the hub of this process, started on first use."""
     hub: Hub = pn.state.as_cached("djinn-lab-hub", lambda: Hub(PoolClient.find).start())
     hub.wait_for_first(FIRST_WAIT_S)
     return hub

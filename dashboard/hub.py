@@ -96,7 +96,7 @@ class Hub:
         return self
 
     def stop(self) -> None:
-        """End polling."""
+        """Stop polling."""
         self._stopped.set()
         self._wake.set()
         self.executor.shutdown(wait=False, cancel_futures=True)
@@ -106,7 +106,7 @@ class Hub:
         self._first.wait(timeout_s)
 
     def snapshot(self) -> Snapshot:
-        """The newest snapshot; calling it keeps the hub at its live pace."""
+        """Return the newest snapshot; a call keeps the hub polling at its live rate."""
         was_idle = time.monotonic() - self._read_at > WATCHED_S
         self._read_at = time.monotonic()
         if was_idle:
@@ -122,12 +122,12 @@ class Hub:
             return found
 
     def want_queue(self) -> None:
-        """A page shows the queue: its explanations cost the pool something, so they are asked for only
-        then."""
+        """Ask for the queue's explanations for a while, since a page shows them: they cost the pool
+        something."""
         self._queue_wanted_at = time.monotonic()
 
     def want_notebooks(self) -> None:
-        """A page shows the batch notebooks."""
+        """Ask for the batch notebooks for a while, since a page shows them."""
         self._notebooks_wanted_at = time.monotonic()
 
     def _read_notebooks(
@@ -145,12 +145,12 @@ class Hub:
         return reader.queue()
 
     def memory_after(self, version: int) -> list[MemorySample]:
-        """Memory samples of the running pool that are newer than ``version``, oldest first."""
+        """Return memory samples of the running pool that are newer than ``version``, oldest first."""
         with self._lock:
             return [sample for sample in self._history if sample.version > version]
 
     def reader(self) -> PoolClient:
-        """The way to the pool, for what a user asks for. Raises :class:`PoolNotFound`."""
+        """Return the client with which a user's own requests reach the pool. Raises :class:`PoolNotFound`."""
         return self._reader or self._find()
 
     def poll(self) -> Snapshot:

@@ -45,7 +45,7 @@ _RUNNING_FIRST = ("RUNNING", "RESTORING", "PREEMPTED", "QUEUED", "SUBMITTED", "W
 
 
 class Overview:
-    """The page people leave open."""
+    """Show the pool's devices, cells and sessions, with used memory over time."""
 
     def __init__(self, board: Board) -> None:
         self._board = board
@@ -231,7 +231,7 @@ def _device_card(device: DeviceView, cells: dict[str, str]) -> str:
 
 
 def visible_jobs(jobs: tuple[JobView, ...], show: str) -> list[JobView]:
-    """Running ones first, then those that wait by their place, then the finished ones, newest first."""
+    """Return running jobs first, then pending ones by queue position, then finished ones, newest first."""
     chosen = [job for job in jobs if show == "all" or not job.finished]
 
     def rank(job: JobView) -> tuple[int, int]:
@@ -242,7 +242,7 @@ def visible_jobs(jobs: tuple[JobView, ...], show: str) -> list[JobView]:
 
 
 def session_row(session: SessionView, now: float) -> dict[str, object]:
-    """A session as a row of the table."""
+    """Return a session as a row of the table."""
     colour = "#009E73" if session.state == "connected" else "#E69F00"
     seen = max(0.0, now - session.last_seen) if session.last_seen is not None else None
     return {
@@ -277,7 +277,7 @@ def jobs_sentence(jobs: tuple[JobView, ...]) -> str:
 
 
 def sessions_sentence(snapshot: Snapshot) -> str:
-    """Sessions in one sentence."""
+    """Summarise the sessions in one sentence."""
     detached = sum(session.state == "detached" for session in snapshot.sessions)
     held = sum(session.used_bytes for session in snapshot.sessions)
     connected = len(snapshot.sessions) - detached

@@ -31,7 +31,7 @@ class Route:
         return self._values.get(key, default)
 
     def number(self, key: str) -> int | None:
-        """A whole number, or None when the address has none that can be read."""
+        """Return a whole number, or None when the address has none that can be read."""
         text = self._values.get(key, "")
         return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else None
 
@@ -53,7 +53,7 @@ class Route:
 
     @property
     def search(self) -> str:
-        """The query as it stands in the address."""
+        """Return the query as it stands in the address."""
         return f"?{urlencode(self._values)}" if self._values else ""
 
     def _write(self) -> None:

@@ -45,7 +45,7 @@ LOGGED_OUT = empty_state("Your login has ended", "Load this page again to log in
 
 
 class Shell:
-    """One browser session. Pages are built when they are first shown."""
+    """Show one browser session its pages, which are built when they are first shown."""
 
     def __init__(self, gate: Gate, login: Login) -> None:
         look = current_look()
@@ -106,7 +106,7 @@ class Shell:
 
 
 def freshness(snapshot: Snapshot, now: float) -> tuple[str, str, str]:
-    """Text, explanation and tone of the badge; old data says how old it is, by the pool's clock."""
+    """Return text, explanation and tone of the badge; old data says how old it is, by the pool's clock."""
     if snapshot.status is None or snapshot.connection in ("absent", "refused", "connecting"):
         labels = {"absent": "No pool", "refused": "Access refused", "lost": "Pool lost"}
         tone = "warn" if snapshot.connection in ("absent", "connecting") else "bad"
@@ -124,7 +124,7 @@ def freshness(snapshot: Snapshot, now: float) -> tuple[str, str, str]:
 
 
 def build_page() -> pn.Template:
-    """The page of one browser session, kept up to date until it closes."""
+    """Build the page of one browser session, kept up to date until it closes."""
     pn.extension(design="native")
     gate = shared_gate()
     codes = (pn.state.session_args or {}).get(PARAMETER) or [b""]

@@ -1,4 +1,4 @@
-"""What announces a cell before it comes: its owner types, or executes something.
+"""Announce a cell before it comes, when its user types or executes something.
 
 The pool receives ``SOON`` and begins to restore what it parked. That happens from a thread of its own, so
 that no cell ever waits for it; it never opens a connection and never starts a pool.
@@ -85,7 +85,7 @@ class Anticipation:
         return True
 
     def computed(self) -> None:
-        """A cell just ran: the next one soon after it needs no announcement."""
+        """Note that a cell just ran: the next one soon after it needs no announcement."""
         self._sent_s = time.monotonic()
 
     def _send(self) -> None:
@@ -106,7 +106,8 @@ class TypingWatch:
         self._widget: Any = None
 
     def show(self) -> None:
-        """Put both into the output of the cell that runs. Nothing to see, and no text for saved notebooks."""
+        """Put the widget and the script into the output of the cell that runs. Nothing to see, and no text
+        for saved notebooks."""
         import ipywidgets
 
         self.close()

@@ -24,7 +24,8 @@ class DashboardProcess:
         self._process: subprocess.Popen[bytes] | None = None
 
     def open(self) -> str:
-        """The URL of a running dashboard. Raises PoolError when none answers and none can be started."""
+        """Return the URL of a running dashboard, started if none runs. Raises PoolError when none answers and
+        none can be started."""
         if _answers():
             return with_code(URL)
         command = [sys.executable, "-m", "djinn_lab.cli", "dashboard", "--no-show", "--with-parent"]
@@ -56,7 +57,7 @@ class DashboardProcess:
 
 
 def _answers() -> bool:
-    """Is it a dashboard of ours that listens there?"""
+    """Return whether a dashboard of Djinn Lab listens there."""
     try:
         page = httpx.get(URL, timeout=ANSWER_TIMEOUT_S, follow_redirects=True, trust_env=False)
     except httpx.HTTPError:

@@ -26,7 +26,7 @@ SIGNALS = ("IO_WAIT", "SOON", "COMPUTE")
 
 
 def status(notebook: Notebook, words: list[str]) -> str:
-    """The pool, its devices and this session."""
+    """Show the pool, its devices and this session."""
     found = notebook.session.pool.status()
     lines = [
         f"pool {found.pool} at {notebook.session.url}, version {found.version}, up "
@@ -42,7 +42,7 @@ def status(notebook: Notebook, words: list[str]) -> str:
 
 
 def jobs(notebook: Notebook, words: list[str]) -> str:
-    """The latest jobs of all users."""
+    """Show the latest jobs of all users."""
     rows = notebook.session.pool.jobs(limit=15)
     if not rows:
         return "no jobs yet: run a cell that begins with %%djinn"
@@ -57,7 +57,7 @@ def jobs(notebook: Notebook, words: list[str]) -> str:
 
 
 def why(notebook: Notebook, words: list[str]) -> str:
-    """Why a job waits, by the first characters of its id (default: this notebook's own newest)."""
+    """Say why a job waits, by the first characters of its id (default: this notebook's own newest)."""
     pool, own = notebook.session.pool, notebook.session.welcome.session
     if not words:
         found = [row for row in pool.jobs(limit=1000) if row.session == own]
@@ -89,7 +89,7 @@ def cancel(notebook: Notebook, words: list[str]) -> str:
 
 
 def last(notebook: Notebook, words: list[str]) -> Cell:
-    """The last captured cell, with .report, .graph and .schedule."""
+    """Return the last captured cell, with .report, .graph and .schedule."""
     cell = notebook.session.last_cell
     if cell is None:
         raise OptionError("no cell has been captured yet.", "Run a cell that begins with %%djinn.")
@@ -97,14 +97,14 @@ def last(notebook: Notebook, words: list[str]) -> Cell:
 
 
 def graph(notebook: Notebook, words: list[str]) -> str:
-    """The semantically rich graph of the last cell, in short."""
+    """Show the semantically rich graph of the last cell, in short."""
     cell = last(notebook, words)
     link = f"{URL}?page=srg&job={cell.report.job}"
     return f"{summarise(cell.graph)}\nall of it (after %djinn dashboard): {link}"
 
 
 def summarise(srg: SRG) -> str:
-    """Counts and costs by phase and by module."""
+    """Return counts and costs by phase and by module."""
     phases = Counter(node.phase for node in srg.nodes)
     flops: Counter[str] = Counter()
     for node in srg.nodes:
@@ -139,7 +139,7 @@ def report(notebook: Notebook, words: list[str]) -> str:
 
 
 def device(notebook: Notebook, words: list[str]) -> DeviceInfo:
-    """The device of this session (before its first cell: the pool's first)."""
+    """Return the device of this session (before its first cell: the pool's first)."""
     devices = notebook.session.welcome.devices
     last_cell = notebook.session.last_cell
     bound = None if last_cell is None else last_cell.report.device
@@ -170,7 +170,7 @@ def pull(notebook: Notebook, words: list[str]) -> str:
 
 
 def the_session(notebook: Notebook, words: list[str]) -> Session:
-    """The session itself, for djinn_lab.client.agents and code of your own."""
+    """Return the session itself, for djinn_lab.client.agents and code of your own."""
     return notebook.session
 
 
@@ -181,7 +181,7 @@ def memory(notebook: Notebook, words: list[str]) -> str:
 
 
 def signal(notebook: Notebook, words: list[str]) -> str:
-    """``signal IO_WAIT [--resume-in SECONDS]``, ``SOON`` or ``COMPUTE``; prints the pool's answer."""
+    """Send ``IO_WAIT [--resume-in SECONDS]``, ``SOON`` or ``COMPUTE``; print the pool's answer."""
     if not words:
         raise OptionError("%djinn signal needs a phase.", f"Use one of {', '.join(SIGNALS)}.")
     phase, *rest = words
@@ -209,19 +209,19 @@ def _resume_in_s(words: list[str]) -> float | None:
 
 
 def dashboard(notebook: Notebook, words: list[str]) -> str:
-    """The dashboard's address; starts it when it does not run."""
+    """Show the dashboard's address; start it when it does not run."""
     return notebook.dashboard.open()
 
 
 def wizard(notebook: Notebook, words: list[str]) -> object:
-    """The profile wizard, as widgets."""
+    """Show the profile wizard, as widgets."""
     from djinn_lab.magics.wizard_widget import wizard_widget
 
     return wizard_widget()
 
 
 def list_variables(notebook: Notebook, words: list[str]) -> str:
-    """Lazy tensors among the notebook's variables."""
+    """List the lazy tensors among the notebook's variables."""
     found = {
         name: value
         for name, value in notebook.shell.user_ns.items()
@@ -255,7 +255,7 @@ WORDS_MAX = {"why": 1, "cancel": 1, "signal": 3, "pull": 1000}
 
 
 def run_command(notebook: Notebook, line: str) -> object:
-    """Raises OptionError for an unknown command, and for words after a command that takes none."""
+    """Run a command; raise OptionError for an unknown one, and for words after a command that takes none."""
     try:
         words = shlex.split(line) or ["status"]
     except ValueError as error:

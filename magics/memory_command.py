@@ -11,7 +11,7 @@ OTHERS_SHOWN = 12
 
 
 def describe_memory(memory: MemoryView, own: str) -> str:
-    """``own``: the id of this notebook's session."""
+    """Return the text of ``%djinn memory``; ``own``: the id of this notebook's session."""
     lines = _own_lines(memory, own)
     for device in memory.devices:
         lines += _device_lines(device)

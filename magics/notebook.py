@@ -34,7 +34,7 @@ def notebook_name() -> str | None:
 
 
 def within_deadline(options: CellOptions) -> CellOptions:
-    """A cell without a deadline of its own shares the one that the whole notebook was given."""
+    """Return the options with the whole notebook's deadline, for a cell without one of its own."""
     given = os.environ.get(DEADLINE_VARIABLE)
     if given is None or options.terms.deadline_s is not None:
         return options
@@ -43,7 +43,8 @@ def within_deadline(options: CellOptions) -> CellOptions:
 
 
 class Notebook:
-    """Lives as long as the extension is loaded. The session is opened by the first captured cell."""
+    """The state of one notebook, as long as the extension is loaded. The session is opened by the first
+    captured cell."""
 
     def __init__(self, shell: InteractiveShell, every_cell: bool) -> None:
         self.shell = shell
@@ -76,7 +77,7 @@ class Notebook:
         return parse_options(line, program, self.defaults)
 
     def cell(self, line: str) -> NotebookCell:
-        """The context manager around a captured cell's code."""
+        """Return the context manager around a captured cell's code."""
         options = within_deadline(self.options(line, "%%djinn"))
         return NotebookCell(self.session, self.shell, self.source.text, options)
 
@@ -117,7 +118,7 @@ class Notebook:
         session.executor.terms = Terms(tolerates=options.terms.tolerates)
 
     def typed(self) -> None:
-        """The owner types in a cell. Opens no session."""
+        """Announce a cell, since the user types in one. Opens no session."""
         if self._session is not None:
             self._anticipation.soon(self._session)
 

@@ -1,4 +1,4 @@
-"""What is done around the code of one captured cell, as its options say.
+"""The context manager around the code of one captured cell.
 
 The stop button reaches the cell also where Python would swallow it.
 """

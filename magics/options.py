@@ -169,7 +169,7 @@ def _duration(text: str) -> float:
 
 
 def _terms(chosen: dict[str, Any], defaults: Terms) -> Terms:
-    """``defaults``: of which devices; what else is asked is asked for one cell."""
+    """Return the terms; ``defaults``: of which devices; what else is asked is asked for one cell."""
     gang, least = chosen.pop("gang", (1, 1))
     target = chosen.pop("target", defaults.target)
     tolerated = dict.fromkeys((*defaults.tolerates, *chosen.pop("tolerate", ())))
@@ -192,7 +192,7 @@ def default_options(profile: Profile) -> CellOptions:
 
 
 def parse_options(line: str, program: str, defaults: CellOptions) -> CellOptions:
-    """Raises OptionError that names the bad option."""
+    """Return the options; raise OptionError that names the bad one."""
     try:
         words = shlex.split(line)
     except ValueError as error:

@@ -33,8 +33,8 @@ class _Line:
 
 
 class ProgressLine:
-    """Shown ``after_s`` seconds into the wait (negative: never), updated in place, at most five times a
-    second. ``waits``: the pool's reasons while the cell was queued."""
+    """Show one line ``after_s`` seconds into the wait (negative: never), updated in place, at most five times
+    a second. ``waits``: the pool's reasons while the cell was queued."""
 
     def __init__(self, after_s: float) -> None:
         self._after_s = after_s
@@ -82,8 +82,8 @@ class ProgressLine:
 
 
 def describe(update: JobUpdate | None, elapsed_s: float, in_parts: bool = False) -> tuple[str, float | None]:
-    """(sentence, fraction done or None). ``in_parts``: the cell's total of ops is not known yet, so a bar
-    would go backwards with every part."""
+    """Return a sentence and the fraction done, or None. ``in_parts``: the cell's total of ops is not known
+    yet, so a bar would go backwards with every part."""
     elapsed = format_seconds(elapsed_s)
     if update is None:
         return f"SUBMITTED, {elapsed}", None

@@ -1,4 +1,4 @@
-"""Where a kernel notes its session for its manager (``kernels/provisioner.py``)."""
+"""Note a kernel's session for its manager (``kernels/provisioner.py``)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Note(msgspec.Struct, frozen=True):
 
 
 class SessionNote:
-    """``path`` None: it was not asked for."""
+    """The note; ``path`` None: none was asked for."""
 
     def __init__(self, path: Path | None) -> None:
         self._path = path
@@ -32,7 +32,7 @@ class SessionNote:
         return cls(Path(given) if given else None)
 
     def update(self, session: Session) -> None:
-        """Write it down when it is new: the first time, and after a pool was started again."""
+        """Write the note when it is new: the first time, and after a pool was started again."""
         if self._path is None or not session.connected:
             return
         note = Note(session.url, session.welcome.session)
@@ -48,7 +48,7 @@ class SessionNote:
             log.warning("the session of this kernel was not noted for its manager: %s", error)
 
     def remove(self) -> None:
-        """The session was closed."""
+        """Remove the note, since the session was closed."""
         if self._path is not None and self._noted is not None:
             self._path.unlink(missing_ok=True)
             self._noted = None

@@ -1,1 +1,1 @@
-"""The page SRG: the graph of one cell, folded, drawn and searched."""
+"""The page Graph:"""

@@ -15,7 +15,7 @@ LIST_MAX = 8
 
 
 def details_html(tree: Tree, item: Item) -> str:
-    """The item's fields as a table."""
+    """Render the item's fields as a table."""
     node = None if item.node is None else tree.srg.nodes[item.node]
     rows = _group_rows(tree, item) if node is None else _node_rows(tree, node)
     body = "".join(f"<tr><th scope='row'>{label}</th><td>{value}</td></tr>" for label, value in rows)

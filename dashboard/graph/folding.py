@@ -122,7 +122,7 @@ class Tree:
         return {node: tuple(kinds) for node, kinds in found.items()}
 
     def totals(self, item: Item) -> Totals:
-        """Sums over the item's nodes; ``phase`` is the one that most of them have."""
+        """Return sums over the item's nodes; ``phase`` is the one that most of them have."""
         first, last = item.first, item.last
         counts = {phase: int(sums[last] - sums[first]) for phase, sums in self._phase_counts.items()}
         present = tuple(
@@ -146,7 +146,8 @@ class Tree:
         return found[::-1]
 
     def visible(self, open_groups: Iterable[int]) -> list[Item]:
-        """The boxes to draw when ``open_groups`` are expanded: folded groups and ops, in program order."""
+        """Return the boxes to draw when ``open_groups`` are expanded: folded groups and ops, in program
+        order."""
         opened = set(open_groups) | {0}
         found: list[Item] = []
         stack = [self.root]
@@ -159,7 +160,7 @@ class Tree:
         return found
 
     def start(self, limit: int = START_VISIBLE) -> frozenset[int]:
-        """Groups to expand at first: from the outside in, while at most ``limit`` boxes show."""
+        """Return the groups to expand at first: from the outside in, while at most ``limit`` boxes show."""
         opened: set[int] = set()
         shown = len(self.root.children)
         level = [self.items[child] for child in self.root.children]
@@ -174,7 +175,7 @@ class Tree:
         return frozenset(opened)
 
     def matches(self, pattern: str) -> list[Node]:
-        """Nodes whose op, module, ``line N``, phase or pattern matches the regular expression. Raises
+        """Return the nodes whose op, module, ``line N``, phase or pattern matches the expression. Raises
         ``re.error``."""
         wanted = re.compile(pattern, re.IGNORECASE)
         return [
@@ -187,7 +188,7 @@ class Tree:
         ]
 
     def item_of_node(self, node: int) -> Item:
-        """The op's own item."""
+        """Return the op's own item."""
         return self.items[self._item_of_node[node]]
 
     def _build(self, nodes: Sequence[Node]) -> None:
@@ -254,7 +255,7 @@ def _common_part(parts: list[tuple[str, ...]], first: int, last: int, depth: int
 
 
 def module_parts(node: Node) -> tuple[str, ...]:
-    """The groups a node lies in, outermost first: ``("GPT2 #3", "transformer", "h.0", "attn")``.
+    """Return the groups a node lies in, outermost first: ``("GPT2 #3", "transformer", "h.0", "attn")``.
 
     Nodes outside modules are grouped by cell line; backward and optimizer nodes have roots of their own.
     """
@@ -283,7 +284,7 @@ def _prefix(values: Iterable[object]) -> NDArray[np.float64]:
 
 
 def pack(runs: Sequence[NodeRun]) -> tuple[NodeRun, ...]:
-    """The same nodes in at most :data:`SIBLINGS_MAX` siblings, in the same order."""
+    """Return the same nodes in at most :data:`SIBLINGS_MAX` siblings, in the same order."""
     runs = _fold_repeats(runs)
     if len(runs) <= SIBLINGS_MAX:
         return tuple(runs)
@@ -296,7 +297,7 @@ def pack(runs: Sequence[NodeRun]) -> tuple[NodeRun, ...]:
 
 
 def find_repeats(names: Sequence[str]) -> Repeats | None:
-    """The loop that makes up most of ``names``, with the shortest period; None when there is none."""
+    """Find the loop that makes up most of ``names``, with the shortest period; None when there is none."""
     plain = [re.sub(r" #\d+", "", name) for name in names]
     for period in range(2, min(PERIOD_MAX, len(plain) // REPEATS_MIN) + 1):
         start, length = _longest_match(plain, period)

@@ -31,7 +31,7 @@ class LayeredPosition(NamedTuple):
 
 
 def place(widths: Floats, heights: Floats, edges: Pairs) -> LayeredPosition:
-    """Centres for boxes of the given sizes. ``edges`` are (from, to) positions; duplicates do no harm."""
+    """Return centres for boxes of these sizes. ``edges`` are (from, to) positions; duplicates do no harm."""
     count = len(widths)
     if count == 0:
         return LayeredPosition(np.zeros(0), np.zeros(0), 0.0, 0.0, frozenset())
@@ -51,7 +51,7 @@ def place(widths: Floats, heights: Floats, edges: Pairs) -> LayeredPosition:
 
 
 def break_cycles(count: int, edges: Pairs) -> tuple[Pairs, frozenset[tuple[int, int]]]:
-    """The edges with every one that closes a cycle turned round, and the set of those."""
+    """Return the edges with every one that closes a cycle reversed, and the set of those."""
     followers: list[list[int]] = [[] for _ in range(count)]
     unique = sorted({(source, target) for source, target in edges if source != target})
     for source, target in unique:
@@ -79,7 +79,7 @@ def break_cycles(count: int, edges: Pairs) -> tuple[Pairs, frozenset[tuple[int, 
 
 
 def assign_layers(count: int, edges: Pairs) -> list[int]:
-    """Longest path from a node without predecessors, for a graph without cycles."""
+    """Return the longest path from a node without predecessors to each node, for a graph without cycles."""
     followers: list[list[int]] = [[] for _ in range(count)]
     waiting = [0] * count
     for source, target in edges:

@@ -48,7 +48,8 @@ _HINT = (
 
 
 class SrgPage:
-    """The address holds job, segment, open groups (``open``), chosen box (``item``) and search (``q``)."""
+    """The page Graph; the address holds job, segment, open groups (``open``), chosen box (``item``) and
+    search (``q``)."""
 
     def __init__(self, board: Board) -> None:
         self._board = board

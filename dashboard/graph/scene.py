@@ -151,7 +151,8 @@ def format_flops(count: float) -> str:
 
 
 def box_columns(tree: Tree, scene: Scene, look: Look, marked: frozenset[int], chosen: int | None) -> Columns:
-    """Folded groups and ops. ``marked``: items that match a search; ``chosen``: the one with details."""
+    """Return the columns of folded groups and ops. ``marked``: items that match a search; ``chosen``: the one
+    with details."""
     columns: Columns = {name: [] for name in BOX_COLUMNS}
     for frame in scene.frames:
         if frame.opened:
@@ -209,7 +210,7 @@ BOX_COLUMNS = (
 
 
 def container_columns(scene: Scene, look: Look) -> Columns:
-    """Expanded groups: the outline, and the header that folds them again."""
+    """Return the columns of expanded groups: the outline, and the header that folds them again."""
     opened = [frame for frame in scene.frames if frame.opened]
     return {
         "item": [frame.item.index for frame in opened],
@@ -226,7 +227,7 @@ def container_columns(scene: Scene, look: Look) -> Columns:
 
 
 def link_columns(scene: Scene, backward: bool) -> Columns:
-    """Curves from the bottom of one box to the top of another; thicker ones carry more bytes.
+    """Return curves from the bottom of one box to the top of another; thicker ones carry more bytes.
 
     A long link swings out to the side, so that it does not hide behind the boxes between its ends.
     """
@@ -288,7 +289,7 @@ def _angle(frame: Frame, other: Frame) -> tuple[float, float]:
 
 
 def sentence(tree: Tree, scene: Scene) -> str:
-    """The drawing in one sentence."""
+    """Summarise the drawing in one sentence."""
     totals = tree.totals(tree.root)
     shown = Counter("group" if frame.item.is_group else "op" for frame in scene.frames if not frame.opened)
     return (

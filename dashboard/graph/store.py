@@ -20,7 +20,7 @@ SCENES_MAX = 16
 
 
 class GraphStore:
-    """Thread-safe; the least recently used entries go first."""
+    """Keep folded graphs and drawings, thread-safe; the least recently used entries are dropped first."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -28,7 +28,7 @@ class GraphStore:
         self._scenes: WeakKeyDictionary[Tree, OrderedDict[frozenset[int], Scene]] = WeakKeyDictionary()
 
     def tree(self, reader: PoolClient, job: str, segment: int | None, segments: int) -> Tree:
-        """The folded graph of a job's segment (None: its largest of ``segments``)."""
+        """Return the folded graph of a job's segment (None: its largest of ``segments``)."""
 
         def make() -> Tree:
             return Tree(SRG.from_program(reader.program(job, segment)))
@@ -36,7 +36,7 @@ class GraphStore:
         return self._get(self._trees, (job, segment, segments), make, TREES_MAX)
 
     def scene(self, tree: Tree, open_groups: frozenset[int]) -> Scene:
-        """The drawing with ``open_groups`` expanded."""
+        """Return the drawing with ``open_groups`` expanded."""
         with self._lock:
             scenes = self._scenes.setdefault(tree, OrderedDict())
         return self._get(scenes, open_groups, lambda: arrange(tree, open_groups), SCENES_MAX)

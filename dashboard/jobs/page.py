@@ -213,7 +213,7 @@ def matching(jobs: Sequence[JobView], show: str, text: str) -> list[JobView]:
 
 
 def history_row(job: JobView, now: float) -> dict[str, object]:
-    """A job as a row of its history."""
+    """Return a job as a row of its history."""
     row = job_row(job, now)
     submitted = job.submitted_at or 0.0
     preempted_s = job.stages.get("preempted", 0.0)

@@ -46,12 +46,12 @@ _NOTEBOOK_COLOURS = {**STATE_COLOURS, "BACKING_OFF": STATE_COLOURS["PREEMPTED"]}
 
 
 def job_columns(*names: str) -> list[dict[str, str]]:
-    """For a :class:`~djinn_lab.dashboard.widgets.components.LiveTable`, in this order."""
+    """Return columns of a :class:`~djinn_lab.dashboard.widgets.components.LiveTable`, in this order."""
     return columns(*(_FIELDS[name] for name in names))
 
 
 def job_row(job: JobView, now: float) -> dict[str, object]:
-    """A cell as a row of the table; ``now`` is the pool's clock."""
+    """Return a cell as a row of the table; ``now`` is the pool's clock."""
     took = _elapsed(job, now)
     return {
         "id": job.job,
@@ -93,7 +93,7 @@ def listed_notebooks(notebooks: Sequence[NotebookView]) -> list[NotebookView]:
 
 
 def notebook_row(one: NotebookView, now: float) -> dict[str, object]:
-    """``now`` is the pool's clock."""
+    """Return a notebook as a row of the table; ``now`` is the pool's clock."""
     began, ended = one.started_at, one.finished_at
     if ended is None and one.state == "RUNNING":
         ended = float(int(now))

@@ -62,7 +62,8 @@ def _device_parts(device: DeviceAccount) -> list[Part]:
 
 
 def _lower_tier(name: str, parts: list[Part], limit: int) -> str:
-    """*Copies* are of sessions whose state is higher up, made in advance: those can leave at once."""
+    """Render the host or the disk: *copies* are of sessions whose state is higher up, made in advance, and
+    can be dropped at once."""
     if not limit:
         return (
             f"<div class='row'><span>{name}</span><span class='muted'>none is set aside for it: "

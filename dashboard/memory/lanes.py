@@ -42,8 +42,8 @@ Columns = dict[str, list[Any]]
 
 
 def lane_sessions(memory: MemoryView, chosen: str, active: set[str]) -> list[MemorySession]:
-    """The sessions to draw, at most :data:`LANES_MAX`: the chosen one, those to which something happened and
-    those that hold most, in an order that stays."""
+    """Return the sessions to draw, at most :data:`LANES_MAX`: the chosen one, those to which something
+    happened and those that hold most, in an order that stays."""
     ranked = sorted(
         memory.sessions,
         key=lambda session: (
@@ -57,7 +57,7 @@ def lane_sessions(memory: MemoryView, chosen: str, active: set[str]) -> list[Mem
 
 
 def span_columns(spans: dict[str, list[Span]], low_s: float, high_s: float) -> Columns:
-    """``spans`` by lane, as bars of the window; short ones merge to what a screen can show."""
+    """Return ``spans`` by lane, as bars of the window; short ones are merged to what a screen can show."""
     columns: Columns = {name: [] for name in ("lane", "left", "right", "colour", "state", "took")}
     most = max(8, SPANS_DRAWN_MAX // max(1, len(spans)))
     for lane, found in spans.items():
@@ -81,7 +81,7 @@ def span_columns(spans: dict[str, list[Span]], low_s: float, high_s: float) -> C
 def event_columns(
     happenings: list[MemoryChange], lanes: dict[str, str], readable: Callable[[str], str] = str
 ) -> tuple[Columns, Columns]:
-    """Copies as bars that end when they were reported, and the other happenings as marks."""
+    """Return copies as bars that end when they were reported, and the other events as marks."""
     copies: Columns = {name: [] for name in ("lane", "left", "right", "colour", "what", "detail", "reason")}
     marks: Columns = {name: [] for name in ("lane", "at", "shape", "colour", "what", "detail", "reason")}
     drawn = [one for one in happenings if one.session in lanes and one.what in (*COPIES, *MARKS)]
@@ -120,7 +120,8 @@ def lanes_legend() -> str:
 
 
 class MemoryLanes:
-    """Sends only what changed: a state that lasts is drawn once, and the window moves on."""
+    """Draw sessions as lanes, sending only what changed: a state that lasts is drawn once, and the window
+    advances."""
 
     def __init__(self, look: Look) -> None:
         self.spans = ColumnDataSource(

@@ -27,7 +27,7 @@ def ratio_counts(wakes: WakeUps) -> list[int]:
 
 
 def wake_sentence(wakes: WakeUps) -> str:
-    """The chart in words."""
+    """Summarise the chart in one sentence."""
     counts = ratio_counts(wakes)
     total = sum(counts)
     if not total:

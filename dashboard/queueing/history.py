@@ -34,7 +34,7 @@ class RecentUse(NamedTuple):
 
 
 class QueueHistory:
-    """Of one pool; another one starts it anew."""
+    """Samples of one pool's queue; another pool begins a new history."""
 
     def __init__(self) -> None:
         self._pool = ""
@@ -49,7 +49,7 @@ class QueueHistory:
         self._samples.append(QueueSample(queue.now, queue.waiting_count, queue.device_s()))
 
     def recent(self) -> list[RecentUse]:
-        """For every sample, what was used in the time before it."""
+        """Return, for every sample, the use in the time before it."""
         found: list[RecentUse] = []
         samples = list(self._samples)
         first = 0

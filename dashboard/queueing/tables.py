@@ -127,7 +127,7 @@ def limits_text(account: AccountView) -> str:
 
 
 def waiting_rows(queue: QueueView, names: Mapping[str, str]) -> list[dict[str, object]]:
-    """``names``: of cells, by job, as far as they are known."""
+    """List the pending jobs; ``names``: of cells, by job, as far as they are known."""
     return [_waiting_row(cell, queue.now, names.get(cell.job)) for cell in queue.waiting]
 
 
@@ -148,7 +148,7 @@ def _waiting_row(cell: WaitingJob, now: float, name: str | None) -> dict[str, ob
 
 
 def running_rows(queue: QueueView, names: Mapping[str, str]) -> list[dict[str, object]]:
-    """``names``: of cells, by job, as far as they are known."""
+    """List the running jobs; ``names``: of cells, by job, as far as they are known."""
     return [_running_row(cell, queue.now, names.get(cell.job)) for cell in queue.running]
 
 
@@ -193,7 +193,7 @@ def _priority_text(cell: WaitingJob | RunningJob) -> str:
 
 
 def queue_sentence(queue: QueueView) -> str:
-    """The page's first line: how many cells are pending, and whether the scheduler is alive."""
+    """Summarise the queue: how many cells are pending, and whether the scheduler is alive."""
     waiting, running = queue.waiting_count, len(queue.running)
     cells = "pending cell" if waiting == 1 else "pending cells"
     summary = f"{waiting} {cells}, {running} running; policy {queue.policy}."

@@ -27,7 +27,7 @@ BAR_COLUMNS = ("row", "left", "right", "colour", "name", "module", "detail", "to
 
 
 def row_names(schedule: ExecutionSchedule) -> list[str]:
-    """The Gantt's rows from top to bottom."""
+    """Return the Gantt's rows from top to bottom."""
     device = schedule.device.device
     rows = [f"{device} predicted"]
     if schedule.transfers:
@@ -36,7 +36,7 @@ def row_names(schedule: ExecutionSchedule) -> list[str]:
 
 
 def lanes(schedule: ExecutionSchedule) -> dict[str, BarLane]:
-    """The op rows by name: predicted, and measured where it ran."""
+    """Return the op rows by name: predicted, and measured where it ran."""
     device = schedule.device.device
     nodes = schedule.nodes
     found = {
@@ -57,7 +57,7 @@ def _lane(nodes: Sequence[ScheduledNode], starts: list[float], ends: list[float]
 
 
 def op_columns(schedule: ExecutionSchedule, rows: Mapping[str, BarLane], low: float, high: float) -> Columns:
-    """Bars of the ops in the window from ``low`` to ``high`` milliseconds."""
+    """Return bars of the ops in the window from ``low`` to ``high`` milliseconds."""
     columns: Columns = {name: [] for name in BAR_COLUMNS}
     by_node = {node.node: node for node in schedule.nodes}
     for row, lane in rows.items():
@@ -94,7 +94,7 @@ def transfer_lane(schedule: ExecutionSchedule) -> BarLane:
 
 
 def transfer_columns(schedule: ExecutionSchedule, lane: BarLane, low: float, high: float) -> Columns:
-    """Bars of the transfers in the window from ``low`` to ``high`` milliseconds."""
+    """Return bars of the transfers in the window from ``low`` to ``high`` milliseconds."""
     columns: Columns = {name: [] for name in BAR_COLUMNS}
     for bar in bars_in(lane, low, high, TRANSFER_BARS_MAX):
         parts = [schedule.transfers[int(at)] for at in lane.node[bar.first : bar.first + bar.ops]]
@@ -131,7 +131,7 @@ def memory_columns(schedule: ExecutionSchedule) -> Columns:
 
 
 def schedule_sentence(schedule: ExecutionSchedule) -> str:
-    """Predicted against measured, and what takes longest, in one sentence."""
+    """Summarise predicted against measured time, and what takes longest."""
     shares: Counter[str] = Counter()
     for node in schedule.nodes:
         shares[short_op(node.op)] += node.end_s - node.start_s  # type: ignore[assignment]
@@ -166,7 +166,7 @@ class OpRow(NamedTuple):
 
 
 def table_rows(schedule: ExecutionSchedule) -> tuple[list[dict[str, object]], str]:
-    """The longest ops first, and a note when not all are listed."""
+    """List the longest ops first, and a note when not all are listed."""
     rows = sorted(_all_rows(schedule), key=lambda row: -max(row.predicted_ms, row.measured_ms or 0.0))
     listed: list[dict[str, object]] = [
         {
@@ -207,7 +207,7 @@ def _all_rows(schedule: ExecutionSchedule) -> list[OpRow]:
 
 
 def to_csv(schedule: ExecutionSchedule) -> str:
-    """Every op as a line of CSV."""
+    """Return every op as a line of CSV."""
     rows = _all_rows(schedule)
     text = StringIO()
     writer = csv.writer(text)
@@ -217,5 +217,5 @@ def to_csv(schedule: ExecutionSchedule) -> str:
 
 
 def to_trace(schedule: ExecutionSchedule) -> str:
-    """JSON for Perfetto (ui.perfetto.dev) or chrome://tracing."""
+    """Return JSON for Perfetto (ui.perfetto.dev) or chrome://tracing."""
     return json.dumps(schedule.chrome_trace(), allow_nan=False)

@@ -1,1 +1,1 @@
-"""The page Simulation: policies side by side."""
+"""The page Simulator:"""

@@ -30,7 +30,7 @@ class Line(NamedTuple):
 
 
 def line_of(number: int) -> Line:
-    """The look of a run's lines, by its place in the file; no two of eighteen look the same."""
+    """Return the look of a run's lines, by its position in the file; no two of eighteen look the same."""
     colours = len(DEVICE_COLOURS)
     return Line(DEVICE_COLOURS[number % colours], DASHES[number // colours % len(DASHES)])
 
@@ -45,7 +45,7 @@ class SimulationCharts:
         self.view = pn.Column(sizing_mode="stretch_width", margin=0)
 
     def show(self, result: QueueResult, pool: str) -> None:
-        """Draw anew. ``pool``: whose course over time is drawn."""
+        """Draw another result. ``pool``: whose course over time is drawn."""
         held, waiting = self._over_time("devices held"), self._over_time("jobs waiting")
         waiting.x_range = held.x_range
         within = self._plot("part of the jobs", x_axis_type="log", x_axis_label="from submission to end")
@@ -69,7 +69,7 @@ class SimulationCharts:
         ]
 
     def highlight(self, policy: str) -> None:
-        """Let the others step back; an unknown name brings them all forward."""
+        """Dim the other policies; an unknown name dims none."""
         for name, drawn in self._drawn.items():
             behind = policy in self._drawn and name != policy
             for line in drawn:
@@ -89,7 +89,7 @@ class SimulationCharts:
 
 
 def completed_within(run: QueueRun) -> tuple[list[float], list[float]]:
-    """Times in seconds, and which part of the kept jobs was done within each."""
+    """Return times in seconds, and which part of the kept jobs was done within each."""
     times = sorted(max(1.0, job.ended_s - job.submitted_s) for job in run.jobs)
     parts = [count / len(times) for count in accumulate(1 for _ in times)]
     return times, parts

@@ -74,7 +74,7 @@ class SimulationPage:
         self.policies.selected = self._board.route.get("policy")
 
     def update(self, snapshot: Snapshot) -> None:
-        """Nothing here depends on the pool."""
+        """Do nothing: nothing here depends on the pool."""
 
     def _opened(self) -> None:
         content, name = self.file.value, self.file.filename or "The file"
@@ -90,7 +90,7 @@ class SimulationPage:
         show_html(self._message, notice(error.message, error.advice, "bad"))
 
     def show(self, result: QueueResult) -> None:
-        """Fill the page."""
+        """Show a result."""
         self._result = result
         show_html(self._message, "")
         summary = " ".join(part for part in (result_sentence(result), best_sentence(result)) if part)

@@ -38,7 +38,7 @@ class Bar(NamedTuple):
 def make_lane(
     start: Sequence[float], end: Sequence[float], kind: Sequence[int], node: Sequence[int]
 ) -> BarLane:
-    """A lane from seconds, in any order."""
+    """Make a lane from seconds, in any order."""
     starts = np.asarray(start, dtype=np.float64) * 1e3
     order = np.argsort(starts, kind="stable")
     ends = np.asarray(end, dtype=np.float64) * 1e3
@@ -51,7 +51,7 @@ def make_lane(
 
 
 def bars_in(lane: BarLane, low: float, high: float, most: int = BARS_MAX) -> list[Bar]:
-    """Bars for the window from ``low`` to ``high`` milliseconds, at most about ``most``."""
+    """Return bars for the window from ``low`` to ``high`` milliseconds, at most about ``most``."""
     inside = np.flatnonzero((lane.end >= low) & (lane.start <= high))
     if not len(inside):
         return []

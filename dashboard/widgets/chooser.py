@@ -13,7 +13,8 @@ LARGEST = "largest"
 
 
 class JobChooser:
-    """Two selects. ``wanted`` is the job of the address, else the newest one with ops."""
+    """Choose the job and the segment that a page shows. ``wanted`` is the job of the address, else the newest
+    one with ops."""
 
     def __init__(self, board: Board) -> None:
         self._board = board
@@ -25,7 +26,7 @@ class JobChooser:
         self.segment.param.watch(lambda event: self._segment_chosen(event.new), "value")
 
     def wanted(self, snapshot: Snapshot) -> tuple[JobView, int | None] | None:
-        """The job to show and its segment (None: the largest); None when there is none."""
+        """Return the job to show and its segment (None: the largest); None when there is none."""
         name = self._board.route.get("job")
         found = snapshot.job(name) if name else None
         if found is None and name:

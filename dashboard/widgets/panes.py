@@ -13,7 +13,7 @@ PANE_CSS = (STATIC / "pane.css").read_text()
 
 
 def html_pane(content: str = "", **options: object) -> pn.pane.HTML:
-    """A pane of HTML over the full width."""
+    """Make a pane of HTML over the full width."""
     options.setdefault("sizing_mode", "stretch_width")
     options.setdefault("margin", (0, 0, 12, 0))
     return pn.pane.HTML(content, stylesheets=[PANE_CSS], **options)
@@ -26,12 +26,12 @@ def show_html(pane: pn.pane.HTML, content: str) -> None:
 
 
 def heading(title: str, summary: str = "") -> str:
-    """A chart's or table's visible title with its one-sentence summary."""
+    """Return a chart's or table's visible title with its one-sentence summary."""
     return f"<h2>{escape(title)}</h2><p class='muted'>{escape(summary)}</p>"
 
 
 def notice(message: str, advice: str = "", tone: str = "") -> str:
-    """A message with what to do about it; ``tone`` is empty, ``good`` or ``bad``."""
+    """Return a message with what to do about it; ``tone`` is empty, ``good`` or ``bad``."""
     more = f"<p class='muted'>{escape(advice)}</p>" if advice else ""
     return f"<div class='notice {tone}' role='status'><p>{escape(message)}</p>{more}</div>"
 
@@ -63,7 +63,7 @@ def show_known(
 
 
 def no_pool(connection: str, message: str, advice: str) -> str:
-    """The empty state of a page without a pool; says which of the reasons it is."""
+    """Return the content of a page without a pool; says which of the reasons it is."""
     if connection == "connecting":
         return empty_state("Looking for a pool", "This takes a moment.")
     if connection == "refused":

@@ -59,7 +59,7 @@ DARK = Look(True, "#1b222b", "#e8edf2", "#9fadbb", "#303a46", "#66747f", "#232c3
 
 
 def current_look() -> Look:
-    """The look that the page's address asks for (``?theme=dark``)."""
+    """Return the look that the page's address asks for (``?theme=dark``)."""
     arguments = pn.state.session_args or {}
     return DARK if arguments.get("theme", [b""])[0] == b"dark" else LIGHT
 
@@ -90,7 +90,7 @@ MOMENTS = dict.fromkeys(("milliseconds", "seconds", "minsec"), "%H:%M:%S") | dic
 
 
 def new_figure(look: Look, **options: object) -> figure:
-    """A figure in the page's colours; moments below it are written in full."""
+    """Make a figure in the page's colours; moments below it are written in full."""
     plot = figure(
         sizing_mode="stretch_width",
         background_fill_color=look.surface,

@@ -306,7 +306,7 @@ _SETTINGS_HINT = (
 
 
 def issues_html(draft: Draft) -> str:
-    """Errors and warnings with what to do, or that there are none."""
+    """Render errors and warnings with what to do, or that there are none."""
     title = heading("Check", "The settings compared with this machine.")
     if not draft.issues:
         return title + notice("Everything fits this machine", "", "good")
@@ -321,7 +321,7 @@ def issues_html(draft: Draft) -> str:
 
 
 def diff_html(diff: str) -> str:
-    """A unified diff with colours (and its plus and minus signs)."""
+    """Render a unified diff with colours (and its plus and minus signs)."""
     classes = {"+": "plus", "-": "minus", "@": "at"}
     lines = (f"<span class='{classes.get(line[:1], '')}'>{escape(line)}</span>" for line in diff.splitlines())
     return f"<pre class='diff'>{'<br>'.join(lines)}</pre>"

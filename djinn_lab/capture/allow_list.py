@@ -109,12 +109,13 @@ def _is_allowed(schema: torch.FunctionSchema) -> bool:
 
 
 def allowed_ops() -> list[str]:
-    """Names such as ``aten.addmm.default``, sorted."""
+    """Return names such as ``aten.addmm.default``, sorted."""
     return sorted({op for op, schema in _schemas() if _is_allowed(schema)})
 
 
 def table() -> Iterator[str]:
-    """Lines of ``operators.txt``: each allowed op with its arguments, and whether it draws random numbers."""
+    """Return the lines of ``operators.txt``: each allowed op with its arguments, and whether it draws random
+    numbers."""
     schemas = dict(sorted((op, schema) for op, schema in _schemas() if _is_allowed(schema)))
     for op, schema in schemas.items():
         written = _WRITES_WITHOUT_SAYING.get(op, ())

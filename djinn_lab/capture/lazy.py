@@ -12,24 +12,24 @@ if TYPE_CHECKING:
 
 
 class Handle:
-    """Stands for a memory in weak dictionaries."""
+    """A key for one memory in weak dictionaries."""
 
     __slots__ = ("__weakref__",)
 
 
-class Kind(NamedTuple):
-    """How the tensors of one kind of recorder are known, whose they are, and what names their memory. The
-    last two take tensors of that kind only."""
+class LazyKind(NamedTuple):
+    """How to recognise the tensors of one recorder, find their recorder, and name their memory. The last two
+    take tensors of that kind only."""
 
     is_lazy: Callable[[object], bool]
     recorder_of: Callable[[Any], Any]
     memory_of: Callable[[Any], object]
 
 
-_kinds: list[Kind] = []
+_kinds: list[LazyKind] = []
 
 
-def register(kind: Kind) -> None:
+def register(kind: LazyKind) -> None:
     _kinds.append(kind)
 
 
@@ -39,18 +39,18 @@ def is_lazy(item: object) -> TypeGuard[torch.Tensor]:
 
 
 def recorder_of(tensor: torch.Tensor) -> Recorder:
-    """The recorder of a lazy tensor."""
+    """Return the recorder of a lazy tensor."""
     recorder: Recorder = _kind_of(tensor).recorder_of(tensor)
     return recorder
 
 
 def memory_of(tensor: torch.Tensor) -> object:
-    """The object that lazy tensors have in common if, and only if, they share memory; it lives as long as
-    that."""
+    """Return the object that lazy tensors have in common if, and only if, they share memory; it lives as long
+    as that."""
     return _kind_of(tensor).memory_of(tensor)
 
 
-def _kind_of(tensor: torch.Tensor) -> Kind:
+def _kind_of(tensor: torch.Tensor) -> LazyKind:
     for kind in _kinds:
         if kind.is_lazy(tensor):
             return kind

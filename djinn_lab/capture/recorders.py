@@ -22,7 +22,7 @@ class Checkpoint(Protocol):
     """A copy of a recorder's values, to be restored after a rehearsal."""
 
     def remember_write(self, tensor: torch.Tensor) -> None:
-        """A lazy tensor is about to be written."""
+        """Note that a lazy tensor is about to be written."""
         ...
 
     def restore(self, reason: str) -> None:
@@ -70,7 +70,7 @@ class Recorder(Protocol):
     def adopt_copy(self, tensor: torch.Tensor) -> torch.Tensor: ...
 
     def pool_id(self, tensor: torch.Tensor) -> int:
-        """The number by which the pool knows the memory of a lazy tensor."""
+        """Return the number by which the pool knows the memory of a lazy tensor."""
         ...
 
     def checkpoint(self) -> Checkpoint: ...
@@ -85,8 +85,8 @@ class Recorder(Protocol):
 
 
 def chosen() -> str:
-    """``native`` or ``python``. Raises UserError for another choice, or for a native recorder that is not
-    there."""
+    """Return ``native`` or ``python``. Raises UserError for another choice, or for a native recorder that is
+    not there."""
     choice = os.environ.get(CHOICE, "")
     if choice not in ("", "native", "python"):
         raise UserError(f"{CHOICE}={choice} is not a recorder.", "Use native or python.")
@@ -101,7 +101,7 @@ def chosen() -> str:
 
 
 def make_recorder(backend: Backend, stream_nodes: int | None = None) -> Recorder:
-    """A recorder of the kind that was chosen."""
+    """Make a recorder of the kind that was chosen."""
     if chosen() == "native":
         from djinn_lab.capture.native.recorder import NativeRecorder
 
@@ -129,5 +129,5 @@ def capturing(recorder: Recorder, cell: str, file: str) -> Iterator[None]:
 
 
 def capturing_recorder() -> Recorder | None:
-    """The recorder of the cell that runs in this process."""
+    """Return the recorder of the cell that runs in this process."""
     return _capturing[-1] if _capturing else None

@@ -10,7 +10,7 @@ from djinn_lab.errors import CaptureError
 
 
 def refuse_unsupported(tensor: torch.Tensor) -> None:
-    """Raises CaptureError for what no recorder takes."""
+    """Raise CaptureError for a tensor that no recorder takes."""
     if tensor.layout is not torch.strided:
         raise CaptureError(
             f"{tensor.layout} tensors cannot be captured.",

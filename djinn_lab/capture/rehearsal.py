@@ -28,8 +28,8 @@ _CELL_END = "cell end"
 
 
 class RehearsalEnded(BaseException):
-    """The cell needs a value, so the plan ends at ``cut``. No Exception, so that ``except Exception`` in the
-    cell lets it pass."""
+    """Ends a rehearsal at ``cut``, where the cell needs a value. No Exception, so that ``except Exception``
+    in the cell lets it pass."""
 
     def __init__(self, cut: Cut) -> None:
         super().__init__(cut.cause)
@@ -37,7 +37,8 @@ class RehearsalEnded(BaseException):
 
 
 class _Collector:
-    """A :class:`~djinn_lab.capture.sending.backend.Backend` that believes every program ran."""
+    """A :class:`~djinn_lab.capture.sending.backend.Backend` that runs nothing, and answers as if every
+    program had run."""
 
     follow_max = 0
 

@@ -117,7 +117,7 @@ class Layout:
 
 
 def read_as(tensor: torch.Tensor, layout: Layout) -> torch.Tensor:
-    """``tensor``, which lies in memory like ``layout``, with the lazy bits of ``layout``."""
+    """Return ``tensor``, which lies in memory like ``layout``, with the lazy bits of ``layout``."""
     if layout.conjugate:
         tensor = torch._conj(tensor)
     return torch._neg_view(tensor) if layout.negative else tensor
@@ -196,12 +196,12 @@ class LazyStorage:
         return self.host is not None and self.host_version == self.version
 
     def written_on_pool(self) -> None:
-        """A recorded op writes this memory: the host's bytes, if any, are old from now on."""
+        """Note that a recorded op writes this memory: the host's bytes, if any, are old from now on."""
         self.version += 1
         self.host = self.host_version = None
 
     def written_on_host(self) -> None:
-        """The host's bytes were changed: the pool's copy, if any, is old from now on."""
+        """Note that the host's bytes were changed: the pool's copy, if any, is old from now on."""
         self.version += 1
         self.host_version = self.version
         self.forget_pool_copy()
@@ -240,7 +240,7 @@ class LazyValue:
         )
 
     def host_view(self) -> torch.Tensor:
-        """A plain tensor over the storage's host bytes, which must be current."""
+        """Return a plain tensor over the storage's host bytes, which must be current."""
         host = self.storage.host
         assert host is not None
         tensor = torch.empty(0, dtype=self.layout.dtype)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import platform
 import shutil
+import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Sequence
 from functools import partial
 from importlib.util import find_spec
@@ -17,22 +19,24 @@ from rich.console import Console
 from rich.markup import escape
 
 from djinn_lab.cli.dashboard import dashboard_folder
-from djinn_lab.cli.isolation_check import describe, send_canary
 from djinn_lab.cli.options import AsJson
 from djinn_lab.cli.output import print_json
 from djinn_lab.cli.version import installed_version
 from djinn_lab.config import list_profiles, profiles_path
-from djinn_lab.errors import DjinnError, PoolNotFound
+from djinn_lab.errors import DjinnError, PoolNotFound, UserError
 from djinn_lab.native import EXTENSIONS, find
 from djinn_lab.pool.notebooks.captured_kernel import KERNEL_NAME
+from djinn_lab.protocol.isolation import STRONG, CanaryFindings
 from djinn_lab.protocol.runtime_file import runtime_directory
-from djinn_lab.units import format_bytes
+from djinn_lab.units import format_bytes, listed
 
 _COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
 PYTHON_MIN = (3, 11)
 TORCH_MIN, TORCH_BELOW = (2, 9), (3,)
 SHARED_MEMORY_BYTES_MIN = 2**28
 SHARED_MEMORY = Path("/dev/shm")
+CANARY = (sys.executable, "-m", "djinn_lab.worker.sandbox.canary")
+CANARY_WITHIN_S = 30.0
 
 
 class Check(msgspec.Struct, frozen=True):
@@ -101,7 +105,7 @@ def check_shared_memory() -> Check:
 def check_isolation() -> Check:
     """Check what a worker of one user could do to others on this machine."""
     try:
-        holds, evidence = describe(send_canary())
+        holds, evidence = _describe(_send_canary())
     except DjinnError as error:
         return Check("isolation", "warn", error.message, error.advice)
     if holds:
@@ -110,6 +114,37 @@ def check_isolation() -> Check:
         "One user only, or djinn-lab pool start --accept-weak-isolation; docs/security.md has what it takes."
     )
     return Check("isolation", "warn", evidence, fix)
+
+
+def _send_canary() -> CanaryFindings:
+    """Raises UserError when the canary does not come back."""
+    with tempfile.TemporaryDirectory(prefix="djinn-canary-") as directory:
+        (Path(directory) / "secret").write_text("secret")
+        try:
+            answer = subprocess.run(
+                [*CANARY, directory],
+                capture_output=True,
+                timeout=CANARY_WITHIN_S,
+                check=True,
+                stdin=subprocess.DEVNULL,
+            )
+            return msgspec.json.decode(answer.stdout, type=CanaryFindings)
+        except (subprocess.SubprocessError, msgspec.DecodeError) as error:
+            raise UserError(
+                f"A process in the sandbox of workers did not report: {error}.",
+                "Run `python -m djinn_lab.worker.sandbox.canary DIRECTORY` to see why; users share a machine "
+                "safely only where it works.",
+            ) from None
+
+
+def _describe(found: CanaryFindings) -> tuple[bool, str]:
+    """Return whether several users may share a pool here, and what holds."""
+    allowed = [attempt.act for attempt in found.attempts if not attempt.refused]
+    refused = len(found.attempts) - len(allowed)
+    text = f"level {found.level}: {refused} of {len(found.attempts)} forbidden acts refused"
+    if allowed:
+        text += f"; a worker could {listed(allowed)}"
+    return found.works and found.level in STRONG and (found.level != "full" or not allowed), text
 
 
 def check_pool() -> Check:

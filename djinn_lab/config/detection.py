@@ -90,7 +90,8 @@ def _usable_cores() -> float:
 
 
 def cpu_quota(cpu_max: str | None) -> float | None:
-    """Cores allowed by the text of a cgroup's ``cpu.max`` (``"150000 100000"``: 1.5); None if unlimited."""
+    """Return the cores allowed by the text of a cgroup's ``cpu.max`` (``"150000 100000"``: 1.5); None if
+    unlimited."""
     parts = (cpu_max or "").split()
     if len(parts) != 2 or parts[0] == "max":
         return None
@@ -114,7 +115,7 @@ def _available_memory() -> tuple[int | None, str]:
 
 
 def cgroup_free_bytes(limit: str | None, used: str | None) -> int | None:
-    """Bytes left under a cgroup's ``memory.max``, given ``memory.current``; None if unlimited."""
+    """Return the bytes left under a cgroup's ``memory.max``, given ``memory.current``; None if unlimited."""
     try:
         return max(0, int(limit or "max") - int(used or "0"))
     except ValueError:
@@ -138,7 +139,7 @@ def _probe_cuda() -> Cuda:
 
 
 def parse_nvidia_smi(code: int, output: str, error_output: str) -> Cuda:
-    """CUDA devices from the answer to ``--query-gpu=name,memory.total,memory.free`` (sizes in MiB)."""
+    """Read CUDA devices from the answer to ``--query-gpu=name,memory.total,memory.free`` (sizes in MiB)."""
     said = (error_output.strip() or output.strip() or "nothing").splitlines()[0]
     if code != 0:
         if "No devices were found" in said:

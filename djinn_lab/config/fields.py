@@ -65,7 +65,7 @@ def _read_memory(raw: object) -> Value:
 
 
 def _read_size(none: bool) -> Callable[[object], Value]:
-    """``none``: is "auto" a value?"""
+    """Read a size; ``none``: whether "auto" is a value."""
 
     def read(raw: object) -> Value:
         if raw is None or raw == "auto":
@@ -205,7 +205,7 @@ FIELD_BY_PATH: dict[str, Field] = {field.path: field for field in FIELDS}
 
 
 def native_from_text(text: str) -> object:
-    """A typed value (``"4"``, ``"0.2"``, ``"true"``) as the value that TOML would hold."""
+    """Return a typed value (``"4"``, ``"0.2"``, ``"true"``) as the value that TOML would hold."""
     cleaned = text.strip()
     if cleaned.lower() in ("true", "false"):
         return cleaned.lower() == "true"
@@ -218,7 +218,8 @@ def native_from_text(text: str) -> object:
 
 
 def text_of(path: str, value: Value) -> str:
-    """A setting's value as it is shown and typed: the inverse of :func:`native_from_text` and ``read``."""
+    """Return a setting's value as it is shown and typed: the inverse of :func:`native_from_text` and
+    ``read``."""
     if value is None:
         return "auto"
     if isinstance(value, bool):
@@ -238,7 +239,7 @@ def _size_text(count: int) -> str:
 
 
 def did_you_mean(found: str, known: list[str] | tuple[str, ...]) -> str:
-    """``"; did you mean 'x'?"`` or an empty string."""
+    """Return ``"; did you mean 'x'?"`` or an empty string."""
     matches = get_close_matches(found, known, n=1)
     return f"; did you mean {matches[0]!r}?" if matches else ""
 
@@ -256,5 +257,5 @@ class Issue(msgspec.Struct, frozen=True):
     fix: str
 
     def sentence(self) -> str:
-        """Path, message and fix on one line."""
+        """Return path, message and fix on one line."""
         return f"{self.path}: {self.message}. {self.fix}"

@@ -74,12 +74,12 @@ class Profile(msgspec.Struct, frozen=True):
     chosen: frozenset[str] = frozenset()
 
     def value(self, path: str) -> Value:
-        """The value of a setting such as ``"pool.devices"``. Raises KeyError for an unknown path."""
+        """Return the value of a setting such as ``"pool.devices"``. Raises KeyError for an unknown path."""
         field = FIELD_BY_PATH[path]
         return cast(Value, getattr(getattr(self, field.section), field.key))
 
     def text(self, path: str) -> str:
-        """The value as it is shown and typed."""
+        """Return the value as it is shown and typed."""
         return text_of(path, self.value(path))
 
     def origin(self, path: str) -> Origin:
@@ -89,11 +89,11 @@ class Profile(msgspec.Struct, frozen=True):
         return "detected" if path in self.detected else "default"
 
     def explain(self) -> list[Explained]:
-        """Every setting with its value and origin, in the order of the settings table."""
+        """Return every setting with its value and origin, in the order of the settings table."""
         return [Explained(field.path, self.text(field.path), self.origin(field.path)) for field in FIELDS]
 
     def with_value(self, path: str, raw: object, origin: Origin) -> Profile:
-        """A copy with one setting changed. Raises ValueError that says what was found."""
+        """Return a copy with one setting changed. Raises ValueError that says what was found."""
         field = FIELD_BY_PATH[path]
         section = msgspec.structs.replace(getattr(self, field.section), **{field.key: field.read(raw)})
         return msgspec.structs.replace(
@@ -135,14 +135,14 @@ BUILT_IN: dict[Workload, Profile] = {
 
 
 def check_name(name: str) -> Issue | None:
-    """An issue when ``name`` cannot name a profile."""
+    """Return an issue when ``name`` cannot name a profile."""
     if NAME_PATTERN.fullmatch(name):
         return None
     return Issue("name", "error", f"found {name!r}", f"Use {NAME_ACCEPTED}")
 
 
 def check_workload(workload: str) -> Issue | None:
-    """An issue when ``workload`` is not one of the three."""
+    """Return an issue when ``workload`` is not one of the three."""
     if workload in WORKLOADS:
         return None
     hint = did_you_mean(workload, WORKLOADS)
@@ -150,7 +150,7 @@ def check_workload(workload: str) -> Issue | None:
 
 
 def check_values(profile: Profile) -> list[Issue]:
-    """Issues of a profile by itself, without a machine to compare it with."""
+    """Return the issues of a profile by itself, without a machine to compare it with."""
     issues = [issue for issue in (check_name(profile.name), check_workload(profile.workload)) if issue]
     for field in FIELDS:
         try:

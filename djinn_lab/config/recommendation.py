@@ -37,7 +37,7 @@ class _Choice(msgspec.Struct, frozen=True):
 
 
 def recommend(facts: Facts, workload: Workload, cpu_devices: int | None = None) -> Recommendation:
-    """The built-in profile of ``workload``, fitted to the machine; memory and threads are divided among
+    """Fit the built-in profile of ``workload`` to the machine; memory and threads are divided among
     ``cpu_devices`` where the user has chosen how many."""
     devices, count = _devices(facts, workload)
     count = cpu_devices or count

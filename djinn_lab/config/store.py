@@ -48,7 +48,7 @@ def profiles_path() -> Path:
 
 
 def read_text(path: Path | None = None) -> str:
-    """The file as it is on disk; empty when there is none. Raises ProfileError when it cannot be read."""
+    """Return the file as it is on disk; empty when there is none. Raises ProfileError if unreadable."""
     path = path or profiles_path()
     try:
         return path.read_text(encoding="utf-8")
@@ -80,7 +80,7 @@ def parse(text: str, path: Path) -> ProfilesFile:
 
 
 def render(content: ProfilesFile) -> str:
-    """The file's text. Values equal to the built-in ones that were not chosen are left out."""
+    """Return the file's text. Values equal to the built-in ones that were not chosen are left out."""
     table: dict[str, object] = {}
     if content.default is not None:
         table["default"] = content.default
@@ -95,14 +95,14 @@ def load_file(path: Path | None = None) -> ProfilesFile:
 
 
 def list_profiles() -> list[Profile]:
-    """The built-in profiles (or yours of the same name), then your others by name. Raises ProfileError."""
+    """List the built-in profiles (or yours of that name), then your others by name. Raises ProfileError."""
     stored = load_file().profiles
     named = {profile.name: profile for profile in BUILT_IN.values()} | dict(sorted(stored.items()))
     return list(named.values())
 
 
 def load_profile(name: str) -> Profile:
-    """The profile called ``name``. Raises ProfileError with the names that exist."""
+    """Return the profile called ``name``. Raises ProfileError with the names that exist."""
     profiles = {profile.name: profile for profile in list_profiles()}
     if name not in profiles:
         hint = did_you_mean(name, list(profiles))
@@ -111,7 +111,8 @@ def load_profile(name: str) -> Profile:
 
 
 def default_profile() -> Profile:
-    """The profile that ``profiles.toml`` names as default, else ``basic_inference``. Raises ProfileError."""
+    """Return the profile that ``profiles.toml`` names as default, else ``basic_inference``. Raises
+    ProfileError."""
     return load_profile(load_file().default or DEFAULT_NAME)
 
 

@@ -1,4 +1,4 @@
-"""The wizard's terminal face: the same drafts, shown with rich and answered by typing."""
+"""The wizard in a terminal."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ class Draft(msgspec.Struct, frozen=True):
 
     @property
     def issues(self) -> list[Issue]:
-        """Everything wrong now, errors first."""
+        """Return everything that is wrong now, errors first."""
         found = [*self.refused.values(), *validate(self.profile, self.facts)]
         return sorted(found, key=lambda issue: issue.severity != "error")
 
@@ -53,7 +53,7 @@ class Draft(msgspec.Struct, frozen=True):
         return not any(issue.severity == "error" for issue in self.issues)
 
     def reason(self, path: str) -> str:
-        """Why the setting has its value."""
+        """Return why the setting has its value."""
         if self.profile.origin(path) == "you":
             recommended = self.recommendation.profile.text(path)
             same = recommended == self.profile.text(path)
@@ -78,7 +78,7 @@ def begin_from(facts: Facts, profile: Profile) -> Draft:
 
 
 def choose_workload(draft: Draft, workload: Workload) -> Draft:
-    """Another workload: values that you chose stay, the others are recommended afresh."""
+    """Change the workload: values that you chose stay, the others are recommended anew."""
     recommendation = recommend(draft.facts, workload)
     name = recommendation.profile.name if draft.profile.name in BUILT_IN else draft.profile.name
     kept = _carry_over(recommendation.profile, msgspec.structs.replace(draft.profile, name=name))
@@ -87,7 +87,8 @@ def choose_workload(draft: Draft, workload: Workload) -> Draft:
 
 
 def set_text(draft: Draft, path: str, text: str) -> Draft:
-    """Typed text for a setting, ``name``, ``description`` or ``workload``; refused text becomes an issue."""
+    """Apply typed text to a setting, ``name``, ``description`` or ``workload``; refused text becomes an
+    issue."""
     refused = {key: issue for key, issue in draft.refused.items() if key != path}
     draft = msgspec.structs.replace(draft, refused=refused)
     if path == "description":
@@ -127,7 +128,7 @@ def use_recommended(draft: Draft, path: str | None = None) -> Draft:
 
 
 def validate(profile: Profile, facts: Facts) -> list[Issue]:
-    """Issues of the profile, by itself and on this machine."""
+    """Return the issues of the profile, by itself and on this machine."""
     issues = check_values(profile)
     if any(issue.severity == "error" for issue in issues):
         return issues
@@ -146,7 +147,7 @@ def preview(profile: Profile, on_disk: str, *, path: Path | None = None, make_de
 
 
 def equivalent_command(profile: Profile, *, make_default: bool = True) -> str:
-    """The terminal command that saves this very profile without asking."""
+    """Return the terminal command that saves this very profile without asking."""
     words = ["djinn-lab", "setup", "--yes", "--profile", profile.name]
     settings = [("workload", str(profile.workload))]
     base = BUILT_IN[profile.workload]

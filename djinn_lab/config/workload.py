@@ -1,4 +1,4 @@
-"""What kind of work is this? Read from a cell's code, else guessed from the installed packages."""
+"""Detect what kind of work a cell's code does, or guess it from the installed packages."""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ class Guess(msgspec.Struct, frozen=True):
 
 
 def detect_workload(source: str | None, packages: Iterable[str] = ()) -> Guess:
-    """Training when gradients are computed, LLM serving when tokens are generated, else basic inference.
+    """Return the workload: training when gradients are computed, LLM serving when tokens are generated, else
+    basic inference.
 
     Code wins over packages. Notebook lines that are no Python (``%magic``, ``!command``) are skipped.
     """

@@ -254,8 +254,8 @@ class Engine:
         self._to_queue(stopped)
 
     def _hear(self, event: HeartbeatChanged) -> None:
-        """Keep sessions where a silent worker has their state; let the others leave, and their first cells
-        ask for memory where they are bound next."""
+        """Apply a changed heartbeat: keep sessions where a silent worker has their state, and let the others
+        leave."""
         leaving = () if event.heard else self.accounts.can_leave(event.device)
         for session in leaving:
             for job in self.queue.jobs_of(session):
@@ -297,7 +297,7 @@ class Engine:
                 others = self.accounts.other_devices()
 
     def _request_part_memory(self, event: PartMemoryRequested) -> None:
-        """Session memory accounts for a gang part as for a session."""
+        """Ask session memory for a gang part, which it accounts for as for a session."""
         if event.part not in self._parts:
             self._parts.add(event.part)
             self._to_memory(memory.SessionOpened(event.at_s, event.part, event.user, temporary=True))
@@ -345,7 +345,7 @@ class Engine:
         self._out.append(command)
 
     def _place(self, command: jobs.PlaceSegment) -> None:
-        """The queue assigned the segment's session to a device."""
+        """Place the segment with session memory, since the queue assigned its session to a device."""
         job = self.queue.job(command.job)
         if job is None or not translation.asks(job):
             return
@@ -394,7 +394,7 @@ class Engine:
             self._to_memory(memory.CellEnded(self._now_s, ended.session))
 
     def _forget(self, job: str) -> None:
-        """The job's segment is over."""
+        """Forget the job, whose segment is over."""
         self._asked.pop(job, None)
         self._placed.discard(job)
         self._preempted.pop(job, None)
@@ -459,7 +459,7 @@ class Engine:
                 pass
 
     def _device(self, job: str) -> str | None:
-        """The device for which session memory was asked."""
+        """Return the device for which session memory was asked."""
         known = self.queue.job(job)
         return None if known is None else self.accounts.bound_for(known.session)
 

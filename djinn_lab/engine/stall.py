@@ -35,7 +35,7 @@ class Watch:
         self._copies: dict[int, tuple[str, str]] = {}
 
     def happened(self, now_s: float, commands: list[Command]) -> None:
-        """Take note of an event that was no tick, or of a tick that led to commands."""
+        """Note an event that was no tick, or a tick that led to commands."""
         self._since_s, self.stall = now_s, None
         for command in commands:
             match command:
@@ -47,18 +47,18 @@ class Watch:
                     pass
 
     def copied(self, transfer: int) -> None:
-        """A transfer ended, with or without success."""
+        """Note the end of a transfer, with or without success."""
         self._copies.pop(transfer, None)
 
     def died(self, device: str, sessions: tuple[str, ...] | None = None) -> None:
-        """A worker died, with the copies of its sessions; None: of all on the device."""
+        """Note the death of a worker, with the copies of its sessions; None: of all on the device."""
         if sessions is None:
             self._forget(device=device)
         for session in sessions or ():
             self._forget(session=session)
 
     def look(self, now_s: float, queue: JobQueue) -> WorkStalled | None:
-        """Report a stall, once for each."""
+        """Return a stall, once for each."""
         quiet = now_s - self._since_s >= STALLED_AFTER_S
         if self.stall is not None or self._copies or not quiet or not queue.contending or queue.running:
             return None

@@ -43,7 +43,7 @@ def answers(command: memory.Command, job: str) -> bool:
 
 
 def with_verdict(segment: jobs.SegmentSubmitted, verdict: memory.Command) -> jobs.SegmentSubmitted:
-    """The segment as the queue sees it, with session memory's answer filled in."""
+    """Return the segment as the queue sees it, with session memory's answer filled in."""
     match verdict:
         case memory.GrantSegment():
             return replace(segment, memory="granted")

@@ -44,7 +44,7 @@ class DeviceProfile(msgspec.Struct, frozen=True):
     def default(
         cls, kind: str = "cpu", device: str | None = None, memory_bytes: int | None = None
     ) -> DeviceProfile:
-        """Cautious figures for a device that is not measured yet; ``measured`` is False. ``kind``:
+        """Return cautious figures for a device that is not measured yet; ``measured`` is False. ``kind``:
         ``cpu`` or ``cuda``, else ValueError."""
         if kind not in _DEFAULT_RATES:
             raise ValueError(f"no default rates for a device of kind {kind!r}; known: cpu, cuda")
@@ -60,7 +60,7 @@ class DeviceProfile(msgspec.Struct, frozen=True):
         )
 
     def transfer_s(self, nbytes: int) -> float:
-        """Seconds to move bytes between client and device."""
+        """Return the seconds to move bytes between client and device."""
         return nbytes / (self.transfer_bytes_per_s or self.memory_bytes_per_s / 2)
 
 

@@ -21,8 +21,8 @@ def explain_schedule(
     changed_by: Sequence[str],
     bound_by: str = "",
 ) -> tuple[str, ...]:
-    """``others``: placements that lost. ``left_out``: devices short of memory. ``changed_by``: strategies.
-    ``bound_by``: why only one device was a candidate."""
+    """Return the reasons as sentences; ``others``: placements that lost. ``left_out``: devices short of
+    memory. ``changed_by``: strategies. ``bound_by``: why only one device was a candidate."""
     return (
         _device(schedule, profile, others, _only_candidate(left_out, bound_by)),
         *_devices_left_out(schedule, left_out),

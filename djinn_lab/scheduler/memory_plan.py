@@ -29,7 +29,7 @@ class MemoryPlan(msgspec.Struct, frozen=True):
 
 
 def storage_bytes(srg: SRG) -> dict[int, int]:
-    """The size of each storage: that of the widest value that lies in it."""
+    """Return the size of each storage: that of the widest value that lies in it."""
     sizes: dict[int, int] = {}
     for value in srg.values.values():
         if value.span_bytes > sizes.get(value.storage, -1):

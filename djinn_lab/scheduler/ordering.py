@@ -82,7 +82,7 @@ def _is_dynamic(srg: SRG, node: Node) -> bool:
 
 
 def dependencies(srg: SRG) -> list[set[int]]:
-    """For each node, the nodes that must run before it (direct ones)."""
+    """Return, for each node, the nodes that must run before it (direct ones)."""
     needs: list[set[int]] = [set() for _ in srg.nodes]
     for edge in srg.edges:
         if edge.source is not None:
@@ -122,7 +122,8 @@ def check_order(srg: SRG, order: Sequence[int]) -> None:
 
 
 def colocation_groups(srg: SRG) -> tuple[tuple[int, ...], ...]:
-    """Groups of at least two nodes that produce values in, or write to, common storages; in program order."""
+    """Return the groups of at least two nodes that produce values in, or write to, common storages; in
+    program order."""
     parent: dict[int, int] = {}
 
     def root(storage: int) -> int:

@@ -85,12 +85,12 @@ class ExecutionSchedule(msgspec.Struct, frozen=True):
         return max(self.node_end_s) - min(self.node_start_s)
 
     def explain(self) -> tuple[str, ...]:
-        """One sentence for each decision, with its numbers."""
+        """Return one sentence for each decision, with its numbers."""
         return self.decisions
 
     def with_measured(self, start_s: Sequence[float], end_s: Sequence[float]) -> ExecutionSchedule:
-        """The same schedule with what really happened, by node id. Raises ValueError on lengths that cannot
-        be."""
+        """Return the same schedule with what really happened, by node id. Raises ValueError on lengths that
+        cannot be."""
         if len(start_s) != len(end_s) or len(end_s) > len(self.nodes):
             raise ValueError(f"{len(start_s)} starts and {len(end_s)} ends for {len(self.nodes)} nodes")
         return msgspec.structs.replace(self, node_start_s=tuple(start_s), node_end_s=tuple(end_s))

@@ -47,8 +47,8 @@ class Scheduler:
         self.bound_by = bound_by
 
     def create_schedule(self, srg: SRG) -> ExecutionSchedule:
-        """Raises :class:`~djinn_lab.errors.DeviceMemoryError` when no device can hold the graph at its
-        peak, and ValueError when a strategy proposes an order that would change results."""
+        """Return the schedule; raise :class:`~djinn_lab.errors.DeviceMemoryError` when no device can hold the
+        graph at its peak, and ValueError when a strategy proposes an order that would change results."""
         order: Sequence[int] = range(len(srg.nodes))
         changed_by: list[str] = []
         for strategy in self.strategies:

@@ -16,9 +16,9 @@ STEP_S = 0.05
 
 
 class Habits(msgspec.Struct, frozen=True, kw_only=True):
-    """``state_mib``: that a session holds from its first turn on. ``cell_s``, ``tool_s``: uniform between
-    both. ``estimate_sigma``: spread of the logarithm of what cells take over what they are expected to.
-    ``priorities``: of sessions of other priority than NORMAL."""
+    """How an agent behaves; ``state_mib``: what its session holds from the first turn on. ``cell_s``,
+    ``tool_s``: uniform between both. ``estimate_sigma``: spread of the logarithm of what cells take over what
+    they are expected to. ``priorities``: of sessions of other priority than NORMAL."""
 
     state_mib: int = 33
     cell_s: tuple[float, float] = (0.3, 0.3)
@@ -43,7 +43,7 @@ class Agents:
             pool.open(session)
 
     def run(self, until_s: float, look: Callable[[], None] | None = None, every_s: float = 1.0) -> None:
-        """``look`` is called every so many seconds."""
+        """Simulate until all turns are over; ``look`` is called every so many seconds."""
         pool, looked_s = self.pool, self.pool.now_s
         while pool.now_s < until_s:
             pool.run(pool.now_s + STEP_S)

@@ -22,19 +22,19 @@ from djinn_lab.memory import (
     TransferFailed,
     TransferKind,
 )
-from djinn_lab.simulator.lanes import LaneCopy, SimulatedClock, SimulatedLane
+from djinn_lab.simulator.lanes import SimulatedClock, SimulatedCopy, SimulatedLane
 
 PIECE_BYTES = 2**21
 """Hashes are over pieces of this size."""
 
-Order = TransferCommand | ExpediteTransfer | FreeSession | DropParked
-Said = MemoryReported | TransferDone | TransferFailed
+DeviceCommand = TransferCommand | ExpediteTransfer | FreeSession | DropParked
+DeviceEvent = MemoryReported | TransferDone | TransferFailed
 
 
 class Hardware(msgspec.Struct, frozen=True, kw_only=True):
-    """``memory_bytes``: for sessions, without weights. Copies take ``copy_latency_s`` and then
-    ``link_bytes_per_s``, to and from the disk ``disk_bytes_per_s``. ``bookkeeping_s``: dropping a copy.
-    ``slots``: cells that run at once."""
+    """The size and speed of a device; ``memory_bytes``: for sessions, without weights. Copies take
+    ``copy_latency_s`` and then ``link_bytes_per_s``, to and from the disk ``disk_bytes_per_s``.
+    ``bookkeeping_s``: dropping a copy. ``slots``: cells that run at once."""
 
     memory_bytes: int
     host_bytes: int
@@ -47,9 +47,9 @@ class Hardware(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @dataclass(slots=True)
-class Held:
-    """Bytes of one session in each place; those on the host and the disk are valid copies, no part of it in
-    both. What came back from the disk stays there, too, until it changes."""
+class SessionBytes:
+    """Bytes of one session on device, host and disk; those on host and disk are valid copies, no part of it
+    in both. What came back from the disk stays there, too, until it changes."""
 
     device: int = 0
     host: int = 0
@@ -61,7 +61,7 @@ class Held:
 
 
 @dataclass(slots=True)
-class Moving:
+class TransferUnderWay:
     """A transfer under way. ``nbytes``: reserved for it in ``tier``; ``foreign``: another process parked
     the state."""
 
@@ -73,26 +73,27 @@ class Moving:
 
 
 class SimulatedDevice:
-    """``say`` takes its events. ``others``: devices of the host, itself among them, by name."""
+    """Simulate one device. ``send`` receives its events. ``others``: devices of the host, itself among them,
+    by name."""
 
     def __init__(
         self,
         name: str,
         hardware: Hardware,
         clock: SimulatedClock,
-        say: Callable[[Said], None],
+        send: Callable[[DeviceEvent], None],
         others: Mapping[str, SimulatedDevice],
     ) -> None:
         self.name = name
         self.hardware = hardware
-        self.held: dict[str, Held] = {}
+        self.held: dict[str, SessionBytes] = {}
         self.used = {"device": 0, "host": 0, "disk": 0}
         self.highest_bytes = 0
         self._clock = clock
-        self._say = say
+        self._send = send
         self._others = others
         self._lanes = {kind: SimulatedLane(clock) for kind in ("store", "restore", "demote")}
-        self._moving: dict[int, Moving] = {}
+        self._moving: dict[int, TransferUnderWay] = {}
         self._limits = {
             "device": hardware.memory_bytes,
             "host": hardware.host_bytes,
@@ -102,27 +103,27 @@ class SimulatedDevice:
     # -- cells ---------------------------------------------------------------------------------------------
 
     def bytes_of(self, session: str) -> int:
-        """On the device."""
+        """Return the bytes that the session holds on the device."""
         held = self.held.get(session)
         return held.device if held is not None else 0
 
     def grow(self, session: str, nbytes: int) -> bool:
-        """False, with nothing changed, when memory is short."""
+        """Add bytes to the session; return False, with nothing changed, when memory is short."""
         if self.used["device"] + nbytes > self.hardware.memory_bytes:
             return False
-        held = self.held.setdefault(session, Held())
+        held = self.held.setdefault(session, SessionBytes())
         self._set(held, "device", held.device + nbytes)
         return True
 
     def rewrite(self, session: str) -> None:
         """Drop the stored copy of a session's state, which is outdated."""
-        held = self.held.setdefault(session, Held())
+        held = self.held.setdefault(session, SessionBytes())
         self._set(held, "host", 0)
         self._set(held, "disk", 0)
 
     def report(self, job: str | None = None) -> None:
         here = {name: held for name, held in self.held.items() if held.device}
-        self._say(
+        self._send(
             MemoryReported(
                 self._clock.now_s,
                 self.name,
@@ -143,7 +144,7 @@ class SimulatedDevice:
         )
 
     def die(self) -> None:
-        """The process ends. What it parked outlives it."""
+        """End the worker process. What it parked outlives it."""
         for moving in self._moving.values():
             held = self.held[moving.command.session]
             if moving.tier in ("host", "disk"):
@@ -155,21 +156,21 @@ class SimulatedDevice:
 
     # -- moving --------------------------------------------------------------------------------------------
 
-    def obey(self, order: Order) -> None:
-        match order:
+    def perform(self, command: DeviceCommand) -> None:
+        match command:
             case StoreSession() | RestoreSession() | DemoteSession():
-                self._copy(order)
+                self._copy(command)
             case EvictSession() | ForgetStored():
-                kind: TransferKind = "evict" if isinstance(order, EvictSession) else "forget"
-                self._moving[order.transfer] = Moving(order, kind)
-                self._clock.after(self.hardware.bookkeeping_s, lambda: self._drop(order))
+                kind: TransferKind = "evict" if isinstance(command, EvictSession) else "forget"
+                self._moving[command.transfer] = TransferUnderWay(command, kind)
+                self._clock.after(self.hardware.bookkeeping_s, lambda: self._drop(command))
             case ExpediteTransfer():
                 for lane in self._lanes.values():
-                    lane.expedite(order.transfer)
+                    lane.expedite(command.transfer)
             case FreeSession():
-                self._free(order.session)
+                self._free(command.session)
             case DropParked():
-                self.rewrite(order.session)
+                self.rewrite(command.session)
 
     def _free(self, session: str) -> None:
         for number in [number for number, one in self._moving.items() if one.command.session == session]:
@@ -183,7 +184,7 @@ class SimulatedDevice:
         self.report()
 
     def _copy(self, command: StoreSession | RestoreSession | DemoteSession) -> None:
-        hardware, held = self.hardware, self.held.setdefault(command.session, Held())
+        hardware, held = self.hardware, self.held.setdefault(command.session, SessionBytes())
         rate, foreign = hardware.link_bytes_per_s, False
         kind: TransferKind = "store"
         match command:
@@ -196,13 +197,13 @@ class SimulatedDevice:
                 kind, tier, foreign = "restore", "device", source is not held
                 nbytes = source.stored
                 rate = min(rate, hardware.disk_bytes_per_s) if source.disk else rate
-        moving = self._moving[command.transfer] = Moving(command, kind, tier, nbytes, foreign)
+        moving = self._moving[command.transfer] = TransferUnderWay(command, kind, tier, nbytes, foreign)
         if self.used[tier] + nbytes > self._limits[tier]:
             moving.nbytes = 0
             self._clock.after(0.0, lambda: self._refuse(moving))
             return
         self._set(held, tier, getattr(held, tier) + nbytes)
-        copy = LaneCopy(
+        copy = SimulatedCopy(
             command.transfer,
             hardware.copy_latency_s + nbytes / rate,
             lambda took_s, queued_s: self._copied(moving, took_s, queued_s),
@@ -211,21 +212,21 @@ class SimulatedDevice:
         )
         self._lanes[kind].add(copy)
 
-    def _parked_elsewhere(self, session: str) -> Held:
-        """By the process of another device."""
+    def _parked_elsewhere(self, session: str) -> SessionBytes:
+        """Return the state that the process of another device parked."""
         parked = (device.held[session] for device in self._others.values() if session in device.held)
         return next(held for held in parked if held.stored)
 
-    def _over(self, command: TransferCommand) -> Moving | None:
-        """None for one that was given up meanwhile."""
+    def _over(self, command: TransferCommand) -> TransferUnderWay | None:
+        """Forget a transfer and return it; None for a transfer that was given up meanwhile."""
         return self._moving.pop(command.transfer, None)
 
-    def _refuse(self, moving: Moving) -> None:
+    def _refuse(self, moving: TransferUnderWay) -> None:
         command = moving.command
         if self._over(command) is None:
             return
         reason = f"the {moving.tier} is full"
-        self._say(
+        self._send(
             TransferFailed(
                 self._clock.now_s,
                 command.transfer,
@@ -237,7 +238,7 @@ class SimulatedDevice:
             )
         )
 
-    def _copied(self, moving: Moving, took_s: float, queued_s: float) -> None:
+    def _copied(self, moving: TransferUnderWay, took_s: float, queued_s: float) -> None:
         command, kind, nbytes = moving.command, moving.kind, moving.nbytes
         if self._over(command) is None:
             return
@@ -248,7 +249,7 @@ class SimulatedDevice:
             self._set(held, "host", nbytes)
         checked = -(-nbytes // PIECE_BYTES) if kind == "restore" else 0
         self.report()
-        self._say(
+        self._send(
             TransferDone(
                 self._clock.now_s,
                 command.transfer,
@@ -274,9 +275,9 @@ class SimulatedDevice:
         if isinstance(command, ForgetStored) or command.discard:
             self.rewrite(command.session)
         self.report()
-        self._say(TransferDone(self._clock.now_s, command.transfer, command.session, self.name, moving.kind))
+        self._send(TransferDone(self._clock.now_s, command.transfer, command.session, self.name, moving.kind))
 
-    def _set(self, held: Held, tier: str, nbytes: int) -> None:
+    def _set(self, held: SessionBytes, tier: str, nbytes: int) -> None:
         self.used[tier] += nbytes - getattr(held, tier)
         setattr(held, tier, nbytes)
         if tier == "device":

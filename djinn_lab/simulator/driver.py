@@ -19,7 +19,7 @@ TICK_S = 0.25
 
 @dataclass(slots=True)
 class SimulatedRun:
-    """``takes_s``: the whole segment; it began this time where it ends at ``ends_s``."""
+    """A segment that runs; ``takes_s``: the whole segment, which began so long before ``ends_s``."""
 
     device: str
     takes_s: float
@@ -27,7 +27,8 @@ class SimulatedRun:
 
 
 class SimulatedDriver(ABC):
-    """Of a pool; a subclass says what cells are. ``runs``: by job."""
+    """Drive the engine of a simulated pool; a subclass says how much memory and time each cell takes.
+    ``runs``: by job."""
 
     def __init__(self, devices: Mapping[str, Hardware]) -> None:
         self.engine = engine.Engine()
@@ -41,7 +42,7 @@ class SimulatedDriver(ABC):
         self._commands: engine.CommandQueue[engine.Command] = engine.CommandQueue(self.perform)
 
     def start(self) -> None:
-        """The devices come up."""
+        """Bring up all devices."""
         for name in self.devices:
             self._come_up(name)
 
@@ -54,7 +55,7 @@ class SimulatedDriver(ABC):
 
     @abstractmethod
     def stopped(self, job: jobs.Job, device: SimulatedDevice) -> None:
-        """The job's segment does not run any more, for whatever reason."""
+        """Note that the job's segment does not run any more, for whatever reason."""
 
     # -- time ----------------------------------------------------------------------------------------------
 
@@ -67,7 +68,7 @@ class SimulatedDriver(ABC):
             pass
 
     def step(self, until_s: float = math.inf) -> bool:
-        """The next thing that happens; False, with the clock at ``until_s``, when nothing does before."""
+        """Simulate the next event; return False, with the clock at ``until_s``, when none is due before."""
         clock, due_s = self.clock, self.engine.due_s()
         tick_s = math.floor(clock.now_s / TICK_S + 1) * TICK_S
         if due_s is not None:
@@ -85,7 +86,7 @@ class SimulatedDriver(ABC):
     # -- the engine ----------------------------------------------------------------------------------------
 
     def send(self, event: engine.Event) -> None:
-        """Events that come up while commands are carried out are handled at once, their commands after
+        """Handle an event; events that its commands cause are handled at once, and their commands after
         those."""
         self._commands.put(self.engine.handle(event))
         self._commands.run()
@@ -99,9 +100,9 @@ class SimulatedDriver(ABC):
             case jobs.CancelSegment():
                 self.clock.after(0.0, lambda: self._end(command.job, command.device, "cancelled", 0))
             case memory.ExpediteTransfer() | memory.FreeSession() | memory.DropParked():
-                self.devices[command.device].obey(command)
+                self.devices[command.device].perform(command)
             case _ if isinstance(command, memory.TransferCommand):
-                self.devices[command.device].obey(command)
+                self.devices[command.device].perform(command)
             case _:
                 pass
 
@@ -136,7 +137,7 @@ class SimulatedDriver(ABC):
             self.send(engine.SegmentStopped(self.now_s, job, known.segment, ops_done))
 
     def _stop(self, job: str, device: str) -> SimulatedRun | None:
-        """None: it does not run there any more."""
+        """Stop the job's segment on the device and return its run; None when it does not run there."""
         running = self.runs.get(job)
         if running is None or running.device != device:
             return None

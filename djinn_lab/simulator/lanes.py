@@ -14,7 +14,7 @@ Happen = Callable[[], None]
 
 
 class SimulatedClock:
-    """A heap of moments; equal ones in the order they were set."""
+    """Order what is due by time; what is due at one moment happens in the order in which it was set."""
 
     def __init__(self) -> None:
         self.now_s = 0.0
@@ -33,14 +33,14 @@ class SimulatedClock:
         self.at(self.now_s + seconds, happen)
 
     def step(self) -> None:
-        """Let the next thing happen."""
+        """Advance to the next moment at which something is due, and let it happen."""
         self.now_s, _, happen = heapq.heappop(self._due)
         happen()
 
 
 @dataclass(slots=True)
-class LaneCopy:
-    """``left_s``: of copying, were it alone."""
+class SimulatedCopy:
+    """A copy on a lane; ``left_s``: seconds of copying still to do, were it alone."""
 
     number: int
     left_s: float
@@ -51,16 +51,16 @@ class LaneCopy:
 
 
 class SimulatedLane:
-    """Serves one copy at a time; an expedited one interrupts the others, which resume later."""
+    """Serve one copy at a time; an expedited copy interrupts the others, which resume later."""
 
     def __init__(self, clock: SimulatedClock) -> None:
         self._clock = clock
-        self._queues: dict[bool, deque[LaneCopy]] = {True: deque(), False: deque()}
-        self._serving: LaneCopy | None = None
+        self._queues: dict[bool, deque[SimulatedCopy]] = {True: deque(), False: deque()}
+        self._serving: SimulatedCopy | None = None
         self._since_s = 0.0
         self._turn = 0
 
-    def add(self, copy: LaneCopy) -> None:
+    def add(self, copy: SimulatedCopy) -> None:
         self._queues[copy.expedited].append(copy)
         self._choose()
 
@@ -75,10 +75,10 @@ class SimulatedLane:
         self._choose()
 
     def remove(self, number: int) -> None:
-        """Given up."""
-        for line in self._queues.values():
-            for copy in [copy for copy in line if copy.number == number]:
-                line.remove(copy)
+        """Drop the copy with this number, whether it is pending or under way."""
+        for queue in self._queues.values():
+            for copy in [copy for copy in queue if copy.number == number]:
+                queue.remove(copy)
         if self._serving is not None and self._serving.number == number:
             self._serving = None
             self._turn += 1
@@ -90,24 +90,24 @@ class SimulatedLane:
             if serving.expedited or not self._queues[True]:
                 return
             self._pause(serving)
-        line = self._queues[True] or self._queues[False]
-        if not line:
+        queue = self._queues[True] or self._queues[False]
+        if not queue:
             self._serving = None
             return
-        self._serving = copy = line.popleft()
+        self._serving = copy = queue.popleft()
         self._since_s = self._clock.now_s
         self._turn += 1
         turn = self._turn
         self._clock.after(copy.left_s, lambda: self._finish(copy, turn))
 
-    def _pause(self, copy: LaneCopy) -> None:
+    def _pause(self, copy: SimulatedCopy) -> None:
         passed_s = self._clock.now_s - self._since_s
         copy.left_s = max(0.0, copy.left_s - passed_s)
         copy.took_s += passed_s
         self._queues[False].appendleft(copy)
         self._serving = None
 
-    def _finish(self, copy: LaneCopy, turn: int) -> None:
+    def _finish(self, copy: SimulatedCopy, turn: int) -> None:
         if turn != self._turn or self._serving is not copy:
             return
         copy.took_s += copy.left_s

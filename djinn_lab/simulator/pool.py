@@ -16,7 +16,7 @@ QUICK_MIB_PER_S = 1_000_000
 
 
 class SimulatedCell(NamedTuple):
-    """A job had ``device`` from then until it stopped, however that came; None: it runs."""
+    """One run of a job: on ``device``, until it stopped; ``until_s`` None: it still runs."""
 
     device: str
     from_s: float
@@ -24,9 +24,9 @@ class SimulatedCell(NamedTuple):
 
 
 class SimulatedPool(SimulatedDriver):
-    """``started_s``, ``ended_s``: by job. ``history``: every run of every job. ``closed_s``: when sessions
-    were closed; ``left_s``: by device, when sessions had gone to another. ``copies``: since a cell ended or
-    came."""
+    """A simulated pool whose cells take given seconds and MiB; ``started_s``, ``ended_s``: by job.
+    ``history``: every run of every job. ``closed_s``: when sessions were closed; ``left_s``: by device, when
+    sessions had gone to another. ``copies``: since a cell ended or came."""
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ class SimulatedPool(SimulatedDriver):
         mib: int = 1,
         target: str | None = None,
     ) -> None:
-        """A cell that leaves behind what it needs at most, or what was there before if that is more.
+        """Submit a cell whose session keeps ``mib`` afterwards, or what it held before if that is more.
         ``seconds``: that it takes; ``expected_s``: that it is expected to take, None for just that."""
         self._takes_s[job], self._keeps_bytes[job] = seconds, mib * MIB
         segment = jobs.SegmentSubmitted(
@@ -105,7 +105,7 @@ class SimulatedPool(SimulatedDriver):
 
     @property
     def held_from_idle_devices(self) -> list[str]:
-        """Cells that would start on an idle device now if only memory were granted."""
+        """Return the cells that would start on an idle device now if only memory were granted."""
         return [job for job, _ in self.queue.would_start(self.now_s)]
 
     # -- the engine ----------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Is it true what the pool says of pending jobs? Each claim of each sentence is compared with what came.
+"""Compare each claim in the reasons of pending jobs with what happened later.
 
 A :class:`Witness` looks at a :class:`~djinn_lab.simulator.pool.SimulatedPool` now and then, as a user would
 that asks why a job waits, and notes what is claimed. In the end it says of each kind of claim how often it
@@ -30,7 +30,7 @@ Check = Callable[[], bool | None]
 
 
 class Claim(NamedTuple):
-    """``holds``: once the future is known; None where it stays unknown."""
+    """A claim of one sentence; ``holds``: asked once the future is known, None where it stays unknown."""
 
     kind: str
     sentence: str
@@ -38,7 +38,7 @@ class Claim(NamedTuple):
 
 
 class Truth(NamedTuple):
-    """``false``: some of the sentences that did not hold."""
+    """How often claims of one kind held; ``false``: some of the sentences that did not."""
 
     kind: str
     held: int
@@ -67,7 +67,7 @@ class Witness:
         self._checked: dict[str, float] = {}
 
     def look(self) -> None:
-        """At all that wait now."""
+        """Note what is claimed of every job that waits now."""
         pool = self._pool
         snapshot = pool.queue.decision(pool.now_s)
         cluster = Cluster.restored(snapshot.cluster, snapshot.now_s)
@@ -86,7 +86,7 @@ class Witness:
                 self._claims += moment.of_queue(found, self._starts.skill)
 
     def _compare(self) -> None:
-        """Compare starts since with their forecasts."""
+        """Compare the starts since the last look with their forecasts."""
         for job, runs in self._pool.history.items():
             started_s = runs[-1].from_s if runs else None
             if started_s is not None and self._checked.get(job) != started_s:
@@ -94,7 +94,7 @@ class Witness:
                 self._starts.started(job, started_s)
 
     def truths(self) -> list[Truth]:
-        """By kind of claim; the run is over."""
+        """Return the results by kind of claim, once the run is over."""
         held: Counter[str] = Counter()
         count: Counter[str] = Counter()
         false: defaultdict[str, list[str]] = defaultdict(list)
@@ -112,7 +112,7 @@ class Witness:
 
 
 class _Moment:
-    """A claim about one job at one moment, and what then happened."""
+    """One job at one moment, and what happened to it afterwards."""
 
     def __init__(self, pool: SimulatedPool, job: Job) -> None:
         self._pool, self._job, self._now_s = pool, job.job, pool.now_s
@@ -122,7 +122,7 @@ class _Moment:
     # -- what came -----------------------------------------------------------------------------------------
 
     def _start(self, job: str | None = None) -> SimulatedCell | None:
-        """The next one."""
+        """Return the next run of the job; None when there was none."""
         runs = self._pool.history[job or self._job]
         return next((run for run in runs if run.from_s >= self._now_s), None)
 
@@ -148,8 +148,8 @@ class _Moment:
         return sum(start is not None and start.from_s < mine.from_s for start in starts)
 
     def _closed_before_start(self) -> bool | None:
-        """A session was closed before it started, or was placed on another device: its own session, or one
-        that left its device. Or it did not start for long."""
+        """Return whether, before the job started, a session was closed or placed on another device: its own
+        session, or one that left its device. Or it did not start for long."""
         start = self._start()
         if start is not None and start.device != self._device:
             return True
@@ -163,12 +163,12 @@ class _Moment:
         return None if self._gone or self._pool.now_s - self._now_s < LATER_S else True
 
     def _freed(self) -> bool | None:
-        """A cell stopped or a session was closed before it started."""
+        """Return whether a cell stopped or a session was closed before the job started."""
         found = self._closed_before_start(), self._stopped(frozenset(self._pool.history))
         return True if True in found else None if None in found else False
 
     def _stopped(self, jobs: frozenset[str]) -> bool | None:
-        """One of them stopped before it started."""
+        """Return whether one of these jobs stopped before this job started."""
         start = self._start()
         until_s = self._pool.now_s if start is None else start.from_s
         for other in jobs:
@@ -259,7 +259,7 @@ class _Moment:
         return None if before is None else count * PART <= before <= count / PART
 
     def _is_next(self, where: tuple[str, ...]) -> bool | None:
-        """None of those that waited with it starts before it where it does."""
+        """Return whether no job that waited with this one started before it on its device."""
         mine = self._start()
         if mine is None:
             return None

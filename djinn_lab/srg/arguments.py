@@ -45,7 +45,7 @@ _FITS: Mapping[str, Callable[[Leaf], bool]] = {
 
 
 def wrong_arguments(template: Template) -> str | None:
-    """What is wrong with the arguments of an allowed op, or None."""
+    """Return what is wrong with the arguments of an allowed op, or None."""
     taken = parameters(template.op)
     positional = [parameter for parameter in taken if not parameter.keyword_only]
     if len(template.args) > len(positional):

@@ -124,7 +124,7 @@ class AttentionTracer:
 
 
 def find_attention(wiring: Wiring) -> list[Attention]:
-    """Every attention of the program, in program order."""
+    """Return every attention of the program, in program order."""
     tracer = AttentionTracer(lambda value: None if (meta := wiring.metas[value]) is None else meta.shape)
     indicative = [name in _INDICATIVE for name in wiring.names]
     scopes = wiring.program.scopes

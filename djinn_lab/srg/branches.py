@@ -55,7 +55,7 @@ class Branches(msgspec.Struct, frozen=True):
         return self.home_s + max((load_s for load_s, _ in self._laid(devices)), default=0.0)
 
     def groups(self, devices: int) -> list[list[int]]:
-        """The branches of every device, in their order; none is empty."""
+        """Return the branches of every device, in their order; none is empty."""
         return [sorted(branches) for _, branches in self._laid(devices) if branches]
 
     def _laid(self, devices: int) -> list[tuple[float, list[int]]]:
@@ -84,7 +84,7 @@ class BranchFinder:
         self._above, self._below = self._edges.depths()
 
     def best(self, devices: int) -> Branches | None:
-        """The split with the shortest makespan on so many devices; None: nothing can run side by side."""
+        """Return the split with the shortest makespan on so many devices; None: there are no branches."""
         best: Branches | None = None
         if self._longest_way_s() > CHAIN_SHARE * sum(self._seconds):
             return None

@@ -48,7 +48,7 @@ class CostBook:
         return tuple(self._unknown)
 
     def cost(self, index: int, record: NodeRecord) -> NodeCost:
-        """The cost of the ``index``-th node."""
+        """Return the cost of the ``index``-th node."""
         metas = tuple(map(self._wiring.metas.get, record.inputs))  # type: ignore[arg-type]
         key = (record.template, metas, record.output_metas)
         cost = self._known.get(key)
@@ -122,7 +122,7 @@ class Work(msgspec.Struct, frozen=True):
 
 
 def work_of(program: Program) -> Work:
-    """The program must be valid."""
+    """Sum the work of all ops of a valid program."""
     book = CostBook(trace_wiring(program))
     flops = moved_bytes = 0
     for index, record in enumerate(program.nodes):

@@ -212,7 +212,8 @@ def plain_name(name: str) -> str:
 
 
 def estimate_flops(name: str, call: OpCall) -> int | None:
-    """FLOPs of an op that the counter leaves out, or None when it is unknown. ``name`` is a base name."""
+    """Return the FLOPs of an op that the counter leaves out, or None when it is unknown. ``name`` is a base
+    name."""
     plain = name if name in _NO_ARITHMETIC else plain_name(name)
     if plain in _NO_ARITHMETIC:
         return 0

@@ -26,7 +26,7 @@ class _GraphDocument(msgspec.Struct, frozen=True):
 
 
 def to_json(srg: SRG) -> dict[str, object]:
-    """Plain lists, dicts and numbers; ``format`` is 1."""
+    """Return plain lists, dicts and numbers; ``format`` is 1."""
     document = _GraphDocument(
         format=JSON_FORMAT,
         structural_hash=srg.structural_hash,
@@ -80,7 +80,7 @@ def _fields(record: Node | Value) -> dict[str, object]:
 
 
 def to_dot(srg: SRG) -> str:
-    """Graphviz text: sources are boxes, ops are ellipses, edges are labelled with their bytes."""
+    """Return Graphviz text: sources are boxes, ops are ellipses, edges are labelled with their bytes."""
     lines = ["digraph srg {", "  rankdir=TB;"]
     for value in srg.values.values():
         if value.producer is None:

@@ -73,7 +73,7 @@ def _counts(*names: str) -> Callable[[Formula], Formula]:
 
 
 def matmul_flops(left: Shape, right: Shape) -> int:
-    """``(..., m, k) @ (..., k, n)`` with equal batch sizes."""
+    """Return the FLOPs of ``(..., m, k) @ (..., k, n)`` with equal batch sizes."""
     return 2 * prod(left) * right[-1]
 
 
@@ -88,7 +88,8 @@ def _addmm(call: OpCall) -> int:
 
 
 def convolution_flops(source: Shape, weight: Shape, result: Shape, transposed: bool) -> int:
-    """Every output point (input point when transposed) meets the whole filter."""
+    """Return the FLOPs of a convolution: every output point (input point when transposed) meets the whole
+    filter."""
     points = prod((source if transposed else result)[2:])
     return 2 * points * prod(weight) * source[0]
 
@@ -125,13 +126,13 @@ def _convolution_backward(call: OpCall) -> int:
 
 
 def attention_flops(query: Shape, key: Shape, value: Shape) -> int:
-    """Scores and their product with the values, at the query's number of heads."""
+    """Return the FLOPs of scores and their product with the values, at the query's number of heads."""
     batch, heads, queries, width = query
     return 2 * batch * heads * queries * key[2] * (width + value[3])
 
 
 def attention_backward_flops(query: Shape, key: Shape, value: Shape) -> int:
-    """Scores again, then two products each for the value side and for the key side."""
+    """Return the FLOPs of the scores again, then two products each for the value and the key side."""
     batch, heads, queries, width = query
     return 2 * batch * heads * queries * key[2] * (3 * width + 2 * value[3])
 

@@ -29,7 +29,7 @@ class _Numbering(dict[int | None, int | None]):
 
 
 def structural_hash(program: Program) -> str:
-    """64 hex digits."""
+    """Return 64 hex digits that equal programs have in common, in any process."""
     values, storages, metas, templates = _Numbering(), _Numbering(), _Numbering(), _Numbering()
     nodes = [
         (

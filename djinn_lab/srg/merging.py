@@ -13,8 +13,8 @@ STREAMED = "streamed"
 
 
 def merge_programs(programs: Sequence[Program]) -> Program:
-    """Nodes in order; what an earlier program made is no source of a later one. Raises ValueError for
-    none."""
+    """Merge programs: nodes in order; what an earlier program made is no source of a later one. Raises
+    ValueError for none."""
     if not programs:
         raise ValueError("there is no program to merge")
     if len(programs) == 1:

@@ -19,7 +19,7 @@ _INDICATIVE = _CONVOLUTIONS | _PRODUCTS | _AUDIO | {"embedding"}
 
 
 def assign_modality(wiring: Wiring) -> list[Modality]:
-    """One modality per node."""
+    """Return one modality per node."""
     storages = wiring.storages
     by_storage: dict[int, Modality] = {}
     modalities: list[Modality] = []

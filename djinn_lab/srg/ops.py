@@ -39,19 +39,19 @@ def _table() -> Mapping[str, list[str]]:
 
 @cache
 def allowed_ops() -> frozenset[str]:
-    """Overloads that a graph may name, e.g. ``aten.addmm.default``."""
+    """Return the overloads that a graph may name, e.g. ``aten.addmm.default``."""
     return frozenset(_table())
 
 
 @cache
 def random_ops() -> frozenset[str]:
-    """Allowed overloads that draw from the random stream."""
+    """Return the allowed overloads that draw from the random stream."""
     return frozenset(op for op, words in _table().items() if "random" in words)
 
 
 @cache
 def parameters(op: str) -> tuple[Parameter, ...]:
-    """What an allowed op takes. Raises KeyError for any other."""
+    """Return what an allowed op takes. Raises KeyError for any other."""
     described = (_PARAMETER.fullmatch(word) for word in _table()[op])
     return tuple(_parameter(*match.groups()) for match in described if match is not None)
 
@@ -66,7 +66,7 @@ def _parameter(
 
 
 def leaves_of(template: Template) -> Iterator[Leaf]:
-    """The template's literals and holes in reading order, with lists flattened."""
+    """Return the template's literals and holes in reading order, with lists flattened."""
     for argument in (*template.args, *template.kwargs.values()):
         if isinstance(argument, list):
             yield from argument

@@ -50,7 +50,7 @@ Modality = Literal["text", "vision", "audio", "tabular", "mixed", "unknown"]
 
 
 def row_major(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Strides of ``torch.empty(shape)``, in elements."""
+    """Return the strides of ``torch.empty(shape)``, in elements."""
     strides, step = [], 1
     for size in reversed(shape):
         strides.append(step)

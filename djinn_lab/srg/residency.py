@@ -20,7 +20,7 @@ _CACHE_WRITES = frozenset(
 
 
 def assign_residency(wiring: Wiring, attentions: Sequence[Attention]) -> dict[int, Residency]:
-    """The residency of every value."""
+    """Return the residency of every value."""
     program, storages = wiring.program, wiring.storages
     by_storage: dict[int, Residency] = {source.storage: source.residency for source in program.sources}
     for storage in _cache_storages(wiring, attentions):

@@ -75,8 +75,8 @@ def validate_program(program: Program, limits: ProgramLimits | None = None) -> N
 
 
 def validate_content(program: Program | Contents, limits: ProgramLimits | None = None) -> set[int | None]:
-    """The part that :func:`~djinn_lab.srg.plan_key.plan_key` does not cover; the values that exist before
-    the first node."""
+    """Check the part that :func:`~djinn_lab.srg.plan_key.plan_key` does not cover; return the values that
+    exist before the first node."""
     limits = limits or ProgramLimits()
     if program.rng_state is not None and len(program.rng_state) > limits.rng_state_bytes_max:
         _refuse(f"its random generator state has {len(program.rng_state)} bytes")

@@ -54,13 +54,13 @@ def a_graph() -> SRG:
 
 def test_each_kind_of_extension_has_an_example() -> None:
     assert [title_of(section) for section in SECTIONS if not code_of(section)] == []
-    assert len(SECTIONS) == 5
+    assert len(SECTIONS) == 6
 
 
 @pytest.mark.parametrize("section", SECTIONS, ids=title_of)
 def test_an_example_runs(section: str, board: Board) -> None:
     """Each example asserts its own result."""
-    snapshot = Snapshot(status=PoolStatus("pool", uptime_s=61.0))
+    snapshot = Snapshot(connection="live", status=PoolStatus("pool", uptime_s=61.0))
     names: dict[str, Any] = {"board": board, "snapshot": snapshot, "graph": a_graph()}
     code = code_of(section)
     assert "assert " in code

@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 from djinn_lab import engine, jobs, memory
-from djinn_lab.simulator.device import Moving, SimulatedDevice
+from djinn_lab.simulator.device import SimulatedDevice, TransferUnderWay
 from djinn_lab.simulator.driver import OPS, SimulatedRun
 from djinn_lab.simulator.pool import SimulatedCell, SimulatedPool
 
@@ -56,7 +56,7 @@ class EarlyPool(SimulatedPool):
         moving = device._moving.values()
         return any(one.kind == "restore" and one.command.session == job.session for one in moving)
 
-    def _copied(self, device: SimulatedDevice, copied: Any, moving: Moving, *times: float) -> None:
+    def _copied(self, device: SimulatedDevice, copied: Any, moving: TransferUnderWay, *times: float) -> None:
         session = moving.command.session
         if (
             moving.kind != "restore"

@@ -18,7 +18,7 @@ from djinn_lab.protocol import worker as messages
 from djinn_lab.protocol.worker import CopyDone, CopyFailed, FetchedTensor
 from djinn_lab.srg.program import Program, encode_program
 from djinn_lab.worker.copying import Copies
-from djinn_lab.worker.framing import receive_frame, send_frame
+from djinn_lab.worker.framing import FrameReader, send_frame
 from djinn_lab.worker.host_arena import HostArena
 from djinn_lab.worker.interpreter import Interpreter, Outcome, Stop
 from djinn_lab.worker.link import CpuLink
@@ -181,6 +181,7 @@ class WorkerUnderTest:
 
     process: subprocess.Popen[bytes]
     connection: socket.socket
+    frames: FrameReader
     directory: Path
     ready: messages.WorkerReady
     sessions: set[str] = field(default_factory=set)
@@ -196,9 +197,10 @@ class WorkerUnderTest:
         with theirs:
             process = subprocess.Popen(command, pass_fds=[theirs.fileno()])
         ours.settimeout(60)
-        ready = _receive(ours)
+        frames = FrameReader(ours)
+        ready = _receive(frames)
         assert isinstance(ready, messages.WorkerReady)
-        return cls(process, ours, directory, ready)
+        return cls(process, ours, frames, directory, ready)
 
     def send(self, message: messages.ToWorker) -> None:
         if isinstance(message, messages.RunSegment | messages.Restore):
@@ -215,7 +217,7 @@ class WorkerUnderTest:
             assert session not in closed.memory.session_bytes
 
     def receive(self) -> messages.FromWorker:
-        return _receive(self.connection)
+        return _receive(self.frames)
 
     def wait_for(self, kind: type[Kind]) -> Kind:
         """Return the next message of a kind; messages before it are dropped."""
@@ -247,8 +249,8 @@ def start_worker(directory: Path, link_bytes_per_second: float = 0.0) -> WorkerU
     return WorkerUnderTest.start(directory, options)
 
 
-def _receive(connection: socket.socket) -> messages.FromWorker:
-    frame = receive_frame(connection)
+def _receive(frames: FrameReader) -> messages.FromWorker:
+    frame = frames.next()
     assert frame is not None, "the worker closed the connection"
     return messages.decode_from_worker(frame)
 

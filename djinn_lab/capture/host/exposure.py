@@ -68,7 +68,7 @@ class Exposures(Generic[Storage]):
             storage.exposure = None
 
     def look_again(self) -> None:
-        """Once per cell: refresh all, and keep those that are still shared."""
+        """Refresh all exposures, once per cell, and keep those that are still shared."""
         known = [storage for reference in self._exposed if (storage := reference()) is not None]
         for storage in known:
             if storage.exposure is not None:
@@ -86,11 +86,11 @@ class Exposures(Generic[Storage]):
 
 
 def is_shown_to_numpy(tensor: torch.Tensor) -> bool:
-    """Can (or could once) an array see this plain tensor's memory? Torch never lets such memory be
-    resized."""
+    """Return whether an array can see this plain tensor's memory, or once could. Torch never lets such memory
+    be resized."""
     return not tensor.untyped_storage().resizable()
 
 
 def digest_of(memory: torch.UntypedStorage) -> bytes:
-    """By which two states of exposed memory are compared."""
+    """Return the digest by which two states of exposed memory are compared."""
     return blake3.blake3(bytes_of_storage(memory)).digest()

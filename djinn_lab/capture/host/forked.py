@@ -24,7 +24,7 @@ DEPTH_MAX = 6
 
 
 def leave_cell() -> None:
-    """In the new process: no cell is captured here."""
+    """Stop capturing in a new process, where no cell is captured."""
     pop: Any = (
         torch._C._pop_torch_dispatch_stack
     )  # its stub lacks the argument: which mode, None for the last

@@ -36,7 +36,7 @@ def _in_main_thread() -> bool:
 
 @contextmanager
 def held() -> Iterator[None]:
-    """Interrupts inside take effect where :func:`deliver` is called, at the latest at the end."""
+    """Delay interrupts inside until :func:`deliver` is called, at the latest until the end."""
     global _handler
     before = getsignal(_NUMBER)
     if not _in_main_thread() or not callable(before) or before is _note:
@@ -53,7 +53,7 @@ def held() -> Iterator[None]:
 
 @contextmanager
 def delivered() -> Iterator[None]:
-    """Interrupts inside take effect at once, although they are held around it."""
+    """Let interrupts inside take effect at once, although they are held around it."""
     deliver()
     if not _in_main_thread() or getsignal(_NUMBER) is not _note:
         yield

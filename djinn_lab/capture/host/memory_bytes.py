@@ -11,18 +11,18 @@ from djinn_lab.capture.values import Layout
 
 
 def travelling(tensor: torch.Tensor, layout: Layout) -> torch.Tensor:
-    """The tensor itself, or a row-major copy where its memory has gaps."""
+    """Return the tensor itself, or a row-major copy where its memory has gaps."""
     return tensor.contiguous() if layout.span_bytes > layout.nbytes else tensor
 
 
 def bytes_of(tensor: torch.Tensor, layout: Layout) -> memoryview:
-    """The bytes that travel (see :class:`djinn_lab.srg.program.Source`); ``tensor`` must outlive them."""
+    """Return the bytes that travel (:class:`djinn_lab.srg.program.Source`); ``tensor`` must outlive them."""
     start = tensor.storage_offset() * tensor.element_size()
     return _memory(tensor.untyped_storage(), int(start), layout.meta.blob_bytes)
 
 
 def bytes_of_storage(storage: torch.UntypedStorage) -> memoryview:
-    """All bytes of a storage, which must outlive the view."""
+    """Return all bytes of a storage, which must outlive the view."""
     return _memory(storage, 0, storage.nbytes())
 
 

@@ -65,7 +65,7 @@ def _names_meta(kwargs: dict[str, object]) -> bool:
 
 
 def tensors_in(args: tuple[object, ...], kwargs: dict[str, object]) -> list[torch.Tensor]:
-    """The tensors among the arguments, also in lists."""
+    """Return the tensors among the arguments, also in lists."""
     found: list[torch.Tensor] = []
     for argument in (*args, *kwargs.values()):
         if isinstance(argument, torch.Tensor):
@@ -92,7 +92,7 @@ def run_on_host(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any])
 
 @contextmanager
 def math_bits() -> Iterator[None]:
-    """Conjugate and negative tensors mean what they mean anywhere else."""
+    """Let conjugate and negative tensors inside mean what they mean anywhere else."""
     excluded = torch._C._dispatch_tls_local_exclude_set()
     for name in _MATH_BITS:
         excluded = excluded.remove(torch._C._dispatch_key_parse(name))

@@ -40,7 +40,7 @@ class RandomStream:
         return self._seen is not None and not torch.equal(self._seen, torch.default_generator.get_state())
 
     def draw(self) -> None:
-        """A random op is being recorded (after :meth:`reseeded` said no)."""
+        """Note that a random op is being recorded (after :meth:`reseeded` said no)."""
         if self._under_way:
             self._continues = True
             return
@@ -53,12 +53,12 @@ class RandomStream:
         return self._start
 
     def sent(self) -> None:
-        """The pending program is under way."""
+        """Note that the pending program is under way."""
         self._under_way = self._start is not None
         self._start = None
 
     def finish(self, state: bytes | None) -> None:
-        """The program that was under way ran and left ``state`` (None: it did not run, or drew nothing)."""
+        """Note that the program under way ran and left ``state`` (None: it did not run, or drew nothing)."""
         if self._under_way and state is not None:
             if not self.reseeded():
                 torch.default_generator.set_state(torch.frombuffer(bytearray(state), dtype=torch.uint8))
@@ -71,8 +71,8 @@ class RandomStream:
         self._under_way = self._continues = False
 
     def fail(self, state: bytes | None) -> None:
-        """The program that was under way failed and left ``state`` (None: it drew nothing); what was recorded
-        since will not run."""
+        """Note that the program under way failed and left ``state`` (None: it drew nothing); what was
+        recorded since will not run."""
         self._continues = False
         self.finish(state)
         self.forget()
@@ -84,7 +84,7 @@ class RandomStream:
 
 
 class SettledGenerator:
-    """Answers as the default generator does once every recorded draw has happened.
+    """A default generator that answers as if every recorded draw had happened.
 
     ``torch.manual_seed``, ``torch.get_rng_state`` and the like end in one generator object that
     ``torch.random`` holds. Without a stand-in for it a state read in between is an old one (dropout under

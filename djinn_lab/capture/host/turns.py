@@ -26,8 +26,8 @@ _running: list[tuple[str, str]] = []
 
 @contextmanager
 def only_cell(cell: str) -> Iterator[None]:
-    """Waits until no other thread captures, and keeps the others waiting; cells of one thread may lie in each
-    other. Raises UserError after :data:`TURN_S`: the other cell may be waiting for this very thread."""
+    """Wait until no other thread captures, and keep the others waiting; cells of one thread may be nested.
+    Raises UserError after :data:`TURN_S`: the other cell may be waiting for this very thread."""
     thread = threading.current_thread().name
     if not _turn.acquire(timeout=TURN_S):
         other, running = next(iter(_running), ("another", "its cell"))
@@ -46,7 +46,7 @@ def only_cell(cell: str) -> Iterator[None]:
 
 
 def one_thread(method: Method) -> Method:
-    """Threads that call such methods of one object, which has a ``lock``, wait for each other."""
+    """Let threads that call such methods of one object, which has a ``lock``, wait for each other."""
 
     @wraps(method)
     def alone(self: Any, *args: Any, **options: Any) -> Any:

@@ -81,7 +81,8 @@ def _to(recorder: NativeRecorder, original: Callable[..., Any]) -> Callable[...,
 
 @cache
 def _mapped(original: Callable[..., Any]) -> Callable[..., Any]:
-    """A function with a ``device`` argument; torch.jit wants it to live for good."""
+    """Return the function with its ``device`` argument mapped to the pool; torch.jit wants the result to live
+    for good."""
 
     @wraps(original)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -165,7 +166,7 @@ class _CompiledCode:
 
 
 class CellSurroundings:
-    """Everything around a captured cell but recording itself. One per recorder."""
+    """Switch everything around a captured cell but recording itself. One per recorder."""
 
     def __init__(self, recorder: NativeRecorder) -> None:
         self._recorder = recorder

@@ -64,7 +64,7 @@ class LayoutChanges:
         self._recorder.bring_all(signature, args, kwargs)  # a resized plain one may have sent others home
 
     def _set(self, signature: Signature, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
-        """``tensor.set_(...)``: other memory behind the same object."""
+        """Run ``tensor.set_(...)``: put other memory behind the same object."""
         tensor, source = args[0], args[1] if len(args) > 1 else kwargs.get("source")
         if not native.is_lazy(tensor):
             self._leave_pool(tensor)

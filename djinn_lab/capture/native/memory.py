@@ -29,13 +29,13 @@ views."""
 
 
 def all_of(storage: NativeStorage, dtype: torch.dtype) -> NativeValue:
-    """The value that is all of a storage, as elements of ``dtype``."""
+    """Return the value that is all of a storage, as elements of ``dtype``."""
     made: NativeValue = native.Value(storage, Layout.of(dtype, (storage.nbytes // dtype.itemsize,), (1,)), 0)
     return made
 
 
 def host_view(value: NativeValue) -> torch.Tensor:
-    """A plain tensor over the storage's host bytes, which must be current."""
+    """Return a plain tensor over the storage's host bytes, which must be current."""
     layout = value.layout
     tensor = torch.empty(0, dtype=layout.dtype)
     return read_as(tensor.set_(value.storage.host, value.offset, layout.shape, layout.stride), layout)
@@ -67,7 +67,7 @@ class HostMemory:
         self.stage(storage, self._base_layout(storage), held)
 
     def _grow(self, storage: NativeStorage) -> None:
-        """Torch made the storage larger, as it does with an empty ``out=``."""
+        """Follow torch in making the storage larger, as it does with an empty ``out=``."""
         if storage.covered:
             raise CaptureError(
                 f"a resized tensor needs {storage.nbytes} bytes, and this lazy tensor has {storage.covered}.",
@@ -85,19 +85,19 @@ class HostMemory:
         return layout
 
     def stage(self, storage: NativeStorage, layout: Layout, data: memoryview) -> None:
-        """The pool's copy of ``storage``, laid out like ``layout``, begins with these bytes."""
+        """Send these bytes as the beginning of the pool's copy of ``storage``, laid out like ``layout``."""
         if data.nbytes <= INLINE_SOURCE_BYTES_MAX:
             storage.send(layout, None, bytes(data))
         else:
             storage.send(layout, self._segment.backend.stage(data), None)
 
     def adopt_copy(self, tensor: torch.Tensor) -> torch.Tensor:
-        """A lazy tensor with a copy of a plain tensor's present contents (what ``.to("cuda")`` gives)."""
+        """Return a lazy copy of a plain tensor's present contents (what ``.to("cuda")`` gives)."""
         with paused(), torch.no_grad():
             return self.adopt(tensor.detach().clone(), "input")
 
     def adopt(self, plain: torch.Tensor, residency: str) -> torch.Tensor:
-        """A lazy tensor on a plain one's memory; the pool gets a copy when it needs one."""
+        """Return a lazy tensor on a plain tensor's memory; the pool gets a copy when it needs one."""
         layout = Layout.of_tensor(plain)
         memory = plain.untyped_storage()
         storage = self._core.new_storage(memory.nbytes(), layout, residency)
@@ -108,7 +108,7 @@ class HostMemory:
     # ---------------------------------------------------------------- to the host
 
     def fetch(self, values: Sequence[NativeValue], cause: str) -> list[torch.Tensor]:
-        """Plain tensors over the host's copy of each value, brought over where it is not current. Not to be
+        """Return plain tensors over the host's copy of each value, fetched where it is not current. Not to be
         written to."""
         with paused():
             wanted = {value.key(): value for value in values if not value.storage.host_is_current()}
@@ -134,7 +134,7 @@ class HostMemory:
                     storage.host = torch.UntypedStorage(0)
 
     def _target(self, value: NativeValue, whole: bool) -> NativeValue:
-        """``value`` itself, or all of its storage where that is small or mostly wanted anyway."""
+        """Return ``value`` itself, or all of its storage where that is small or mostly wanted anyway."""
         storage = value.storage
         self.ready(storage)
         small = storage.nbytes <= max(WHOLE_STORAGE_BYTES_MAX, 4 * value.layout.nbytes)
@@ -152,14 +152,14 @@ class HostMemory:
     # ---------------------------------------------------------------- shared with others
 
     def window(self, value: NativeValue, cause: str) -> torch.Tensor:
-        """A plain tensor that shares memory with ``value``, as long as it lives."""
+        """Return a plain tensor that shares memory with ``value``, as long as it lives."""
         self.fetch_whole([value.storage], cause)
         self.exposures.expose(value.storage)
         with paused():
             return host_view(value)
 
     def show(self, storage: NativeStorage) -> None:
-        """Bring the bytes over for C++ code that takes their address: torch's own fills small tensors so."""
+        """Fetch the bytes for C++ code that takes their address: torch's own fills small tensors so."""
         if storage.just_allocated:
             storage.host = torch.UntypedStorage(storage.nbytes)
             storage.written_on_host()

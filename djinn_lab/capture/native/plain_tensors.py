@@ -16,18 +16,13 @@ from collections.abc import Sequence
 
 import torch
 
+from djinn_lab.capture.host.exposure import is_shown_to_numpy
 from djinn_lab.capture.host.memory_bytes import bytes_of, travelling
 from djinn_lab.capture.native.extension import NativeCore, NativeStorage, NativeValue, native
 from djinn_lab.capture.native.memory import HostMemory
 from djinn_lab.capture.refusals import refuse_unsupported
 from djinn_lab.capture.sending.segment import paused
 from djinn_lab.capture.values import Layout, read_as
-
-
-def is_shown_to_numpy(tensor: torch.Tensor) -> bool:
-    """Can (or could once) an array see this plain tensor's memory? Torch never lets such memory be
-    resized."""
-    return not tensor.untyped_storage().resizable()
 
 
 def _address(tensor: torch.Tensor) -> int:
@@ -85,15 +80,15 @@ class PlainTensors:
         return bool(self.dirty) and _address(tensor) in self.dirty
 
     def settle(self, tensor: torch.Tensor) -> None:
-        """The host is about to read or replace the memory of ``tensor``."""
+        """Bring ``tensor``'s memory up to date, since the host is about to read or replace it."""
         with paused():
             dirty = self.is_dirty(tensor)
         if dirty:
             self.write_back("a tensor written in this cell was read on the host")
 
     def must_write(self, tensor: torch.Tensor) -> bool:
-        """A plain tensor that the host itself has to write: others see its memory, or its elements share
-        it."""
+        """Return whether the host itself has to write a plain tensor: others see its memory, or its elements
+        share it."""
         shown = is_shown_to_numpy(tensor) or self._memory.exposures.covers(tensor)
         return shown or Layout.of_tensor(tensor).overlaps
 
@@ -108,7 +103,7 @@ class PlainTensors:
         return len({id(tensor) for tensor in others if _address(tensor) in addresses}) > len(addresses)
 
     def forget(self, tensor: torch.Tensor) -> None:
-        """This tensor's memory is about to change, also for other tensors that share it."""
+        """Forget this tensor's memory, which is about to change, also for other tensors that share it."""
         self._core.forget_twin(tensor)
 
     def end_cell(self) -> None:
@@ -132,7 +127,7 @@ class PlainTensors:
                 home.copy_(new)
 
     def drop_dirty(self) -> list[NativeValue]:
-        """Forget what was written; the values that it has on the pool."""
+        """Forget what captured ops wrote to plain tensors; return the values that hold it on the pool."""
         dirty, self.dirty = self.dirty, {}
         self._core.host_dirty = False
         return [native.Value(storage, Layout.of_tensor(home), 0) for _, storage, home in dirty.values()]
@@ -157,7 +152,7 @@ class PlainTensors:
         return True
 
     def _snapshot(self, tensor: torch.Tensor) -> NativeStorage:
-        """A new storage of the pool's with the tensor's present contents."""
+        """Return a new storage of the pool's with the tensor's present contents."""
         layout = Layout.of_tensor(tensor)
         storage = self._core.new_storage(layout.span_bytes, layout.in_memory, "input")
         held = travelling(read_as(tensor.detach(), layout), layout)  # either bit twice is none

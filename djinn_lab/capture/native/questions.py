@@ -11,7 +11,7 @@ import torch
 from torch._ops import OpOverload
 
 from djinn_lab.capture.host.ops import MOVES_DATA, SEES_ALL_MEMORY
-from djinn_lab.capture.lazy import Kind, register
+from djinn_lab.capture.lazy import LazyKind, register
 from djinn_lab.capture.native.extension import native
 from djinn_lab.capture.native.tensor_methods import install
 from djinn_lab.capture.sending.segment import pauses
@@ -42,7 +42,7 @@ def _describe(func: OpOverload) -> dict[str, object]:
 
 
 def _asked(method: Callable[..., object]) -> Callable[..., object]:
-    """A method as the native side calls it: with a weak reference to the recorder."""
+    """Wrap a method as the native side calls it: with a weak reference to the recorder."""
 
     @wraps(method)
     def ask(reference: Callable[[], NativeRecorder | None], *args: object) -> object:
@@ -82,7 +82,7 @@ def introduce(recorder: type[NativeRecorder]) -> None:
         _asked(recorder.enter_module),
     )
     register(
-        Kind(
+        LazyKind(
             is_lazy=native.is_lazy,
             recorder_of=lambda tensor: native.owner_of(tensor)(),
             memory_of=lambda tensor: native.storage_of(tensor).handle,

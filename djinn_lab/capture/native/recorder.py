@@ -106,12 +106,12 @@ class NativeRecorder:
 
     @property
     def captures_here(self) -> bool:
-        """Return whether a cell is captured, in this very thread, and no other session's cell inside it."""
+        """Return whether a cell is captured in this very thread, and no other session's cell inside it."""
         return bool(self.core.captures_here)
 
     @property
     def host_only(self) -> bool:
-        """Whatever can stay on the host does (set around data loaders)."""
+        """Keep on the host whatever can stay there (set around data loaders)."""
         return bool(self.core.host_only)
 
     @host_only.setter
@@ -127,8 +127,8 @@ class NativeRecorder:
 
     @one_thread
     def dispatch(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Whatever may stay on the host, change a layout, need no node at all, or read what the pool has
-        not."""
+        """Handle an op that may stay on the host, change a layout, need no node at all, or read what the pool
+        has not."""
         if func in on_host.QUESTIONS:
             return on_host.QUESTIONS[func](*args)
         if func is PACK:
@@ -188,7 +188,8 @@ class NativeRecorder:
     def _writes_shown(
         self, signature: Signature, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[torch.Tensor]
     ) -> bool:
-        """Would the op change memory that a numpy array shows? Then it must do so at once, and here."""
+        """Return whether the op would change memory that a numpy array shows; then it must do so at once, and
+        here."""
         written = list(signature.written_tensors(args, kwargs))
         for tensor in written:
             if native.is_lazy(tensor):
@@ -228,7 +229,7 @@ class NativeRecorder:
         return self.view(signature, args, kwargs)
 
     def view(self, signature: Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The result of a view op: tensors that share the memory of its first argument. Nothing is
+        """Return the result of a view op: tensors that share the memory of its first argument. Nothing is
         recorded."""
         base = native.value_of(args[0])
         values = [native.value_of(tensor) for tensor in tensors_in(args, kwargs)]
@@ -242,7 +243,8 @@ class NativeRecorder:
         return tuple(views) if issubclass(plan.container, tuple) else views
 
     def allow_cut(self, name: str) -> None:
-        """An op whose result sizes depend on data is about to be recorded and run."""
+        """Check that the cell may be cut here: an op whose result sizes depend on data is about to be
+        recorded and run."""
         self.segment.before_cut(Cut(name, self.nodes.line()))
 
     @one_thread
@@ -254,7 +256,7 @@ class NativeRecorder:
 
     @one_thread
     def draw(self) -> None:
-        """The next op draws random numbers."""
+        """Note that the next op draws random numbers."""
         self.segment.draw()
         self.core.draws_open = True
 
@@ -264,28 +266,28 @@ class NativeRecorder:
 
     @one_thread
     def settle_draws(self, cause: str) -> None:
-        """Make the recorded draws: something is about to look at the default generator, or to set it."""
+        """Make the recorded draws, since the default generator is about to be read or set."""
         self.segment.finish_draws(cause)
 
     @one_thread
     def run_under_old_settings(self) -> None:
-        """Run what is pending: the next op is recorded under other numeric settings."""
+        """Run what is pending, since the next op is recorded under other numeric settings."""
         self.segment.flush(Cut("a numeric setting was changed", self.nodes.line()))
 
     @one_thread
     def materialize(self, storage: NativeStorage) -> None:
-        """Something is about to read the memory itself, or to write it."""
+        """Fetch the memory itself, which something is about to read or write."""
         self.memory.show(storage)
 
     def enter_root(self, module: torch.nn.Module) -> object:
-        """The paths of all modules below one that the cell calls."""
+        """Return the paths of all modules below one that the cell calls."""
         names = self._names.get(module)
         if names is None:
             names = self._names[module] = self.core.module_names(self._paths.of_root(module))
         return names
 
     def enter_module(self, module: torch.nn.Module) -> None:
-        """A module runs for the first time in this cell: its parameters and buffers turn lazy."""
+        """Make the parameters and buffers of a module lazy, which runs for the first time in this cell."""
         if torch._C._functorch.peek_interpreter_stack() is not None:
             return  # vmap and grad wrap tensors of their own
         with self.lock, paused():
@@ -300,7 +302,7 @@ class NativeRecorder:
 
     @one_thread
     def fetch_tensors(self, tensors: Sequence[torch.Tensor], cause: str) -> list[torch.Tensor]:
-        """Plain tensors over the host's copy of lazy ones, brought over where it is not current. Not to be
+        """Return plain tensors over the host's copy of lazy ones, fetched where it is not current. Not to be
         written to."""
         with paused():
             return self.memory.fetch([native.value_of(tensor) for tensor in tensors], cause)
@@ -312,18 +314,18 @@ class NativeRecorder:
         self.memory.fetch_whole([s for s in storages if s.lost is None and s.base_id is not None], cause)
 
     def host_bytes(self, tensor: torch.Tensor) -> torch.UntypedStorage:
-        """The host's copy of the memory behind a lazy tensor, which must be current."""
+        """Return the host's copy of the memory behind a lazy tensor, which must be current."""
         memory: torch.UntypedStorage = native.storage_of(tensor).host
         return memory
 
     @one_thread
     def window(self, tensor: torch.Tensor, cause: str) -> torch.Tensor:
-        """A plain tensor that shares memory with a lazy one, as long as it lives."""
+        """Return a plain tensor that shares memory with a lazy one, as long as it lives."""
         return self.memory.window(native.value_of(tensor), cause)
 
     @one_thread
     def clone(self, tensor: torch.Tensor) -> torch.Tensor:
-        """An independent lazy copy; nothing is fetched."""
+        """Return an independent lazy copy; nothing is fetched."""
         with paused():
             self.bring(tensor, False)
         if not self.capturing:
@@ -333,7 +335,7 @@ class NativeRecorder:
 
     @one_thread
     def adopt_copy(self, tensor: torch.Tensor) -> torch.Tensor:
-        """A lazy tensor with a copy of a plain tensor's present contents."""
+        """Return a lazy tensor with a copy of a plain tensor's present contents."""
         return self.memory.adopt_copy(tensor)
 
     @one_thread
@@ -345,7 +347,7 @@ class NativeRecorder:
 
     @one_thread
     def share(self, plain: torch.Tensor) -> torch.Tensor:
-        """A lazy tensor that shares memory with a plain one."""
+        """Return a lazy tensor that shares memory with a plain one."""
         self.plain.write_back("a tensor's memory was shared with a lazy one")
         self.plain.forget(plain)
         return self.memory.share(plain)
@@ -370,7 +372,7 @@ class NativeRecorder:
         return ids
 
     def pool_id(self, tensor: torch.Tensor) -> int:
-        """The number by which the pool knows the memory of a lazy tensor."""
+        """Return the number by which the pool knows the memory of a lazy tensor."""
         return int(native.storage_of(tensor).base_id)
 
     def checkpoint(self) -> NativeCheckpoint:
@@ -421,7 +423,7 @@ class NativeRecorder:
 
     @contextmanager
     def paused_recording(self) -> Iterator[None]:
-        """Ops inside run here, on fetched values where tensors are lazy, even while a cell is captured."""
+        """Run ops inside here, on fetched values where tensors are lazy, even while a cell is captured."""
         with self.lock:
             capturing, self.capturing = self.capturing, False
             try:

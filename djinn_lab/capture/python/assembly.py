@@ -49,7 +49,7 @@ class Assembled:
 def needed_nodes(
     nodes: Sequence[PendingNode], wanted: Collection[int], live_storages: Collection[int]
 ) -> list[int]:
-    """Indices, in order, of the nodes that matter."""
+    """Return the indices, in order, of the nodes that matter."""
     values = set(wanted)
     storages = set(live_storages)
     kept: list[int] = []
@@ -97,8 +97,8 @@ def assemble(
     release: Sequence[int],
     rng_state: bytes | None,
 ) -> Assembled:
-    """``sources`` describes every value that may exist before the first node. ``live``: ids the client
-    still holds."""
+    """Assemble the program; ``sources`` describes every value that may exist before the first node. ``live``:
+    ids the client still holds."""
     layouts: _Table[Layout] = _Table()
     templates: _Table[Template] = _Table()
     used_scopes: _Table[Scope] = _Table()

@@ -24,7 +24,7 @@ _SPECTRAL_ORDERS = ("nuc", 2, -2)
 def record_composite(
     recorder: PythonRecorder, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
-    """A call of one of :data:`COMPOSITES`."""
+    """Record a call of one of :data:`COMPOSITES`."""
     if kwargs.get("out") is not None or COMPOSITES[func](args, kwargs):
         return record_whole(func, args, kwargs)
     return func(*args, **kwargs)

@@ -102,7 +102,7 @@ class PoolCopies:
         self.read_as(strided, view.layout, view)
 
     def _retyped(self, base: LazyValue, dtype: torch.dtype) -> LazyValue:
-        """All of the storage behind ``base``, as elements of another dtype."""
+        """Return all of the storage behind ``base``, as elements of another dtype."""
         storage, old = base.storage, base.layout.dtype
         flat = self._table.new_value(storage, _all_of(storage, old), 0)
         self._push_view(_AS_STRIDED, base, flat, [storage.nbytes // old.itemsize], [1], 0)
@@ -111,8 +111,8 @@ class PoolCopies:
         return retyped
 
     def read_as(self, value: LazyValue, layout: Layout, found: LazyValue | None = None) -> LazyValue:
-        """The value with the lazy bits of ``layout`` over the same memory; ``found``: the value to define as
-        that."""
+        """Return the value with the lazy bits of ``layout`` over the same memory; ``found``: the value to
+        define as that."""
         for bit, func in _BITS:
             if getattr(value.layout, bit) == getattr(layout, bit):
                 continue
@@ -134,14 +134,14 @@ class PoolCopies:
         self._nodes.push(plan, call, (view.id,), (view.storage.id,), (), False)
 
     def add_source(self, value: LazyValue, data: memoryview) -> None:
-        """``value`` begins with these bytes."""
+        """Send these bytes as the beginning of ``value``."""
         inline = bytes(data) if data.nbytes <= INLINE_SOURCE_BYTES_MAX else None
         blob = self._segment.backend.stage(data) if inline is None else None
         storage = value.storage
         self._table.held[value.id] = PendingSource(storage.id, value.layout, storage.residency, blob, inline)
 
     def adopt_copy(self, tensor: torch.Tensor) -> LazyTensor:
-        """A lazy tensor with a copy of a tensor's present contents (what ``.to("cuda")`` gives)."""
+        """Return a lazy tensor with a copy of a tensor's present contents (what ``.to("cuda")`` gives)."""
         with paused(), torch.no_grad():
             copied = tensor.detach().clone()
         layout = Layout.of_tensor(copied)
@@ -151,7 +151,7 @@ class PoolCopies:
         return wrap(self.not_sent(storage, layout, int(copied.storage_offset())))
 
     def not_sent(self, storage: LazyStorage, layout: Layout, offset: int) -> LazyValue:
-        """A value that only the host has so far."""
+        """Make a value that only the host has so far."""
         value = self._table.new_value(storage, layout, offset)
         value.generation = -1
         return value
@@ -159,7 +159,7 @@ class PoolCopies:
     # ---------------------------------------------------------------- to the host
 
     def fetch(self, values: Sequence[LazyValue], cause: str) -> list[torch.Tensor]:
-        """Plain tensors over the host's copy of each value, brought over where it is not current."""
+        """Return plain tensors over the host's copy of each value, fetched where it is not current."""
         with paused():
             wanted = {value.id: value for value in values if not value.storage.host_is_current()}
             direct: dict[int, torch.Tensor] = {}
@@ -171,19 +171,19 @@ class PoolCopies:
             return [direct[value.id] if value.id in direct else value.host_view() for value in values]
 
     def array(self, value: LazyValue, cause: str) -> Any:
-        """A numpy array that shares memory with ``value``."""
+        """Return a numpy array that shares memory with ``value``."""
         with paused():
             return self.window(value, cause).numpy()
 
     def window(self, value: LazyValue, cause: str) -> torch.Tensor:
-        """A plain tensor that shares memory with ``value``."""
+        """Return a plain tensor that shares memory with ``value``."""
         self.fetch_whole([value], cause)
         self.exposures.expose(value.storage, for_good=False)
         with paused():
             return value.host_view()
 
     def shared(self, plain: torch.Tensor) -> LazyTensor:
-        """A lazy tensor that shares memory with a plain one."""
+        """Return a lazy tensor that shares memory with a plain one."""
         with paused():
             layout = Layout.of_tensor(plain)
             memory = plain.untyped_storage()
@@ -202,7 +202,7 @@ class PoolCopies:
                 assert cached
 
     def before_cut(self, cause: str) -> None:
-        """Raises when a cut for this cause is forbidden."""
+        """Raise when a cut for this cause is forbidden."""
         self._segment.before_cut(Cut(cause, self._nodes.line()))
 
     def _bring(self, targets: Sequence[LazyValue], cause: str) -> list[torch.Tensor]:
@@ -212,7 +212,7 @@ class PoolCopies:
         return self._segment.flush(cut, [target.id for target in targets])
 
     def _target(self, value: LazyValue, whole: bool) -> LazyValue:
-        """``value`` itself, or all of its storage where that is small or mostly wanted anyway."""
+        """Return ``value`` itself, or all of its storage where that is small or mostly wanted anyway."""
         self.ready(value)
         storage = value.storage
         small = storage.nbytes <= max(WHOLE_STORAGE_BYTES_MAX, 4 * value.layout.nbytes)

@@ -110,7 +110,7 @@ class PythonRecorder:
         return [lazy._value.id for _, lazy in dirty.values()]
 
     def pool_id(self, tensor: Any) -> int:
-        """The number by which the pool knows a lazy tensor."""
+        """Return the number by which the pool knows a lazy tensor."""
         return int(tensor._value.id)
 
     def checkpoint(self) -> ValueTableCheckpoint:
@@ -142,7 +142,7 @@ class PythonRecorder:
             return self._dispatch_special(func, args, kwargs)
 
     def _dispatch_special(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Whatever may stay on the host, change a layout, or need no node at all."""
+        """Handle an op that may stay on the host, change a layout, or need no node at all."""
         if func in _SAME_VALUE and type(args[0]) is LazyTensor:
             return wrap(args[0]._value)
         if func in _QUESTIONS:
@@ -180,7 +180,8 @@ class PythonRecorder:
                     self.host.forget(tensor)
 
     def _writes_shown(self, signature: Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-        """Would the op change memory that a numpy array shows? Then it must do so at once, and here."""
+        """Return whether the op would change memory that a numpy array shows; then it must do so at once, and
+        here."""
         if signature.writes_first_only and type(args[0]) is LazyTensor:
             return args[0]._value.storage.exposure is not None
         written = list(signature.written_tensors(args, kwargs))
@@ -222,7 +223,7 @@ class PythonRecorder:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> Any:
-        """Ops with several returns, views or writes."""
+        """Record an op with several returns, views or writes."""
         written = self._mark_writes(signature, args, kwargs)
         returned: list[Any] = list(plan.literals)
         values: list[LazyValue | None] = []
@@ -279,7 +280,7 @@ class PythonRecorder:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> Any:
-        """An op whose result sizes depend on data: run up to it now and learn them."""
+        """Record an op whose result sizes depend on data: run up to it now and learn them."""
         if not signature.returns_tensors or signature.written or signature.is_view:
             return self._run_here(signature.func, args, kwargs)
         cut = Cut(signature.name, self.scopes.line())
@@ -306,7 +307,7 @@ class PythonRecorder:
     # ---------------------------------------------------------------- values
 
     def value_of(self, tensor: torch.Tensor) -> LazyValue:
-        """The value of any tensor, ready to be used by the next node."""
+        """Return the value of any tensor, ready to be used by the next node."""
         if type(tensor) is not LazyTensor:
             return self.host.value_of(tensor)
         value = tensor._value
@@ -322,14 +323,14 @@ class PythonRecorder:
 
     @one_thread
     def clone(self, tensor: LazyTensor) -> torch.Tensor:
-        """An independent lazy copy; nothing is fetched."""
+        """Return an independent lazy copy; nothing is fetched."""
         copied = self._record(signature_of(_CLONE), (tensor,), {})
         assert isinstance(copied, torch.Tensor)
         return copied
 
     @one_thread
     def adopt_copy(self, tensor: torch.Tensor) -> LazyTensor:
-        """A lazy tensor with a copy of a plain tensor's present contents."""
+        """Return a lazy tensor with a copy of a plain tensor's present contents."""
         return self.copies.adopt_copy(tensor)
 
     @one_thread
@@ -352,7 +353,7 @@ class PythonRecorder:
 
     @one_thread
     def fetch(self, values: Sequence[LazyValue], cause: str) -> list[torch.Tensor]:
-        """Plain tensors over the host's copy of each value, brought over where it is not current."""
+        """Return plain tensors over the host's copy of each value, fetched where it is not current."""
         return self.copies.fetch(values, cause)
 
     def fetch_tensors(self, tensors: Sequence[Any], cause: str) -> list[torch.Tensor]:
@@ -366,19 +367,19 @@ class PythonRecorder:
         self.copies.fetch_whole([value for value in known if value.id not in self.table.lost], cause)
 
     def host_bytes(self, tensor: Any) -> torch.UntypedStorage:
-        """The host's copy of the memory behind a lazy tensor, which must be current."""
+        """Return the host's copy of the memory behind a lazy tensor, which must be current."""
         memory: torch.UntypedStorage | None = tensor._value.storage.host
         assert memory is not None
         return memory
 
     @one_thread
     def array(self, value: LazyValue, cause: str) -> Any:
-        """A numpy array that shares memory with ``value``, as long as it lives."""
+        """Return a numpy array that shares memory with ``value``, as long as it lives."""
         return self.copies.array(value, cause)
 
     @one_thread
     def window(self, value: LazyValue, cause: str) -> torch.Tensor:
-        """A plain tensor that shares memory with ``value``, as long as it lives."""
+        """Return a plain tensor that shares memory with ``value``, as long as it lives."""
         return self.copies.window(value, cause)
 
     @one_thread
@@ -421,7 +422,7 @@ class PythonRecorder:
 
     @cached_property
     def replacements(self) -> Replacements:
-        """Attributes of torch that are others while a cell is captured."""
+        """Return the attributes of torch that are replaced while a cell is captured."""
         return Replacements([*loader_on_host(self), *cuda_answers(self.finish)])
 
     @one_thread
@@ -451,7 +452,7 @@ class PythonRecorder:
 
     @contextmanager
     def paused_recording(self) -> Iterator[None]:
-        """Ops inside run here, on fetched values where tensors are lazy, even while a cell is captured."""
+        """Run ops inside here, on fetched values where tensors are lazy, even while a cell is captured."""
         with self.lock, _disable_current_modes(), torch._C.DisableTorchFunction():
             capturing, self.capturing = self.capturing, False
             try:

@@ -43,7 +43,7 @@ class ScopeTracker:
         self.calls = 0
 
     def line(self) -> int:
-        """The line of the cell that is running now, or 0 outside of one."""
+        """Return the line of the cell that is running now, or 0 outside of one."""
         if not self._file:
             return 0
         frame: FrameType | None = sys._getframe(1)
@@ -79,7 +79,7 @@ class ScopeTracker:
         self._optimizer_line = None
 
     def current(self) -> int:
-        """Index into :attr:`scopes` for an op recorded now."""
+        """Return the index into :attr:`scopes` for an op recorded now."""
         self.begins_call = False
         task = _graph_task()
         phase: Phase

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
-from djinn_lab.capture.lazy import Kind, register
+from djinn_lab.capture.lazy import LazyKind, register
 from djinn_lab.capture.torch_functions.cuda_answers import FetchToHost
 from djinn_lab.capture.values import LazyValue, StorageOwner
 
@@ -169,13 +169,13 @@ def wrap(value: LazyValue) -> LazyTensor:
 
 
 def plain(tensor: torch.Tensor, cause: str) -> torch.Tensor:
-    """The values of ``tensor`` in host memory, fetched when they are not there. Not to be written to."""
+    """Return the values of ``tensor`` in host memory, fetched if needed. Not to be written to."""
     assert isinstance(tensor, LazyTensor)
     return tensor._value.storage.recorder.fetch([tensor._value], cause)[0]
 
 
 def find_recorder(args: tuple[object, ...], kwargs: dict[str, object]) -> StorageOwner:
-    """The recorder that the first lazy tensor among the arguments belongs to."""
+    """Return the recorder that the first lazy tensor among the arguments belongs to."""
     for argument in (*args, *kwargs.values()):
         for item in argument if isinstance(argument, (list, tuple)) else (argument,):
             if type(item) is LazyTensor:
@@ -184,7 +184,7 @@ def find_recorder(args: tuple[object, ...], kwargs: dict[str, object]) -> Storag
 
 
 register(
-    Kind(
+    LazyKind(
         is_lazy=lambda item: type(item) is LazyTensor,
         recorder_of=lambda tensor: tensor._value.storage.recorder,
         memory_of=lambda tensor: tensor._value.storage,

@@ -64,7 +64,7 @@ class ValueTable:
         storage.base_id, storage.base_layout = value.id, value.layout
 
     def take_dead(self) -> tuple[list[int], list[int]]:
-        """(all ids that died since the last call, those of them that the pool must release)."""
+        """Return all ids that died since the last call, and those of them that the pool must release."""
         dead = list(self._dead)
         self._dead.clear()
         while self._fallen:
@@ -82,7 +82,7 @@ class ValueTable:
         return source is not None and source.blob is None and source.inline is None
 
     def live_storages(self) -> set[int]:
-        """Storages that something still looks at (a base outlives its value object)."""
+        """Return the storages that something still looks at (a base outlives its value object)."""
         storages = set()
         for identifier, reference in self.live.items():
             value = reference()
@@ -97,7 +97,7 @@ class ValueTable:
         return [value for value in found if value is not None]
 
     def settle(self, sent: Iterable[int], ran: Sequence[PendingNode], dead: Iterable[int]) -> None:
-        """A program went out: ``sent`` sources arrived and ``ran`` nodes made their outputs."""
+        """Note that a program went out: ``sent`` sources arrived and ``ran`` nodes made their outputs."""
         for identifier in sent:
             self.held[identifier] = self.held[identifier]._replace(blob=None, inline=None)
         for node in ran:
@@ -136,8 +136,8 @@ class ValueTable:
         return value.storage if value is not None else base() if base is not None else None
 
     def bytes_of(self, identifier: int) -> torch.UntypedStorage | None:
-        """The host's memory with the bytes of this value. None where the host has them not, and for memory
-        that the pool knows under several ids: sent again, they would no longer share it."""
+        """Return the host's memory with the bytes of this value. None where the host has them not, and for
+        memory that the pool knows under several ids: sent again, they would no longer share it."""
         storage, source = self._storage_of(identifier), self.held.get(identifier)
         if storage is None or source is None or not storage.host_is_current() or storage.exposure is not None:
             return None
@@ -147,7 +147,7 @@ class ValueTable:
         return storage.host if whole and names == 1 else None
 
     def lose_held(self, values: Iterable[int], reason: str) -> None:
-        """The pool has these no longer; what the host has can be sent again."""
+        """Record that the pool has these no longer; what the host has can be sent again."""
         for identifier in values:
             storage = self._storage_of(identifier)
             if storage is not None and storage.host_is_current():
@@ -156,8 +156,8 @@ class ValueTable:
                 self.lost[identifier] = reason
 
     def lose_pool(self) -> None:
-        """Every pool copy is gone. What the host has can be sent again; the rest raises ValueLost when
-        used."""
+        """Record that every pool copy is gone. What the host has can be sent again; the rest raises ValueLost
+        when used."""
         self.held.clear()
         for value in self.values():
             if value.generation == value.storage.generation:

@@ -47,8 +47,8 @@ class Backend(Protocol):
 
     @property
     def follow_max(self) -> int:
-        """So many programs may be submitted behind the one that is to be answered next. Such a one runs
-        only if all before it end well; else the answer to it is an error, with nothing executed."""
+        """Return how many programs may be submitted behind the one that is to be answered next. Such a one
+        runs only if all before it end well; else the answer to it is an error, with nothing executed."""
         ...
 
     def stage(self, data: memoryview) -> str:
@@ -57,15 +57,15 @@ class Backend(Protocol):
         ...
 
     def release(self, values: Sequence[int]) -> None:
-        """No tensor holds these values any more."""
+        """Release these values, which no tensor holds any more."""
         ...
 
     def submit(self, program: EncodedProgram, cut: Cut) -> None:
-        """Begin to run, once those before have ended well."""
+        """Begin to run a program, once those before have ended well."""
         ...
 
     def is_done(self) -> bool:
-        """Would :meth:`result` answer at once, about the oldest?"""
+        """Return whether :meth:`result` would answer at once, about the oldest program."""
         ...
 
     def result(self, cancel: bool = False) -> RunResult:

@@ -33,7 +33,7 @@ class PartLength:
         self.nodes = STREAM_NODES if fixed is None else fixed
 
     def learn(self, executed: int, run_s: float) -> None:
-        """``executed`` nodes took the device ``run_s`` seconds."""
+        """Note that ``executed`` nodes took the device ``run_s`` seconds."""
         if self._fixed or executed < STREAM_NODES_MIN or run_s <= 0:
             return
         wanted = PART_S * executed / run_s
@@ -45,9 +45,8 @@ class PartLength:
 
 
 class CutRhythm:
-    """A loop that needs a value in each iteration is cut after about equally many nodes each time. Its
-    iterations are sent in two parts then, so that the device computes the first while the cell records the
-    second.
+    """Predict after how many nodes a loop that needs a value in each iteration is cut next. Its iterations
+    are sent in two parts then, so that the device computes the first while the cell records the second.
 
     Recording takes C seconds and running R. A first part with a share of C / (C + R) of the nodes keeps the
     device busy until the rest comes; it saves that share of R. The share is a power of two, and its nodes
@@ -64,29 +63,29 @@ class CutRhythm:
         self.begin(0.0)
 
     def begin(self, now_s: float) -> None:
-        """A cell begins to record, or resumes."""
+        """Note that a cell begins to record, or resumes."""
         self._began_s = now_s
         self._nodes, self._waited_s, self._run_s = 0, 0.0, 0.0
 
     def took(self, nodes: int) -> None:
-        """So many pending nodes were taken to be sent."""
+        """Note that so many pending nodes were taken to be sent."""
         self._nodes += nodes
         self.skip()
 
     def skip(self) -> None:
-        """No part is sent early until the next cut."""
+        """Send no part early until the next cut."""
         self.early = None
 
     def waited(self, seconds: float) -> None:
-        """The cell waited for the pool, and did not record."""
+        """Note that the cell waited for the pool, and did not record."""
         self._waited_s += seconds
 
     def ran(self, seconds: float) -> None:
-        """The device computed so long."""
+        """Note that the device computed so long."""
         self._run_s += seconds
 
     def cut(self, recorded_until_s: float, now_s: float) -> None:
-        """The cell waited for a value since ``recorded_until_s``, and resumes."""
+        """Note that the cell waited for a value since ``recorded_until_s``, and resumes."""
         record_s = max(0.0, recorded_until_s - self._began_s - self._waited_s)
         alike = abs(self._nodes - self._usual) <= ALIKE * self._usual  # views are named anew in a second part
         if alike and self._nodes >= EARLY_NODES_MIN and record_s > 0 and self._run_s > 0:

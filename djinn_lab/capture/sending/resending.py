@@ -1,4 +1,4 @@
-"""A program reads values that the pool has no more: send them again, or say which ones are lost."""
+"""Send values again that a program reads and the pool has lost, or say which are lost for good."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from djinn_lab.srg.program import EncodedProgram, Source, TensorMeta
 def naming_lost(
     result: RunResult, encoded: EncodedProgram, memories: Mapping[int, torch.UntypedStorage | None]
 ) -> RunResult:
-    """The same result, with an error that names only the values that the host has not either. What the pool
+    """Return the result with an error that names only the values that the host has not either. What the pool
     says of how they were lost stays."""
     if not isinstance(result.error, ValueLost):
         return result
@@ -33,7 +33,7 @@ def with_bytes(
     memories: Mapping[int, torch.UntypedStorage | None],
     stage: Callable[[memoryview], str],
 ) -> EncodedProgram:
-    """The same program with the bytes of these sources, which lie at the beginning of the host's memory.
+    """Return the program with the bytes of these sources, which lie at the beginning of the host's memory.
     ``stage``: as :meth:`~djinn_lab.capture.sending.backend.Backend.stage`."""
     program = encoded.program
     released = set(program.release)

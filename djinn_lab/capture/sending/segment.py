@@ -1,4 +1,4 @@
-"""Sends what a recorder of either kind has recorded since the last program."""
+"""Send what a recorder of either kind has recorded since the last program."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ RESENDS_MAX = 8
 
 
 class AssembledPart(NamedTuple):
-    """``program`` is None when nothing pending is needed. ``release``: ids that the pool may forget.
-    ``flight``: what :meth:`Nodes.settle` wants to know again."""
+    """A part of a cell, ready to be sent; ``program`` is None when nothing pending is needed. ``release``:
+    ids that the pool may forget. ``flight``: what :meth:`Nodes.settle` wants to know again."""
 
     program: EncodedProgram | None
     release: Sequence[int]
@@ -52,7 +52,7 @@ class Nodes(Protocol):
 
     @property
     def calls(self) -> int:
-        """Calls of root modules among them."""
+        """Return how many calls of root modules are among them."""
         ...
 
     @property
@@ -62,11 +62,11 @@ class Nodes(Protocol):
 
     @property
     def goes_ahead(self) -> bool:
-        """May :meth:`assemble` be called again before what it gave last has settled?"""
+        """Return whether :meth:`assemble` may be called again before what it gave last has settled."""
         ...
 
     def line(self) -> int:
-        """The line of the cell that runs now, 0 outside of one."""
+        """Return the line of the cell that runs now, 0 outside of one."""
         ...
 
     def assemble(self, fetch: Sequence[int], rng_state: bytes | None) -> AssembledPart:
@@ -74,8 +74,8 @@ class Nodes(Protocol):
         ...
 
     def settle(self, flight: Any, executed: int, arrived: bool, reason: str) -> None:
-        """A program ran ``executed`` of its nodes; what the others would have made is lost, for ``reason``.
-        ``arrived``: its sources are on the pool."""
+        """Note that a program ran ``executed`` of its nodes; what the others would have made is lost, for
+        ``reason``. ``arrived``: its sources are on the pool."""
         ...
 
     def lose_pending(self, reason: str) -> None:
@@ -83,12 +83,12 @@ class Nodes(Protocol):
         ...
 
     def lose_pool(self, flight: Any, reason: str) -> None:
-        """Every pool copy is gone. What the host has can be sent again."""
+        """Record that every pool copy is gone. What the host has can be sent again."""
         ...
 
     def bytes_of(self, flight: Any, source: int) -> torch.UntypedStorage | None:
-        """Memory with the bytes of a source as the program of ``flight`` is to read it; None where the host
-        has them not."""
+        """Return memory with the bytes of a source as the program of ``flight`` is to read it; None where the
+        host lacks them."""
         ...
 
     def lose_held(self, values: Sequence[int], reason: str) -> None:
@@ -97,14 +97,15 @@ class Nodes(Protocol):
 
 
 class CutPart(NamedTuple):
-    """A program, and why it was cut."""
+    """A part of a cell, and why it was cut there."""
 
     assembled: AssembledPart
     cut: Cut
 
 
-class Behind(NamedTuple):
-    """What became of the parts behind one that failed. ``unreleased``: values that they were to release."""
+class FollowerOutcomes(NamedTuple):
+    """Outcomes of the parts that were sent behind a part that failed. ``unreleased``: values that they were
+    to release."""
 
     unreleased: Sequence[int]
     pool_lost: bool
@@ -115,7 +116,8 @@ def _allow(cut: Cut) -> None:
 
 
 class Segment:
-    """``before_cut`` is asked before anything is changed and may raise to forbid the cut."""
+    """Collect what is recorded, and send it in parts; ``before_cut`` is asked before anything is changed and
+    may raise to forbid the cut."""
 
     def __init__(self, backend: Backend, nodes: Nodes, stream_nodes: int | None = None) -> None:
         self.backend = backend
@@ -132,7 +134,8 @@ class Segment:
         self.gather(False)
 
     def draw(self) -> None:
-        """A random op is about to be recorded; what was recorded before a new seed goes out first."""
+        """Prepare for a random op that is about to be recorded; what was recorded before a new seed goes out
+        first."""
         if self.random.reseeded():
             self.finish_draws("a random seed was set")
         self.random.draw()
@@ -143,7 +146,7 @@ class Segment:
             self.flush(Cut(cause, self._nodes.line()))
 
     def gather(self, whole: bool) -> None:
-        """A cell begins or ends. ``whole``: nothing is sent ahead from now on, so that the pool sees all
+        """Begin a cell, or end it. ``whole``: nothing is sent ahead from now on, so that the pool sees all
         branches of what is recorded until the next cut, and can run them side by side."""
         self._whole = whole
         self._rhythm.begin(perf_counter())
@@ -222,7 +225,7 @@ class Segment:
         nodes.patience = 0 if early else self._pace.nodes
 
     def _goes_ahead(self) -> bool:
-        """May what is pending be assembled before what was assembled last has settled?"""
+        """Return whether what is pending may be assembled before what was assembled last has settled."""
         programs = (part.assembled.program for part in self._waiting)
         waiting = sum(program.nodes for program in programs if program is not None)
         return self._nodes.goes_ahead and not self.random.drawn and waiting < STREAM_NODES_MAX
@@ -302,7 +305,7 @@ class Segment:
         return result
 
     def _take_back(self) -> None:
-        """The oldest part did not run, so that those sent behind it did not either: they wait again."""
+        """Let parts wait again that were sent behind the oldest one, which did not run."""
         skipped, self._sent = list(self._sent), deque()
         for _ in skipped:
             self.backend.result()
@@ -310,7 +313,7 @@ class Segment:
 
     def _settle(self, assembled: AssembledPart, result: RunResult) -> None:
         reason = POOL_LOST if result.pool_lost else _not_computed(result)
-        behind = Behind((), False) if result.error is None else self._give_up(reason)
+        behind = FollowerOutcomes((), False) if result.error is None else self._give_up(reason)
         if result.pool_lost or behind.pool_lost:
             self._nodes.lose_pool(assembled.flight, reason)
         else:
@@ -328,7 +331,7 @@ class Segment:
         self._look_again()
         self.random.fail(result.rng_state)
 
-    def _give_up(self, reason: str) -> Behind:
+    def _give_up(self, reason: str) -> FollowerOutcomes:
         """Settle all that came behind a part that failed: what was sent is answered too, mostly that it did
         not run."""
         behind = [(part.assembled, self.backend.result()) for part in self._sent]
@@ -337,7 +340,7 @@ class Segment:
         self._waiting.clear()
         for assembled, result in reversed(behind):
             self._nodes.settle(assembled.flight, result.executed, result.arrived, reason)
-        return Behind(
+        return FollowerOutcomes(
             [value for assembled, result in behind if not result.arrived for value in assembled.release],
             any(result.pool_lost for _, result in behind),
         )
@@ -353,7 +356,7 @@ pauses: list[Callable[[], Any]] = [torch._C._DisableTorchDispatch, torch._C.Disa
 
 @contextmanager
 def paused() -> Iterator[None]:
-    """Torch calls inside are ordinary ones on plain tensors, even while a cell is captured."""
+    """Let torch calls inside be ordinary ones on plain tensors, even while a cell is captured."""
     entered = [make() for make in pauses]
     for pause in entered:
         pause.__enter__()

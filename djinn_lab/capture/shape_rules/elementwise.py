@@ -17,7 +17,7 @@ from djinn_lab.srg.program import row_major
 
 
 def broadcast(shapes: Sequence[Shape]) -> Shape | None:
-    """None where torch would refuse."""
+    """Return the common shape; None where torch would refuse."""
     first = shapes[0]
     if shapes.count(first) == len(shapes):
         return first
@@ -34,8 +34,8 @@ def broadcast(shapes: Sequence[Shape]) -> Shape | None:
 
 
 def result_layout(shapes: Sequence[Shape], strides: Sequence[Shape]) -> tuple[Shape, Shape] | None:
-    """Shape and stride of the result for these inputs, all of one dtype. None where torch would refuse, where
-    there is no element, and where it depends on how the kernel goes about it."""
+    """Return shape and stride of the result for these inputs, all of one dtype. None where torch would
+    refuse, where there is no element, and where it depends on how the kernel goes about it."""
     shape = broadcast(shapes)
     if shape is None or 0 in shape:
         return None

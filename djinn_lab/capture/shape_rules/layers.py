@@ -30,7 +30,7 @@ def fresh(dtype: torch.dtype, shape: Sequence[int]) -> Layout:
 
 
 def ordinary(*layouts: Layout | None) -> bool:
-    """Row-major floating-point numbers of one type, at least one of each."""
+    """Return whether all are row-major floating-point numbers of one type, at least one of each."""
     first = layouts[0]
     return (
         first is not None
@@ -228,7 +228,7 @@ def placed(inputs: Sequence[Layout], args: Sequence[Any], kwargs: dict[str, Any]
 
 
 def fits_in_place(inputs: Sequence[Layout]) -> bool:
-    """Floating-point numbers of one type, broadcast to the shape of the first."""
+    """Return whether all are floating-point numbers of one type, broadcast to the shape of the first."""
     first = inputs[0]
     if not first.numel or not _one_floating_type(inputs):
         return False

@@ -63,13 +63,14 @@ _ACCUMULATED = {
 
 
 def rule_for(signature: Signature) -> Rule | None:
-    """The rule for an op, when it has one. A rule answers None for a call that torch must be asked about."""
+    """Return the rule for an op, None when it has none. A rule answers None for a call that torch must be
+    asked about."""
     return _NAMED.get(signature.name)
 
 
 @cache
 def is_elementwise(signature: Signature) -> bool:
-    """One new tensor, broadcast from all the tensors among the arguments."""
+    """Return whether the op makes one new tensor, broadcast from all the tensors among the arguments."""
     return (
         torch.Tag.pointwise in signature.func.tags
         and signature.name not in _LAID_OUT_OTHERWISE

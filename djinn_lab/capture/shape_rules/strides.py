@@ -72,7 +72,7 @@ def is_dense(shape: Shape, stride: Shape) -> bool:
 
 
 def may_overlap(shape: Shape, stride: Shape) -> bool:
-    """Could two elements lie at one place? True also where strides that do not nest leave it open."""
+    """Return whether two elements could share memory, also where strides that do not nest leave it open."""
     end = 1
     for step, size in sorted((step, size) for size, step in zip(shape, stride, strict=True) if size > 1):
         if step < end:

@@ -19,8 +19,8 @@ _Rule = Callable[..., Sequence[View] | None]
 def views_of(
     signature: Signature, inputs: Sequence[Layout], args: Sequence[object], kwargs: dict[str, object]
 ) -> list[tuple[Layout, int]] | None:
-    """The layouts of the views that an op makes, each with its distance from where the input begins. None
-    where torch must be asked."""
+    """Return the layouts of the views that an op makes, each with its distance from where the input begins.
+    None where torch must be asked."""
     rule = _RULES.get(signature.name)
     given = inputs[0] if len(inputs) == 1 else None
     if rule is None or given is None or given.in_memory is not given or not given.numel or kwargs:

@@ -274,8 +274,8 @@ def _random_numbers_kept(signature: Signature) -> Iterator[None]:
 
 
 class ShapeInference:
-    """Turns arguments into a :class:`OpPlan`. Tensors among them are only placeholders: their layouts come
-    from ``values``, the input values in reading order."""
+    """Turn the arguments of a call into an :class:`OpPlan`. Tensors among them are only placeholders: their
+    layouts come from ``values``, the input values in reading order."""
 
     def __init__(self) -> None:
         self._mode = FakeTensorMode(allow_non_fake_inputs=False)
@@ -290,7 +290,7 @@ class ShapeInference:
         kwargs: dict[str, Any],
         values: Sequence[LazyValue],
     ) -> OpPlan:
-        """Raises what eager torch would raise for these shapes."""
+        """Return the plan of a call; raise what eager torch would raise for these shapes."""
         template = make_template(signature, args, kwargs)
         template = self._templates.setdefault(_encode_template(template), template)
         call = _Call(signature, args, kwargs, values)

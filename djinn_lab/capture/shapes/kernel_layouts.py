@@ -39,8 +39,8 @@ def is_device_dependent(signature: Signature) -> bool:
 
 
 def kernel_decides(signature: Signature, values: Sequence[LazyValue]) -> bool:
-    """Must the kernel be asked, on zeros? Rules also forget empty tensors, ``out=`` ones among them, which
-    cost little to try."""
+    """Return whether the kernel must be asked, on zeros. Rules also forget empty tensors, ``out=`` ones among
+    them, which cost little to try."""
     layouts = [value.layout for value in values]
     return (
         _has_part(signature, _SHAPED_BY_KERNEL)

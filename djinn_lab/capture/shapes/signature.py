@@ -162,7 +162,7 @@ class Signature:
         self.as_view = _as_view(func) if self.mutates_layout else None
 
     def written_tensors(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[torch.Tensor]:
-        """The tensors passed whose memory the op writes."""
+        """Return the tensors passed, to whose memory the op writes."""
         for name in self.written:
             argument = self.argument(name, args, kwargs)
             for tensor in argument if isinstance(argument, (list, tuple)) else (argument,):
@@ -170,7 +170,7 @@ class Signature:
                     yield tensor
 
     def argument(self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """The value passed for ``name``, None when it was left to its default."""
+        """Return the value passed for ``name``, None when it was left to its default."""
         index = self.names.index(name)
         return args[index] if index < len(args) else kwargs.get(name)
 

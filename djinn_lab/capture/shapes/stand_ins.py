@@ -54,7 +54,7 @@ def _filled(layout: Layout, number: int) -> torch.Tensor:
 
 
 def zeros_sharing(values: Sequence[LazyValue]) -> Callable[[LazyValue], torch.Tensor]:
-    """Zeros that share memory where the values do."""
+    """Return zeros that share memory where the values do."""
     sizes: dict[LazyStorage, int] = {}
     for value in values:
         end = value.offset * value.layout.dtype.itemsize + value.layout.span_bytes
@@ -73,7 +73,7 @@ def zeros_sharing(values: Sequence[LazyValue]) -> Callable[[LazyValue], torch.Te
 
 
 def meta_of_lazy(tensor: torch.Tensor) -> torch.Tensor:
-    """A lazy tensor's shape without its memory; any other tensor as it is."""
+    """Return a lazy tensor's shape without its memory; any other tensor as it is."""
     if not is_lazy(tensor):
         return tensor
     return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")

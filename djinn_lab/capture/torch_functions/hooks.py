@@ -117,7 +117,7 @@ def optimizer_hooks(recorder: Recorder) -> Iterator[None]:
 
 
 def loader_on_host(recorder: Recorder) -> list[Wanted]:
-    """Fetching and collating batches stays in the notebook process while a cell is captured."""
+    """Keep fetching and collating batches in the notebook process while a cell is captured."""
 
     def on_host(function: Callable[..., object]) -> Callable[..., object]:
         def wrapper(*args: object, **kwargs: object) -> object:

@@ -20,7 +20,7 @@ PACK = torch.ops.aten._pack_padded_sequence.default
 
 
 def pack(recorder: Recorder, padded: torch.Tensor, lengths: torch.Tensor, batch_first: bool) -> object:
-    """The rows in the order of time (recorded), and the counts (a plain tensor)."""
+    """Return the rows in the order of time (recorded), and the counts (a plain tensor)."""
     with recorder.paused_recording():
         if is_lazy(lengths):
             lengths = recorder.fetch_tensors([lengths], "the lengths of packed sequences")[0]

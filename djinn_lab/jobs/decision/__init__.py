@@ -28,10 +28,10 @@ from djinn_lab.jobs.decision.explaining.sentence import (
 )
 from djinn_lab.jobs.decision.explaining.verdicts import DecisionTrace, Reason, Verdict
 from djinn_lab.jobs.decision.plan import Plan, Preemption, Start, StartReservation, TopUp
-from djinn_lab.jobs.decision.records import DecisionRecord, DecisionSnapshot, record
 from djinn_lab.jobs.decision.rules.guarantees import Guarantees, JobQos, QosClass
 from djinn_lab.jobs.decision.rules.limiting import start_limit, submit_limit
 from djinn_lab.jobs.decision.rules.policy import OURS, POLICIES, Cause, QueuePolicy
+from djinn_lab.jobs.decision.snapshot import DecisionSnapshot
 from djinn_lab.jobs.decision.state.cluster import (
     CalendarReservation,
     CapacityReservation,
@@ -51,7 +51,6 @@ __all__ = [
     "Cluster",
     "ClusterState",
     "Counterfactual",
-    "DecisionRecord",
     "DecisionSnapshot",
     "DecisionTrace",
     "ExpectedStart",
@@ -78,7 +77,6 @@ __all__ = [
     "explain",
     "forecast",
     "park",
-    "record",
     "sentence",
     "sentence_with_start",
     "start_limit",

@@ -297,7 +297,7 @@ class _Decision:
         self._note(request, Reason.BEHIND if self.why is Reason.BUSY and self.trial.blocked else self.why)
         if self.why is Reason.BUSY or (self.why is Reason.RESERVED and self.trial.keeps_promises):
             self._block(request, cursor, raised)
-        elif self.why is Reason.RESERVED and self.policy.within in ("arrival", "attained"):
+        elif self.why is Reason.RESERVED and not self.policy.shortest_first:
             cursor.shorter_of_class(self.trial.cluster.waiting)
         else:
             cursor.drop_class()

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from typing import Literal
 
 import msgspec
 
+from djinn_lab.jobs.placement.filters import FILTERS, asked_of_nodes, excluded_by
 from djinn_lab.jobs.placement.free import Free, members_fitting
 from djinn_lab.jobs.placement.node_kinds import NodeKind
 from djinn_lab.jobs.placement.spread import NodeCandidate, node_size, spread
 from djinn_lab.jobs.request import WHOLE_DEVICE_MILLI, Demand, Where, members_in
-
-Constraint = Literal[
-    "nodes", "selector", "taints", "devices", "device_share", "cpu", "memory", "one_node", "packed", "members"
-]
-"""What can be impossible: the named nodes do not exist; no node has the labels; none is tolerated; none
-has a device, or one member's cpu or memory; a share is larger than a device; the members do not fit on one
-node, or packed; the whole pool is too small."""
 
 
 class Placed(msgspec.Struct, frozen=True):
@@ -32,15 +26,14 @@ class Placed(msgspec.Struct, frozen=True):
 
 
 class Misfit(msgspec.Struct, frozen=True):
-    """Nodes by what excludes them, the first cause that applies in the order of the fields. ``open``:
-    could take a member now, but more were needed. ``members_open``: how many members would fit on those.
-    """
+    """Nodes by what excludes them, the first cause that applies in the order of the fields. ``filtered``:
+    by the filter's name. ``open``: could take a member now, but more were needed. ``members_open``: how
+    many members would fit on those."""
 
     not_ready: int = 0
     cordoned: int = 0
     not_named: int = 0
-    label: int = 0
-    taint: int = 0
+    filtered: dict[str, int] = {}
     too_small: int = 0
     busy: int = 0
     open: int = 0
@@ -52,8 +45,7 @@ class Misfit(msgspec.Struct, frozen=True):
             self.not_ready
             + self.cordoned
             + self.not_named
-            + self.label
-            + self.taint
+            + sum(self.filtered.values())
             + self.too_small
             + self.busy
             + self.open
@@ -62,11 +54,14 @@ class Misfit(msgspec.Struct, frozen=True):
 
 class EverFits(msgspec.Struct, frozen=True):
     """Whether the request fits when nothing else runs and every node is back. ``constraint``: the first
-    that is impossible; ``needed`` and ``available`` are in its own unit (nodes, thousandths, MiB,
+    that is impossible, in this order. ``nodes``: the named ones do not exist. The name of a filter: it
+    excludes all that are left. ``device_share``: more than one device. ``devices``, ``cpu``, ``memory``: no
+    node has that for one member. ``one_node``, ``packed``: the members do not fit so. ``members``: the
+    whole pool is too small. ``needed`` and ``available`` are in its own unit (nodes, thousandths, MiB,
     members)."""
 
     fits: bool
-    constraint: Constraint | None = None
+    constraint: str | None = None
     needed: int = 0
     available: int = 0
 
@@ -80,37 +75,32 @@ Population = Callable[[NodeKind], Sequence[tuple[Free, int]]]
 
 def misfit(kinds: Iterable[NodeKind], demand: Demand, population: Population) -> Misfit:
     """Count every node once, under the first cause that applies."""
-    found = dict.fromkeys(Misfit.__struct_fields__, 0)
+    found: Counter[str] = Counter()
+    filtered: Counter[str] = Counter()
+    asked = asked_of_nodes(demand)
     for kind in kinds:
-        cause = _kind_cause(kind, demand)
+        if not kind.usable:
+            found["cordoned" if kind.node.ready else "not_ready"] += kind.size
+            continue
         named = population(kind)
         count = sum(nodes for _, nodes in named)
-        if cause in ("not_ready", "cordoned"):
-            found[cause] += kind.size
-            continue
         found["not_named"] += kind.size - count
-        if cause is not None:
-            found[cause] += count
+        if (excluding := excluded_by(kind.node, asked)) is not None:
+            filtered[excluding.name] += count
+            continue
+        if _too_small(kind, demand):
+            found["too_small"] += count
             continue
         for free, nodes in named:
             fits = members_fitting(free, demand)
             found["open" if fits else "busy"] += nodes
             found["members_open"] += fits * nodes
-    return Misfit(**found)
+    return Misfit(**found, filtered=dict(filtered))
 
 
-def _kind_cause(kind: NodeKind, demand: Demand) -> str | None:
-    node = kind.node
-    if not node.ready:
-        return "not_ready"
-    if node.cordoned:
-        return "cordoned"
-    if not demand.selector <= node.labels:
-        return "label"
-    if not node.taints <= demand.tolerates:
-        return "taint"
+def _too_small(kind: NodeKind, demand: Demand) -> bool:
     needed = demand.members_min if demand.together == "one_node" else 1
-    return "too_small" if members_fitting(kind.empty, demand) < needed else None
+    return members_fitting(kind.empty, demand) < needed
 
 
 def ever_fits(kinds: Iterable[NodeKind], demand: Demand, named: Callable[[NodeKind], int]) -> EverFits:
@@ -119,18 +109,16 @@ def ever_fits(kinds: Iterable[NodeKind], demand: Demand, named: Callable[[NodeKi
     left = [(kind, count) for kind in kinds if (count := named(kind))]
     if not left:
         return EverFits(False, "nodes", needed=1)
-    left = [pair for pair in left if demand.selector <= pair[0].node.labels]
-    if not left:
-        return EverFits(False, "selector", needed=1)
-    left = [pair for pair in left if pair[0].node.taints <= demand.tolerates]
-    if not left:
-        return EverFits(False, "taints", needed=1)
+    for one, asked in zip(FILTERS, asked_of_nodes(demand), strict=True):
+        left = [pair for pair in left if one.allows(pair[0].node, asked)]
+        if not left:
+            return EverFits(False, one.name, needed=1)
     alone = _one_member([kind for kind, _ in left], demand)
     return _gang(left, demand) if alone is None else alone
 
 
 def _one_member(kinds: Sequence[NodeKind], demand: Demand) -> EverFits | None:
-    wishes: tuple[tuple[Constraint, int, int], ...] = (
+    wishes: tuple[tuple[str, int, int], ...] = (
         ("device_share", demand.device_milli, WHOLE_DEVICE_MILLI),
         ("devices", 1 if demand.device_milli else 0, max(kind.empty.devices for kind in kinds)),
         ("cpu", demand.cpu_milli, max(kind.empty.cpu_milli for kind in kinds)),

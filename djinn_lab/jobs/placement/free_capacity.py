@@ -14,8 +14,9 @@ from itertools import count
 from msgspec.structs import replace
 
 from djinn_lab.jobs.placement.feasibility import EverFits, Misfit, Placed, ever_fits, misfit
+from djinn_lab.jobs.placement.filters import Asked, asked_of_nodes, excluded_by
 from djinn_lab.jobs.placement.free import Free, empty, given, members_fitting, taken
-from djinn_lab.jobs.placement.node_kinds import NodeGroup, NodeKind, nameless, tolerated
+from djinn_lab.jobs.placement.node_kinds import NodeGroup, NodeKind, nameless
 from djinn_lab.jobs.placement.scores import ScoreInput
 from djinn_lab.jobs.placement.scoring import DEFAULT, Scoring
 from djinn_lab.jobs.placement.spread import FirstOf, NodeCandidate, node_size, spread
@@ -32,7 +33,7 @@ class FreeCapacity:
         self._free: dict[str, Free] = {}
         self._kind_of: dict[int, NodeKind] = {}
         self._kinds: dict[ComputeNode, NodeKind] = {}
-        self._tolerated: dict[tuple[frozenset[str], frozenset[str]], list[NodeKind]] = {}
+        self._eligible: dict[Asked, list[NodeKind]] = {}
         self._scores: dict[tuple[str, int, Free, Demand, int, bool], float] = {}
         self._kind_numbers = count()
         self._undo: list[tuple[str, Free]] = []
@@ -57,7 +58,7 @@ class FreeCapacity:
         kind = self._kinds.get(nameless(node))
         if kind is None:
             kind = self._kinds[nameless(node)] = NodeKind(node, next(self._kind_numbers))
-            self._tolerated.clear()
+            self._eligible.clear()
         self._kind_of[number] = kind
         self._free[node.node] = free
         kind.add(number, free)
@@ -82,7 +83,7 @@ class FreeCapacity:
         kind.drop(number, free)
         if not kind.size:
             del self._kinds[kind.node]
-            self._tolerated.clear()
+            self._eligible.clear()
 
     def _number(self, name: str) -> int:
         number = self._numbers.get(name)
@@ -227,13 +228,12 @@ class FreeCapacity:
         return Placed((*first.where, *rest.where), first.scores)
 
     def eligible(self, demand: Demand) -> list[NodeKind]:
-        """Return the kinds of nodes whose labels and taints allow the demand and where something may
-        start."""
-        key = (demand.selector, demand.tolerates)
-        kinds = self._tolerated.get(key)
+        """Return the kinds of nodes that no filter excludes and where something may start."""
+        asked = asked_of_nodes(demand)
+        kinds = self._eligible.get(asked)
         if kinds is None:
             usable = (kind for kind in self._kinds.values() if kind.usable)
-            kinds = self._tolerated[key] = tolerated(usable, *key)
+            kinds = self._eligible[asked] = [kind for kind in usable if not excluded_by(kind.node, asked)]
         return kinds
 
     def _candidates(

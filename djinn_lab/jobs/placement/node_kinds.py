@@ -4,7 +4,6 @@ with the same free capacity make a *group*. Ten thousand devices are a few dozen
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable
 
 from msgspec.structs import replace
 
@@ -81,10 +80,3 @@ class NodeKind:
 
 def nameless(node: ComputeNode) -> ComputeNode:
     return replace(node, node="")
-
-
-def tolerated(
-    kinds: Iterable[NodeKind], selector: frozenset[str], tolerates: frozenset[str]
-) -> list[NodeKind]:
-    """Return the kinds whose labels and taints allow it."""
-    return [kind for kind in kinds if selector <= kind.node.labels and kind.node.taints <= tolerates]

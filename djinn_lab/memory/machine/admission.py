@@ -1,5 +1,5 @@
-"""Which new sessions are admitted? Past what the devices and the tiers below hold together, no order of
-moving helps: even with the future known, sessions would wake tens of seconds late. So *new* sessions are
+"""Decide which new sessions are admitted. Past what the devices and the tiers below hold together, no order
+of moving helps: even with the future known, sessions would wake tens of seconds late. So *new* sessions are
 deferred there, with the reason. Admitted sessions are never deferred for it."""
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Keep, swap or rebuild? The least waste of memory, in byte-seconds (InferCept, arXiv 2402.01869, section 4):
+"""Compare keeping, swapping and rebuilding state by the memory that each wastes, in byte-seconds (InferCept,
+arXiv 2402.01869, section 4):
 
 - *keep* wastes the session's bytes for as long as it idles;
 - *swap* wastes what stalls while it is copied out and back, which is nothing where the copies hide behind

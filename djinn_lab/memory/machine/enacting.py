@@ -213,7 +213,8 @@ def _hurry(tables: Tables, expedite: ExpediteCopy) -> None:
 def transfer_of(
     tables: Tables, event: FirstValuesRestored | TransferDone | TransferFailed
 ) -> TransferRecord | None:
-    """The transfer that the event is about; None for one that was given up. Raises IllegalEvent."""
+    """Return the transfer that the event is about; None for a transfer that was given up. Raises
+    IllegalEvent."""
     transfer = tables.transfers.get(event.transfer)
     if transfer is None:
         if 0 < event.transfer <= tables.transfers_begun:
@@ -229,7 +230,7 @@ def transfer_of(
 
 
 def opened(tables: Tables, transfer: TransferRecord, event: FirstValuesRestored) -> None:
-    """The session may be used by the job, unless another job waits for it by now."""
+    """Let the job use the session from now on, unless another job waits for it by now."""
     session = tables.session(transfer.session)
     if transfer.job != event.job:
         return
@@ -347,7 +348,7 @@ def _take_back(tables: Tables, session: SessionRecord) -> None:
 
 
 def lose(tables: Tables, session: SessionRecord, device: str, nbytes: int, reason: str) -> None:
-    """The session's values are gone; the session stays open, and holds nothing."""
+    """Record that the session's values are gone; the session stays open, and holds nothing."""
     session.place = "none"
     session.recoverable = False
     session.total_bytes = session.kv_bytes = session.unstored_bytes = session.ready_bytes = 0

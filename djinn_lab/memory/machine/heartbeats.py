@@ -20,7 +20,8 @@ SILENT = "silent"
 
 
 def change(tables: Tables, event: HeartbeatChanged) -> Device:
-    """Return the device, for a new plan. Raises IllegalEvent, with nothing changed."""
+    """Record that a worker fell silent or answers again; return its device, which needs a new plan. Raises
+    IllegalEvent, with nothing changed."""
     device = tables.device(event.device)
     if device.heard == event.heard:
         raise IllegalEvent(f"{event.device} {'answers' if event.heard else 'is silent'} already")

@@ -63,7 +63,7 @@ def finish_move(tables: Tables, session: SessionRecord) -> Device | None:
 def continue_move(
     segment: PlacedSegment, session: SessionRecord, device: Device, policy: MemoryPolicy, now_s: float
 ) -> Iterator[Suggestion]:
-    """The next step of a moving session that waits on ``device``."""
+    """Return the next step of a moving session that waits on ``device``."""
     reason = f"its next cell runs on {session.target}"
     if session.moving is not None:
         if not session.moving.expedited:

@@ -61,8 +61,8 @@ def _objection(event: PhaseSignalled, session: SessionRecord) -> str | None:
 
 
 def placed(tables: Tables, session: SessionRecord) -> None:
-    """A segment of the session wants to run: the predicted gap is compared with the actual one. The caller
-    indexes the session anew, with its segment."""
+    """Note that a segment of the session wants to run, and compare the predicted gap with the actual one. The
+    caller indexes the session anew, with its segment."""
     _note_wish(tables, session)
     if session.idle_since_s is not None and session.teaches:
         ended_s = tables.now_s if session.wish_s is None else session.wish_s
@@ -89,7 +89,7 @@ def _learn(
 
 
 def wish(tables: Tables, session: SessionRecord) -> None:
-    """The client signalled COMPUTE. Only a segment proves it: until then nothing is learned from it."""
+    """Apply a COMPUTE signal. Only a segment proves it: until then nothing is learned from it."""
     _note_wish(tables, session)
     tables.changed(session)
 
@@ -113,8 +113,8 @@ def _note_wish(tables: Tables, session: SessionRecord) -> None:
 
 
 def rest(tables: Tables, session: SessionRecord, at_s: float, expected_s: float | None) -> None:
-    """The session waits for its user or a tool. ``at_s``: when that was signalled. A lease is earned by
-    computing."""
+    """Make the session idle: it waits for its user or a tool. ``at_s``: when that was signalled. A lease is
+    earned by computing."""
     if session.idle_since_s is None:
         session.idle_since_s = tables.now_s
         device = tables.device_of(session)
@@ -145,7 +145,7 @@ def end_leases(tables: Tables, device: Device) -> None:
 
 
 def segment_over(tables: Tables, session: SessionRecord) -> None:
-    """A segment is over; with no other one placed, the session's phase may change."""
+    """Note that a segment is over; with no other one placed, the session's phase may change."""
     if session.busy:
         return
     if session.deferred is not None:
@@ -158,7 +158,7 @@ def segment_over(tables: Tables, session: SessionRecord) -> None:
 
 
 def cell_ended(tables: Tables, session: SessionRecord) -> None:
-    """The session is idle, unless another of its cells is under way."""
+    """Note that a cell is over; the session is idle unless another of its cells is under way."""
     session.cell = False
     session.cells += 1
     tables.admission_history.cell_ended(session)
@@ -171,7 +171,7 @@ def cell_ended(tables: Tables, session: SessionRecord) -> None:
 
 
 def resume(tables: Tables, session: SessionRecord) -> None:
-    """The client is back, and will signal its phase."""
+    """Note that the client is back; it will signal its phase."""
     session.phase, session.said_s = Phase.COMPUTE, tables.now_s
     session.idle_since_s = session.leased_until_s = session.announced_s = None
     tables.changed(session)

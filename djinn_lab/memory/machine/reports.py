@@ -13,7 +13,7 @@ from djinn_lab.memory.states import AFTER_LOSS
 
 
 def take(tables: Tables, event: MemoryReported) -> list[Device]:
-    """Adopt the worker's counts, and return the devices that need a new plan. Raises IllegalEvent, with
+    """Adopt what the worker counted, and return the devices that need a new plan. Raises IllegalEvent, with
     nothing changed."""
     device = tables.device(event.device)
     _check(event, device)
@@ -109,9 +109,9 @@ def _end_segment(tables: Tables, job: str, device: Device) -> None:
 
 
 def lose_worker(tables: Tables, event: WorkerDied) -> list[Device]:
-    """A worker died. Sessions of it that were stored whole survive, bound to no device, and so do those whose
-    values can be made again; of the others the lost bytes are reported. Moving sessions continue on their
-    target devices. Returns the devices that need a new plan."""
+    """Apply the death of a worker. Sessions of it that were stored whole survive, bound to no device, and so
+    do those whose values can be made again; of the others the lost bytes are reported. Moving sessions
+    continue on their target devices. Returns the devices that need a new plan."""
     lost = tables.device(event.device)
     gone = _sessions_of(tables, event)
     if event.sessions is None:

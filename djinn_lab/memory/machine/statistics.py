@@ -68,16 +68,16 @@ class Statistics:
         self.copies.append((at_s, device, kind == "store", nbytes))
 
     def eviction_began(self, session: str, device: str, nbytes: int) -> None:
-        """An eviction began; other sessions may take its capacity before its end is reported."""
+        """Note that an eviction began; other sessions may take its capacity before its end is reported."""
         self.swaps[session] = Swap(device, nbytes)
 
     def eviction_failed(self, session: str) -> None:
-        """The eviction failed."""
+        """Note that the eviction failed."""
         self.swaps.pop(session, None)
 
     def capacity_taken(self, session: str, device: str, nbytes: int, free_bytes: int) -> None:
-        """A restore or grant takes ``nbytes`` of ``free_bytes``: mark the evictions that made it
-        possible."""
+        """Mark the evictions that made it possible for a restore or grant to take ``nbytes`` of
+        ``free_bytes``."""
         idle = [
             (name, swap)
             for name, swap in self.swaps.items()
@@ -136,7 +136,7 @@ class Statistics:
 
 
 def percentile(ordered: list[float], share: float) -> float | None:
-    """The nearest rank: a value that was measured, at least ``share`` of all are not above it."""
+    """Return the nearest rank: a value that was measured, at least ``share`` of all are not above it."""
     if not ordered:
         return None
     rank = max(1, -int(-share * len(ordered) // 1))

@@ -42,7 +42,7 @@ class Tables:
         self._full: set[str] = set()
 
     def found_full(self, device: Device, tier: str) -> None:
-        """A transfer of the device failed for lack of capacity in the tier."""
+        """Note that a transfer of the device failed for lack of capacity in the tier."""
         device.host_full |= tier == "host"
         device.disk_full |= tier == "disk"
         device.device_full |= tier == "device"
@@ -50,8 +50,8 @@ class Tables:
         self._full.add(device.device)
 
     def expire_full(self) -> None:
-        """Done at every event, not only when the clock ticks: ticks without commands are not in the journal,
-        and its replay must decide the same."""
+        """Forget which tiers were found full long ago. Done at every event, not only when the clock ticks:
+        ticks without commands are not in the journal, and its replay must decide the same."""
         if not self._full:
             return
         for device in [self.devices[name] for name in self._full if name in self.devices]:
@@ -98,7 +98,7 @@ class Tables:
             self.devices[inherited.device].inherited[session.session] = session
 
     def count_devices(self) -> None:
-        """A device was added or lost."""
+        """Note that a device was added or lost."""
         for device in self.devices.values():
             device.alone = len(self.devices) == 1
 

@@ -24,7 +24,7 @@ def snapshot(tables: Tables) -> MemorySnapshot:
 
 
 def device_account(tables: Tables, device: Device) -> DeviceAccount:
-    """The device's account. Bytes of no session count as shared only where the worker says so."""
+    """Return the account of one device. Bytes of no session count as shared only where the worker says so."""
     busy = idle = loading = 0
     for name, nbytes in device.session_bytes.items():
         session = tables.sessions.get(name)

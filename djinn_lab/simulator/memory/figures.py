@@ -1,4 +1,4 @@
-"""What a run came to."""
+"""Figures of one run."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from djinn_lab.memory import Counters
 
 @dataclass(slots=True)
 class Tally:
-    """Collected during a run. A wake-up is from the wish to the grant; ``floors_s`` runs parallel:
-    how long copying the state takes at least. Those of killed sessions are infinite. ``first_tokens_s``:
-    from the same wish to the first token."""
+    """Counts collected during a run. A wake-up is from the wish to the grant; ``floors_s`` runs parallel: how
+    long copying the state takes at least. Those of killed sessions are infinite. ``first_tokens_s``: from the
+    same wish to the first token."""
 
     wakes_s: list[float] = field(default_factory=list)
     floors_s: list[float] = field(default_factory=list)
@@ -73,7 +73,7 @@ class RunFigures(msgspec.Struct, frozen=True):
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """The nearest rank; nan without values."""
+    """Return the nearest rank; nan without values."""
     if not values:
         return math.nan
     ordered = sorted(values)

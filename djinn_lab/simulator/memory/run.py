@@ -28,8 +28,8 @@ QUEUE_POLICY = "ours"
 
 @dataclass(slots=True)
 class Agent:
-    """``placed_s``: since when its turn waits; ``waited_s``: for memory. ``nbytes``: what its state comes to,
-    wherever it is."""
+    """A simulated agent; ``placed_s``: since when its turn waits; ``waited_s``: for memory. ``nbytes``: what
+    its state comes to, wherever it is."""
 
     script: Script
     turn: int = 0
@@ -114,7 +114,7 @@ class Simulation(SimulatedDriver):
         return (turn.new_tokens + turn.said_tokens) * self.parameters.bytes_per_token
 
     def _wish(self, agent: Agent) -> None:
-        """The turn begins: it wants to compute."""
+        """Submit the agent's turn."""
         now_s, session = self.now_s, agent.script.session
         if agent.closed:
             return
@@ -218,7 +218,7 @@ class Simulation(SimulatedDriver):
             self.send(PhaseSignalled(now_s, session, "IO_WAIT", expected_s, rebuild_s))
 
     def _kill(self, agent: Agent) -> None:
-        """Out of memory: it never wakes."""
+        """End an agent that ran out of memory; its wake-up counts as infinite."""
         self.tally.killed += 1
         self.tally.wakes_s.append(math.inf)
         self.tally.floors_s.append(self._floor_s(agent))

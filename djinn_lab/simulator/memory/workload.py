@@ -13,8 +13,8 @@ GAP_S_MAX = 600.0
 
 
 class Turn(msgspec.Struct, frozen=True):
-    """``gap_s``: idle before it. ``announced_s``: what was expected of that gap, None when nothing is said.
-    ``new_tokens`` are read, ``said_tokens`` computed one by one."""
+    """One turn of a session; ``gap_s``: idle before it. ``announced_s``: what was expected of that gap, None
+    when nothing is said. ``new_tokens`` are read, ``said_tokens`` computed one by one."""
 
     gap_s: float
     announced_s: float | None
@@ -23,9 +23,9 @@ class Turn(msgspec.Struct, frozen=True):
 
 
 class Script(msgspec.Struct, frozen=True):
-    """A session. ``chaos``: its signals come twice and in the wrong order. ``dies_turn``: it is closed while
-    this turn waits for its state. ``after``: it opens when this many sessions have closed. ``together_s``: it
-    wakes at a multiple of this only."""
+    """Everything that one session will do. ``chaos``: its signals come twice and in the wrong order.
+    ``dies_turn``: it is closed while this turn waits for its state. ``after``: it opens when this many
+    sessions have closed. ``together_s``: it wakes at a multiple of this only."""
 
     session: str
     user: str

@@ -1,4 +1,4 @@
-"""What became of each job of a run, in columns, and what the run came to."""
+"""The result of each job of a run, in columns, and the figures of the whole run."""
 
 from __future__ import annotations
 
@@ -92,12 +92,12 @@ class AccountFigures(msgspec.Struct, frozen=True):
 
 
 def percentile(ordered: Sequence[float], share: float) -> float:
-    """The nearest rank of sorted values; 0 without any."""
+    """Return the nearest rank of sorted values; 0 without any."""
     return ordered[max(1, math.ceil(share * len(ordered))) - 1] if ordered else 0.0
 
 
 def mean(values: Sequence[float]) -> float:
-    """0 without values."""
+    """Return the mean; 0 without values."""
     return math.fsum(values) / len(values) if values else 0.0
 
 

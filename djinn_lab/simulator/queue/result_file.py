@@ -1,4 +1,5 @@
-"""A frozen result on disk, for the dashboard and for later. JSON; the same run writes the same bytes."""
+"""The result of a simulation as a file, for the dashboard and for later. JSON; the same run writes the same
+bytes."""
 
 from __future__ import annotations
 
@@ -19,8 +20,8 @@ FILE_VARIABLE = "DJINN_SIMULATION"
 
 
 class QueueResult(msgspec.Struct, frozen=True, kw_only=True):
-    """``runs``: one a policy. ``broken``: lines of the trace that could not be understood, the first of them
-    with their reasons. ``left_out``: lines that are no work."""
+    """The result of one simulation; ``runs``: one for each policy. ``broken``: lines of the trace that could
+    not be understood, the first of them with their reasons. ``left_out``: lines that are no work."""
 
     format: str = FORMAT
     trace: str
@@ -40,7 +41,7 @@ def result_of(
     broken: Sequence[BrokenLine] = (),
     left_out: int = 0,
 ) -> QueueResult:
-    """``nodes``: devices by pool."""
+    """Collect runs into a result; ``nodes``: devices by pool."""
     return QueueResult(
         trace=trace,
         nodes=nodes,
@@ -60,7 +61,7 @@ def write_result(path: Path, result: QueueResult) -> None:
 
 
 def read_result(path: Path) -> QueueResult:
-    """Raises UserError when it is no such file."""
+    """Read a result file; raises UserError when it is no such file."""
     try:
         content = path.read_bytes()
     except OSError as error:
@@ -69,7 +70,8 @@ def read_result(path: Path) -> QueueResult:
 
 
 def parse_result(content: bytes, name: str) -> QueueResult:
-    """``name``: of the file, for messages. Raises UserError when it is no such file."""
+    """Parse the bytes of a result file; ``name``: of the file, for messages. Raises UserError when it is no
+    such file."""
     advice = "djinn-lab simulate TRACE --out FILE writes one."
     try:
         result = msgspec.json.decode(content, type=QueueResult)

@@ -1,4 +1,4 @@
-"""A trace, nodes and a policy become figures."""
+"""Simulate a trace on nodes under a policy, and compute the figures."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ class JobRow(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Course(msgspec.Struct, frozen=True):
-    """Means over intervals: devices that were held, jobs that waited. ``times_s``: where intervals begin."""
+    """Means over equal intervals of the run: devices that were held, jobs that waited. ``times_s``: where
+    intervals begin."""
 
     times_s: list[float]
     devices_held: list[float]
@@ -39,7 +40,8 @@ class Course(msgspec.Struct, frozen=True):
 
 
 class QueueRun(msgspec.Struct, frozen=True):
-    """``courses``: by pool. ``jobs``: evenly chosen rows, in the order of ending."""
+    """The figures of one policy on one trace; ``courses``: by pool. ``jobs``: evenly chosen rows, in the
+    order of ending."""
 
     figures: QueueFigures
     accounts: list[AccountFigures]
@@ -53,8 +55,8 @@ def simulate_queue(
     policy: QueuePolicy | str = "ours",
     settings: QueueSettings = DEFAULT_SETTINGS,
 ) -> QueueRun:
-    """``nodes``: by pool, or of one pool that takes all jobs; None: those of the trace. The same arguments
-    give the same figures."""
+    """Simulate the trace and return its figures; ``nodes``: by pool, or of one pool that takes all jobs;
+    None: those of the trace. The same arguments give the same figures."""
     run, _ = simulate_with_records(trace, nodes, policy, settings)
     return run
 
@@ -65,7 +67,7 @@ def simulate_with_records(
     policy: QueuePolicy | str = "ours",
     settings: QueueSettings = DEFAULT_SETTINGS,
 ) -> tuple[QueueRun, Records]:
-    """With what became of every job."""
+    """Simulate as :func:`simulate_queue`, and also return the record of every job."""
     chosen = POLICIES[policy] if isinstance(policy, str) else policy
     pools = pools_of(trace, nodes)
     records = Records()
@@ -95,7 +97,7 @@ def simulate_with_records(
 
 
 def pools_of(trace: Trace, nodes: Nodes | None) -> dict[str, list[ComputeNode]]:
-    """Nodes by pool. Raises ValueError when their number is not given."""
+    """Return the nodes by pool. Raises ValueError when their number is not given."""
     chosen = trace.nodes if nodes is None else nodes
     if not isinstance(chosen, Mapping):
         return {"": list(chosen)}

@@ -52,9 +52,9 @@ class Failures(msgspec.Struct, frozen=True):
 
 
 class QueueSettings(msgspec.Struct, frozen=True):
-    """``bound_s``: of the bounded slowdown. ``quantum_s``: run time charged ahead, for policies that look at
-    shares; the live pool's quantum is shorter, as its cells are. ``keep_jobs``: rows of single jobs that the
-    result keeps. ``guaranteed``: devices of each pool, by account."""
+    """Settings of a run; ``bound_s``: of the bounded slowdown. ``quantum_s``: run time charged ahead, for
+    policies that look at shares; the live pool's quantum is shorter, as its cells are. ``keep_jobs``: rows of
+    single jobs that the result keeps. ``guaranteed``: devices of each pool, by account."""
 
     estimates: Estimates = "given"
     parking: Parking = PARKING

@@ -25,8 +25,8 @@ from djinn_lab.simulator.queue.workload import Follower, TraceJob
 
 
 class Estimator:
-    """Say what is known of a job's run time when it is submitted. ``history`` looks at jobs that have ended
-    by then, never ahead."""
+    """Estimate a job's run time when it is submitted. ``history`` looks at jobs that have ended by then,
+    never ahead."""
 
     def __init__(self, kind: Estimates) -> None:
         self.kind = kind
@@ -60,9 +60,9 @@ NO_FOLLOWERS: Mapping[str, Follower] = {}
 
 @dataclass(slots=True)
 class StartedJob:
-    """A job in the system. ``left_s``: of its run time, at full size. ``since_s``: when it began to compute
-    this time, ``rate`` the part of full speed that it has. ``attempt`` distinguishes a stale end from the
-    true one. ``ended``: only the state of its session is still being parked."""
+    """A job that was started and has not ended. ``left_s``: of its run time, at full size. ``since_s``: when
+    it began to compute this time, ``rate`` the part of full speed that it has. ``attempt`` distinguishes a
+    stale end from the true one. ``ended``: only the state of its session is still being parked."""
 
     job: TraceJob
     left_s: float
@@ -126,12 +126,12 @@ class PoolSimulation:
     # -- time ------------------------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Run until nothing is left to happen. Jobs that can never start stay pending."""
+        """Simulate until no event is left. Jobs that can never start stay pending."""
         while self.step():
             pass
 
     def step(self) -> bool:
-        """The next moment at which something happens; False when nothing is left to do."""
+        """Simulate the next moment at which something happens; False when no event is left."""
         if self._next is None and not self._running and not self._thought_of:
             return False
         next_s = self._next.submit_s if self._next is not None else math.inf
@@ -233,7 +233,7 @@ class PoolSimulation:
         end(self.cluster, self.shares, running.job.job, self.now_s)
         del self._running[running.job.job]
 
-    def _ask_aside(self, name: str) -> None:
+    def _preempt(self, name: str) -> None:
         """Preempt a job at once, between two ops; it holds its devices until its state is parked."""
         running = self._running[name]
         self._work_off(running)
@@ -308,4 +308,4 @@ class PoolSimulation:
             self._begin(start)
         for made in plan.preemptions:
             for victim in made.victims:
-                self._ask_aside(victim)
+                self._preempt(victim)

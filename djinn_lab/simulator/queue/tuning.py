@@ -41,33 +41,33 @@ EARLY_PART = 0.5
 Heard = Callable[[int, QueuePolicy, QueueFigures], None]
 
 
-class Sides(msgspec.Struct, frozen=True):
-    """Figures of the policy that was there and of the tuned one, on the same jobs."""
+class PolicyComparison(msgspec.Struct, frozen=True):
+    """Figures of the given policy and of the tuned one, on the same jobs."""
 
     before: QueueFigures
     after: QueueFigures
 
     @property
     def gain(self) -> float:
-        """Part by which the mean completion time is shorter."""
+        """Return by which part the mean completion time is shorter."""
         return 1 - self.after.jct_mean_s / self.before.jct_mean_s if self.before.jct_mean_s else 0.0
 
     @property
     def wins(self) -> bool:
-        """Quicker by :data:`GAIN_MIN`, and about as even."""
+        """Return whether the tuned policy is faster by :data:`GAIN_MIN`, and about as even."""
         before, after = self.before.jain, self.after.jain
         even = before is None or after is None or after >= before - JAIN_LOSS_MAX
         return self.gain >= GAIN_MIN and even
 
 
 class Tuning(msgspec.Struct, frozen=True):
-    """``early``: the jobs that the parameters were chosen on; ``late``: those that they were judged on.
-    ``tried``: policies that were simulated."""
+    """The result of tuning; ``early``: the jobs that the parameters were chosen on; ``late``: those that they
+    were judged on. ``tried``: policies that were simulated."""
 
     policy: QueuePolicy
     changed: dict[str, Any]
-    early: Sides
-    late: Sides
+    early: PolicyComparison
+    late: PolicyComparison
     tried: int
 
     @property
@@ -83,8 +83,8 @@ def tune(
     settings: QueueSettings | None = None,
     heard: Heard = lambda number, policy, figures: None,
 ) -> Tuning:
-    """``heard`` is called with every policy that was tried. Raises ValueError for a trace of less than two
-    jobs, or one that names no nodes."""
+    """Tune the policy on the earlier jobs and judge it on the later ones; ``heard`` is called with every
+    policy that was tried. Raises ValueError for a trace of less than two jobs, or one that names no nodes."""
     settings = replace(settings or QueueSettings(), keep_jobs=0)
     early, late = halves(trace)
     tried: dict[QueuePolicy, QueueFigures] = {}
@@ -111,11 +111,13 @@ def tune(
     changed = {name: getattr(best, name) for name in CHOICES if getattr(best, name) != getattr(policy, name)}
     tuned = replace(best, name=f"{policy.name}-tuned") if changed else best
     on_late = [simulate_queue(late, nodes, one, settings).figures for one in (policy, tuned)]
-    return Tuning(tuned, changed, Sides(before, figures(best)), Sides(*on_late), len(tried))
+    return Tuning(
+        tuned, changed, PolicyComparison(before, figures(best)), PolicyComparison(*on_late), len(tried)
+    )
 
 
 def halves(trace: Trace, part: float = EARLY_PART) -> tuple[Trace, Trace]:
-    """The jobs that were handed in first, and the others."""
+    """Return the jobs that were submitted first, and the others."""
     jobs = tuple(trace.jobs)
     if len(jobs) < 2:
         raise ValueError(f"{trace.name} has too few jobs to choose on some and judge on others")

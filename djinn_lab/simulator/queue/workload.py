@@ -14,10 +14,10 @@ NORMAL = 2
 
 
 class TraceJob(msgspec.Struct, frozen=True, gc=False):
-    """``run_s``: how long it runs undisturbed. ``estimate_s``: what was known of that when it was
-    handed in, None when nothing. ``account``: that pays, ``"group/user"``. ``pool``: the part of the cluster
-    that it was handed in to; parts do not help each other. ``state_bytes``: of its session, restored before
-    it computes and parked after it."""
+    """A job of a trace; ``run_s``: how long it runs undisturbed. ``estimate_s``: what was known of that when
+    it was handed in, None when nothing. ``account``: that pays, ``"group/user"``. ``pool``: the part of the
+    cluster that it was handed in to; parts do not help each other. ``state_bytes``: of its session, restored
+    before it computes and parked after it."""
 
     job: str
     submit_s: float
@@ -38,7 +38,7 @@ class Follower(NamedTuple):
 
 
 class BrokenLine(msgspec.Struct, frozen=True):
-    """``number``: in the file, from 1."""
+    """A line that could not be read; ``number``: in the file, from 1."""
 
     number: int
     reason: str

@@ -46,7 +46,8 @@ NAMED: Mapping[str, Callable[[Path], Trace]] = {
 
 
 def open_trace(name_or_path: str, folder: Path | None = None, pools: Path | None = None) -> Trace:
-    """``folder``: of public traces, for names. ``pools``: of a Philly list. Raises NoTraces."""
+    """Open a trace by name or file; ``folder``: of public traces, for names. ``pools``: of a Philly list.
+    Raises NoTraces."""
     try:
         return _open(name_or_path, folder, pools)
     except (UnicodeDecodeError, OSError, EOFError, zlib.error) as error:

@@ -19,9 +19,9 @@ PHILLY_CONTENDED = ("2869ce", "103959", "11cb48", "e13805", "7f04ca")
 
 
 def load_philly(path: Path, pools: Path | None = None, only: Collection[str] | None = None) -> Trace:
-    """``submit,duration,gpus,vc`` (Jeon et al., USENIX ATC'19, as compiled by adaptdl). ``pools``: JSON with
-    nodes of eight devices by virtual cluster; only jobs of those are kept, and of those ``only`` the named
-    ones. Tenants are virtual clusters."""
+    """Load ``submit,duration,gpus,vc`` (Jeon et al., USENIX ATC'19, as compiled by adaptdl). ``pools``: JSON
+    with nodes of eight devices by virtual cluster; only jobs of those are kept, and of those ``only`` the
+    named ones. Tenants are virtual clusters."""
     sizes = _pools(pools) if pools is not None else None
     if sizes is not None and only is not None:
         sizes = {vc: sizes[vc] for vc in only}
@@ -45,7 +45,7 @@ def load_philly(path: Path, pools: Path | None = None, only: Collection[str] | N
 
 
 def load_itp(path: Path) -> Trace:
-    """Ten clusters of Microsoft's in 2021 (Gu et al., ElasticFlow, ASPLOS'23). Tenants are clusters."""
+    """Load ten clusters of Microsoft's in 2021 (Gu et al., ElasticFlow, ASPLOS'23). Tenants are clusters."""
 
     def job(row: Row, before: int) -> TraceJob:
         return TraceJob(
@@ -60,7 +60,7 @@ def load_itp(path: Path) -> Trace:
 
 
 def load_helios(path: Path) -> Trace:
-    """``cluster_log.csv`` of a Helios cluster (Hu et al., SC'21). Jobs without devices are left out."""
+    """Load ``cluster_log.csv`` of a Helios cluster (Hu et al., SC'21). Jobs without devices are left out."""
 
     def job(row: Row, before: int) -> TraceJob:
         if int(float(row["gpu_num"])) == 0:

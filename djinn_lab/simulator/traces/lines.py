@@ -23,7 +23,7 @@ class NoTraces(Exception):
 
 
 def traces_folder(argument: Path | None = None) -> Path:
-    """Raises NoTraces."""
+    """Return the folder of the public traces. Raises NoTraces."""
     named = argument or (Path(os.environ[VARIABLE]) if VARIABLE in os.environ else None)
     if named is None:
         raise NoTraces(f"no traces: set {VARIABLE} to the folder that holds them")
@@ -39,11 +39,11 @@ Line = TypeVar("Line")
 
 
 class LeftOut(Exception):
-    """A row that is right, but no work."""
+    """A valid row that describes no job to simulate."""
 
 
 def open_text(path: Path) -> IO[str]:
-    """Plain or ``.gz``. Raises NoTraces."""
+    """Open a text file, plain or ``.gz``. Raises NoTraces."""
     if not path.is_file():
         raise NoTraces(f"no trace at {path}")
     if path.suffix == ".gz":
@@ -52,7 +52,7 @@ def open_text(path: Path) -> IO[str]:
 
 
 def rows(path: Path, columns: Iterable[str]) -> Iterator[tuple[int, Row]]:
-    """Lines of a CSV file with their numbers. Raises NoTraces when a column is missing."""
+    """Yield the lines of a CSV file with their numbers. Raises NoTraces when a column is missing."""
     with open_text(path) as file:
         reader = csv.DictReader(file)
         missing = sorted(set(columns) - set(reader.fieldnames or ()))
@@ -82,7 +82,7 @@ def collect(name: str, lines: Iterable[tuple[int, Line]], parse: Callable[[Line,
 
 
 def positive(text: str, what: str) -> float:
-    """A number of at least 0. Raises ValueError."""
+    """Return the number, which must be at least 0. Raises ValueError."""
     value = float(text)
     if not 0 <= value < float("inf"):
         raise ValueError(f"{what} is {text}")

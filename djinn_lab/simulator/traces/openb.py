@@ -24,7 +24,8 @@ def load_openb(pods: Path, nodes: Path) -> Trace:
 
 
 def load_nodes(path: Path, specs: Iterable[str] = ()) -> tuple[ComputeNode, ...]:
-    """``specs``: labels such as ``gpu=V100M16|V100M32``; nodes of any of these models get it."""
+    """Load the nodes of the cluster; ``specs``: labels such as ``gpu=V100M16|V100M32``; nodes of any of these
+    models get it."""
     wanted = {label: frozenset(label.removeprefix("gpu=").split("|")) for label in specs}
     return tuple(
         ComputeNode(

@@ -18,8 +18,9 @@ _SUBMIT, _RUN, _PROCS, _REQUESTED_PROCS, _REQUESTED_TIME, _USER, _GROUP = 1, 3, 
 
 
 def load_swf(path: Path) -> Trace:
-    """The machine is one node of as many devices as the header says. Run times are capped at what was asked
-    for, and a job that ended within its first second ran for one; jobs that never ran are left out."""
+    """Load a trace; the machine becomes one node with as many devices as the header says. Run times are
+    capped at what was asked for, and a job that ended within its first second ran for one; jobs that never
+    ran are left out."""
     trace = collect(path.name.split(".swf")[0], _lines(path), _job)
     procs = _machine(path) or max((job.demand.members for job in trace.jobs), default=1)
     return Trace(

@@ -15,10 +15,10 @@ RunTimes = Literal["exponential", "constant", "lognormal"]
 
 
 class Synthetic(msgspec.Struct, frozen=True, kw_only=True):
-    """Poisson arrivals at ``load`` times what the devices can do. ``run_s``: the mean; ``sigma``: of the
-    logarithm, where run times are lognormal. ``sizes``: gangs and how many of a hundred jobs have them.
-    ``users``: the n-th hands in in proportion to 1/n. ``estimate_sigma``: error of the estimates' logarithm;
-    None: there are none."""
+    """Parameters of a synthetic load: Poisson arrivals at ``load`` times what the devices can do. ``run_s``:
+    the mean; ``sigma``: of the logarithm, where run times are lognormal. ``sizes``: gangs and how many of a
+    hundred jobs have them. ``users``: the n-th hands in in proportion to 1/n. ``estimate_sigma``: error of
+    the estimates' logarithm; None: there are none."""
 
     name: str = "synthetic"
     jobs: int = 10_000
@@ -39,7 +39,7 @@ class Synthetic(msgspec.Struct, frozen=True, kw_only=True):
         return self.load * self.nodes * self.devices_per_node / (self.run_s * mean)
 
     def trace(self) -> Trace:
-        """Jobs are made when they are asked for, the same each time."""
+        """Return the trace; jobs are drawn when they are iterated over, the same each time."""
         return Trace(self.name, _Jobs(self), {"": equal_nodes(self.nodes, self.devices_per_node)})
 
 

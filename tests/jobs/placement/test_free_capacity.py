@@ -136,8 +136,8 @@ def test_what_excludes_each_node_is_counted_once() -> None:
         members=4, members_min=2, together="one_node", selector=frozenset({"a"}), nodes=names | {"nowhere"}
     )
     misfit = capacity.misfit(demand)
-    assert (misfit.not_ready, misfit.cordoned, misfit.not_named, misfit.label) == (1, 1, 1, 1)
-    assert (misfit.taint, misfit.too_small, misfit.busy, misfit.open) == (1, 1, 1, 1)
+    assert (misfit.not_ready, misfit.cordoned, misfit.not_named, misfit.too_small) == (1, 1, 1, 1)
+    assert (misfit.filtered, misfit.busy, misfit.open) == ({"labels": 1, "taints": 1}, 1, 1)
     assert (misfit.nodes, misfit.members_open) == (8, 3)
 
 
@@ -145,7 +145,7 @@ def test_what_excludes_each_node_is_counted_once() -> None:
     ("demand", "constraint", "needed", "available"),
     [
         (Demand(nodes=frozenset({"nowhere"})), "nodes", 1, 0),
-        (Demand(selector=frozenset({"gpu=none"})), "selector", 1, 0),
+        (Demand(selector=frozenset({"gpu=none"})), "labels", 1, 0),
         (Demand(nodes=frozenset({"tainted"})), "taints", 1, 0),
         (Demand(device_milli=1500), "device_share", 1500, 1000),
         (Demand(cpu_milli=5000), "cpu", 5000, 4000),

@@ -12,6 +12,7 @@ from djinn_lab.jobs.decision.explaining.explain import Ahead, Blocker, Explanati
 from djinn_lab.jobs.decision.explaining.verdicts import Reason
 from djinn_lab.jobs.decision.rules.guarantees import JobQos, QosClass
 from djinn_lab.jobs.fairness import LimitHit
+from djinn_lab.jobs.placement.filters import FILTERS
 from djinn_lab.jobs.start_forecasts import StartForecastError, StartSkill
 from djinn_lab.units import SHORT_ID_CHARS, format_seconds, listed
 
@@ -28,8 +29,7 @@ Clock = Callable[[float], str]
 
 _NEVER = {
     "nodes": "none of the named {place}s exists",
-    "selector": "no {place} has all the labels that it asks for",
-    "taints": "it tolerates the taints of no {place} that it could use",
+    **{one.name: one.never for one in FILTERS},
     "devices": "no {place} that it could use has a device",
     "device_share": "it asks for {needed} thousandths of one device, and a device has {available}",
     "cpu": "a member needs {needed} thousandths of a core, and the largest {place} for it has {available}",
@@ -280,8 +280,7 @@ def _nodes(explanation: Explanation) -> str:
         (misfit.cordoned, "cordoned"),
         (misfit.not_ready, "away"),
         (misfit.not_named, "not wanted"),
-        (misfit.label, "without its labels"),
-        (misfit.taint, "tainted"),
+        *((misfit.filtered.get(one.name, 0), one.excluded) for one in FILTERS),
         (misfit.too_small, "too small"),
     ]
     named = [f"{count} {what}" for count, what in counted if count]

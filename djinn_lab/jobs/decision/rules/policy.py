@@ -87,6 +87,12 @@ class QueuePolicy(msgspec.Struct, frozen=True):
     energy_price_per_kwh: float = 0.0
 
     @property
+    def shortest_first(self) -> bool:
+        """Return whether the shortest of alike jobs comes first, so that no later one fits where it does
+        not."""
+        return self.within in ("remaining", "work", "service")
+
+    @property
     def reserves_move_targets(self) -> bool:
         """Return whether a device is reserved for a session that is moving to it: where starts are promised,
         or nothing is backfilled. Else other jobs start there meanwhile, since its memory may not fit after

@@ -1,0 +1,55 @@
+"""Filters: which nodes a demand may use at all, whatever is free on them. ``FILTERS`` is the one list of
+them: placement, its caches, and the reasons of waiting jobs read it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from typing import Any, NamedTuple
+
+from djinn_lab.jobs.request import ComputeNode, Demand
+
+Asked = tuple[Hashable, ...]
+"""What each filter reads of a demand. Demands that are equal in it may use the same nodes."""
+
+
+class NodeFilter(NamedTuple):
+    """``asked``: what the filter reads of a demand; ``allows``: whether a node meets that. ``excluded``:
+    completes "of 4 nodes: 1 ..."; ``never``: why a job cannot start where the filter excludes every node.
+    """
+
+    name: str
+    asked: Callable[[Demand], Hashable]
+    allows: Callable[[ComputeNode, Any], bool]
+    excluded: str
+    never: str
+
+
+FILTERS = (
+    NodeFilter(
+        "labels",
+        asked=lambda demand: demand.selector,
+        allows=lambda node, selector: selector <= node.labels,
+        excluded="without its labels",
+        never="no {place} has all the labels that it asks for",
+    ),
+    NodeFilter(
+        "taints",
+        asked=lambda demand: demand.tolerates,
+        allows=lambda node, tolerates: node.taints <= tolerates,
+        excluded="tainted",
+        never="it tolerates the taints of no {place} that it could use",
+    ),
+)
+
+
+def asked_of_nodes(demand: Demand) -> Asked:
+    """Return what the demand asks of nodes, by filter."""
+    return tuple(one.asked(demand) for one in FILTERS)
+
+
+def excluded_by(node: ComputeNode, asked: Asked) -> NodeFilter | None:
+    """Return the first filter that excludes the node, None when all allow it."""
+    for one, value in zip(FILTERS, asked, strict=True):
+        if not one.allows(node, value):
+            return one
+    return None
