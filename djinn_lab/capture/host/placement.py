@@ -53,7 +53,7 @@ class Placement:
         if any(self._is_lazy(tensor) for tensor in tensors):
             if signature.func in SEES_ALL_MEMORY and not self._is_lazy(args[0]):
                 raise CaptureError(
-                    f"{signature.name} of a plain tensor and a lazy one may look beyond the plain one.",
+                    f"{signature.name} of a plain and a lazy tensor may read memory beyond the plain one.",
                     "Make the first tensor lazy, with .clone() in the cell, or fetch the other with .cpu().",
                 )
             return False

@@ -297,7 +297,7 @@ class Notebooks:
         job, name = event.job, event.name
         problem = conditions.name_problem(name)
         if problem is not None:
-            raise IllegalEvent(f"{name[:80]!r} is no name of a checkpoint: {problem}", "client")
+            raise IllegalEvent(f"{name[:80]!r} is not a name for a checkpoint: {problem}", "client")
         notebook = self._all.get(job)
         known = self.checkpoints(job)
         if name in known:

@@ -63,7 +63,7 @@ class Explanation(msgspec.Struct, frozen=True):
     ``calendar``: reservations of other accounts that exclude it. ``rank``: of its priority. ``brought``:
     its state or memory is not on its device yet; ``stuck``: nor on its way. ``place``: ``device`` where
     each node is one device, else ``node``. ``cordoned``: cordoned nodes that it could use, where all that
-    could hold it are cordoned or away."""
+    could hold it are cordoned or down."""
 
     job: str
     account: str
