@@ -1,4 +1,4 @@
-"""The wizard without a face: what you have so far, and pure steps from one state of it to the next.
+"""The wizard's state, and pure steps from one state to the next, which every front end shows.
 
 The Panel page, the notebook widget and the terminal all show one :class:`Draft` and call the functions
 below, so they recommend, refuse and save alike.
