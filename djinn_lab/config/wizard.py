@@ -33,8 +33,8 @@ _SMALL_SHARED_BYTES = 256 * 2**20
 
 
 class Draft(msgspec.Struct, frozen=True):
-    """``issues`` of typed text that was refused are in ``refused`` (path to issue); the profile keeps the
-    last accepted value."""
+    """What was chosen so far. ``issues`` of typed text that was refused are in ``refused`` (path to issue);
+    the profile keeps the last accepted value."""
 
     facts: Facts
     guess: Guess

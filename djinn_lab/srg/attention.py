@@ -34,7 +34,8 @@ _INDICATIVE = _FUSED | _SOFTMAX | _BATCHED.keys() | _LAYOUT | _ON_SCORES
 
 @dataclass(frozen=True)
 class Attention:
-    """``key`` and ``value`` are value ids traced back through views and copies to what produced them."""
+    """An attention that was found in a program. ``key`` and ``value`` are value ids traced back through views
+    and copies to what produced them."""
 
     node: int
     call: int

@@ -28,7 +28,7 @@ class PlainTensorTable(Protocol):
 
 
 class Placement:
-    """``is_lazy``: whether the recorder's tensor has no data here."""
+    """Decides which ops run on the host. ``is_lazy``: whether the recorder's tensor has no data here."""
 
     def __init__(
         self, plain: PlainTensorTable, segment: Segment, is_lazy: Callable[[torch.Tensor], bool]

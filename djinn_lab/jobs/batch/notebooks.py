@@ -27,7 +27,8 @@ SERVER_DIED = "the pool server ended while it ran"
 
 
 class Notebooks:
-    """``slots``: runners at once. An event that cannot happen raises IllegalEvent and changes nothing."""
+    """All batch notebooks of a pool. ``slots``: runners at once. An event that cannot happen raises
+    IllegalEvent and changes nothing."""
 
     def __init__(self, slots: int) -> None:
         assert slots >= 1

@@ -13,9 +13,9 @@ Asked = tuple[Hashable, ...]
 
 
 class NodeFilter(NamedTuple):
-    """``asked``: what the filter reads of a demand; ``allows``: whether a node meets that. ``excluded``:
-    completes "of 4 nodes: 1 ..."; ``never``: why a job cannot start where the filter excludes every node.
-    """
+    """A reason to exclude nodes. ``asked``: what the filter reads of a demand; ``allows``: whether a node
+    meets that. ``excluded``: completes "of 4 nodes: 1 ..."; ``never``: why a job cannot start where the
+    filter excludes every node."""
 
     name: str
     asked: Callable[[Demand], Hashable]
