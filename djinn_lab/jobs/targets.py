@@ -30,7 +30,7 @@ Known = TypeVar("Known", bound=Described)
 
 
 class Target(NamedTuple):
-    """Where a cell may run. ``devices``: one of these, None for any; ``labels``: all of these ``key=value``."""
+    """Where a cell may run. ``devices``: one of these, None for any; ``labels``: all of these."""
 
     devices: frozenset[str] | None = None
     labels: frozenset[str] = frozenset()
