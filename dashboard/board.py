@@ -18,7 +18,8 @@ FIRST_WAIT_S = 0.5
 
 
 class Board(NamedTuple):
-    """``own``: the visitor is the user who runs the dashboard, and whose files the pages may write."""
+    """What pages share. ``own``: the visitor is the user who runs the dashboard, and whose files the pages
+    may write."""
 
     hub: Hub
     route: Route

@@ -41,8 +41,9 @@ HISTORY_MAX = 1800
 
 
 class Snapshot(msgspec.Struct, frozen=True):
-    """``message`` and ``advice`` explain every connection but ``live``. ``polled_at``: monotonic seconds of
-    the last successful poll. ``status`` and the rest keep their last known values while the pool is away."""
+    """What the hub knows of the pool. ``message`` and ``advice`` explain every connection but ``live``.
+    ``polled_at``: monotonic seconds of the last successful poll. ``status`` and the rest keep their last
+    known values while the pool is away."""
 
     version: int = 0
     connection: Connection = "connecting"
@@ -70,7 +71,8 @@ class MemorySample(msgspec.Struct, frozen=True):
 
 
 class Hub:
-    """``find`` connects to the pool; it raises :class:`PoolNotFound` when none runs."""
+    """Polls the pool for all browser sessions. ``find`` connects to the pool; it raises :class:`PoolNotFound`
+    when none runs."""
 
     def __init__(self, find: Callable[[], PoolClient]) -> None:
         self._find = find

@@ -31,9 +31,9 @@ _SWITCHES = {
 
 @dataclass(frozen=True)
 class CellOptions:
-    """``terms``: what else is asked of the queue; of defaults only on which devices. ``progress_after_s``:
-    seconds before a line of progress is shown; negative: never. ``typing``: of the notebook, not of a
-    cell."""
+    """The options of a captured cell. ``terms``: what else is asked of the queue; of defaults only on which
+    devices. ``progress_after_s``: seconds before a line of progress is shown; negative: never. ``typing``: of
+    the notebook, not of a cell."""
 
     priority: str
     progress_after_s: float

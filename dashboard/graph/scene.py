@@ -45,7 +45,7 @@ class SceneLink(NamedTuple):
 
 
 class Scene(NamedTuple):
-    """``frames``: outer ones before what they hold."""
+    """The boxes and links to draw. ``frames``: outer ones before what they hold."""
 
     frames: list[Frame]
     links: list[SceneLink]

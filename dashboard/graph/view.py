@@ -20,7 +20,7 @@ _HOVER = """
 
 
 class GraphView:
-    """``on_tap`` is called with the item that was clicked."""
+    """Draws a scene in Bokeh. ``on_tap`` is called with the item that was clicked."""
 
     def __init__(self, look: Look, on_tap: Callable[[int], None]) -> None:
         self._look = look

@@ -78,7 +78,7 @@ class JobsPage:
         self.jobs = LiveTable(
             columns=COLUMNS,
             label="Jobs",
-            empty="No job fits",
+            empty="No job matches",
             selectable=True,
             sizing_mode="stretch_width",
             styles={"--table-height": "max(26rem, 62vh)"},

@@ -30,7 +30,7 @@ class Span(NamedTuple):
 
 
 class MemoryHistory:
-    """Fed with every answer of the pool. May be read by several threads."""
+    """What happened to sessions. Fed with every answer of the pool. May be read by several threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -49,12 +49,15 @@ class QueuePage:
         self.waiting = LiveTable(
             columns=WAITING_COLUMNS,
             label="Pending cells",
-            empty="No cell is pending: the next one starts at once",
+            empty="No cell is pending",
             selectable=True,
             sizing_mode="stretch_width",
         )
         self.running = LiveTable(
-            columns=RUNNING_COLUMNS, label="Running cells", empty="No cell runs", sizing_mode="stretch_width"
+            columns=RUNNING_COLUMNS,
+            label="Running cells",
+            empty="No cell is running",
+            sizing_mode="stretch_width",
         )
         self.reserved = LiveTable(
             columns=RESERVATION_COLUMNS,

@@ -24,8 +24,8 @@ class BarLane(NamedTuple):
 
 
 class Bar(NamedTuple):
-    """Stands for ``ops`` of the lane's entries from ``first`` on. ``busy``: milliseconds of work in it;
-    ``kind``: the phase that most of that work has."""
+    """One bar of a lane. Stands for ``ops`` of the lane's entries from ``first`` on. ``busy``: milliseconds
+    of work in it; ``kind``: the phase that most of that work has."""
 
     left: float
     right: float

@@ -12,7 +12,8 @@ STATIC = Path(__file__).parent.parent / "static"
 
 
 class LiveTable(JSComponent):  # type: ignore[misc]
-    """``columns``: dicts with ``key``, ``label`` and ``kind`` (text, mono, short, number, pill or progress).
+    """A table that is updated while it is shown. ``columns``: dicts with ``key``, ``label`` and ``kind``
+    (text, mono, short, number, pill or progress).
 
     ``rows``: dicts with an ``id`` and one entry per column; ``selected`` is the chosen row's id.
     All text is shown as text, never as HTML.

@@ -16,8 +16,8 @@ NUMBERS = frozenset((bool, int, float, complex))
 
 
 class Arguments:
-    """``key`` says everything that can influence result layouts (offsets only where the op makes views).
-    ``values`` are the input tensors' values in reading order."""
+    """The arguments of one call. ``key`` says everything that can influence result layouts (offsets only
+    where the op makes views). ``values`` are the input tensors' values in reading order."""
 
     __slots__ = ("_value_of", "key", "scalars", "values")
 

@@ -75,7 +75,7 @@ def verify_audit(
     if broken is not None:
         raise UserError(
             f"The audit is broken at row {broken.row}: {broken.reason}.",
-            "The database was changed past the pool. Keep a copy before you continue.",
+            "Something other than the pool changed the database. Keep a copy before you continue.",
         )
     print_line(f"{count:,} rows fit one another. Note the head elsewhere: --head {head.row}:{head.hash}")
 
@@ -119,7 +119,9 @@ def _pages(read: Callable[[int], list[AuditRow]], head: ChainHead) -> Iterator[A
 def _noted(text: str) -> tuple[int, str]:
     row, _, digest = text.partition(":")
     if not row.isdecimal() or len(digest) != 64:
-        raise OptionError(f"--head: {text!r} is no head.", "Give it as `djinn-lab audit verify` printed it.")
+        raise OptionError(
+            f"--head: {text!r} is not a head.", "Give it as `djinn-lab audit verify` printed it."
+        )
     return int(row), digest
 
 

@@ -1,4 +1,4 @@
-"""``djinn-lab setup``: the wizard's terminal face."""
+"""``djinn-lab setup``: the wizard in a terminal."""
 
 from __future__ import annotations
 

@@ -244,7 +244,7 @@ def _tune(
     from djinn_lab.simulator.queue.tuning import tune
 
     if len(policies) != 1:
-        raise OptionError("--tune begins with one policy.", "Name one: --policy ours.")
+        raise OptionError("--tune needs one policy to start from.", "Name one: --policy ours.")
     console = Console(stderr=True)
     try:
         with console.status("Trying policies on the earlier jobs") as status:

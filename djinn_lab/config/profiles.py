@@ -30,9 +30,9 @@ NAME_ACCEPTED = "a letter, then up to 63 letters, digits, '_' or '-'"
 
 
 class PoolSettings(msgspec.Struct, frozen=True):
-    """All but ``devices`` are per device; None leaves the choice to the pool. ``host_bytes``, ``disk_bytes``:
-    for state of idle sessions. ``link_bytes_per_s``: of CPU devices, which copy no faster, so that
-    a restore costs something, as on a GPU; 0 for as fast as memory."""
+    """Settings of a pool's devices. All but ``devices`` are per device; None leaves the choice to the pool.
+    ``host_bytes``, ``disk_bytes``: for state of idle sessions. ``link_bytes_per_s``: of CPU devices, which
+    copy no faster, so that a restore costs something, as on a GPU; 0 for as fast as memory."""
 
     devices: str = "auto"
     memory_bytes: int | None = None
@@ -62,7 +62,8 @@ class Explained(msgspec.Struct, frozen=True):
 
 
 class Profile(msgspec.Struct, frozen=True):
-    """``detected`` and ``chosen`` hold the paths whose values came from the machine and from you."""
+    """A named set of settings. ``detected`` and ``chosen`` hold the paths whose values came from the machine
+    and from you."""
 
     name: str
     workload: Workload

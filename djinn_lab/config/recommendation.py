@@ -25,7 +25,7 @@ _NOT_SCARCE_BYTES = 2**60
 
 
 class Recommendation(msgspec.Struct, frozen=True):
-    """``reasons``: setting path to sentence, for every setting."""
+    """Recommended settings. ``reasons``: setting path to sentence, for every setting."""
 
     profile: Profile
     reasons: Mapping[str, str]

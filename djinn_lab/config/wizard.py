@@ -1,4 +1,4 @@
-"""The wizard without a face: what you have so far, and pure steps from one state of it to the next.
+"""The wizard's state, and pure steps from one state to the next, which every front end shows.
 
 The Panel page, the notebook widget and the terminal all show one :class:`Draft` and call the functions
 below, so they recommend, refuse and save alike.
@@ -33,8 +33,8 @@ _SMALL_SHARED_BYTES = 256 * 2**20
 
 
 class Draft(msgspec.Struct, frozen=True):
-    """``issues`` of typed text that was refused are in ``refused`` (path to issue); the profile keeps the
-    last accepted value."""
+    """What was chosen so far. ``issues`` of typed text that was refused are in ``refused`` (path to issue);
+    the profile keeps the last accepted value."""
 
     facts: Facts
     guess: Guess

@@ -28,7 +28,7 @@ _TRAINING_PACKAGES = ("lightning", "pytorch_lightning", "deepspeed", "trl")
 
 
 class Guess(msgspec.Struct, frozen=True):
-    """``evidence``: one sentence that says what was seen and where."""
+    """The workload that was detected. ``evidence``: one sentence that says what was seen and where."""
 
     workload: Workload
     evidence: str

@@ -17,8 +17,8 @@ _TRANSFERS = get_args(memory.TransferCommand)
 
 
 class Stall(msgspec.Struct, frozen=True):
-    """``since_s``: when something last happened. ``job``: a pending job that could run on ``device``;
-    ``reason``: why it is pending."""
+    """Pending work that nothing will let run. ``since_s``: when something last happened. ``job``: a pending
+    job that could run on ``device``; ``reason``: why it is pending."""
 
     since_s: float
     job: str
@@ -27,7 +27,7 @@ class Stall(msgspec.Struct, frozen=True):
 
 
 class Watch:
-    """``stall``: the present stall, or None."""
+    """Looks for stalls. ``stall``: the present stall, or None."""
 
     def __init__(self) -> None:
         self.stall: Stall | None = None

@@ -40,7 +40,8 @@ class Need(StrEnum):
 
 
 class Condition(msgspec.Struct, frozen=True):
-    """``job``: empty for data. ``name``: of the data, or of the checkpoint (empty: any)."""
+    """One dependency of a job. ``job``: empty for data. ``name``: of the data, or of the checkpoint (empty:
+    any)."""
 
     need: Need
     job: str = ""
@@ -132,7 +133,7 @@ class DependencyResults(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class DependencyState(msgspec.Struct, frozen=True):
-    """``open``: conditions that may still be met."""
+    """How far the dependencies of a job are met. ``open``: conditions that may still be met."""
 
     open: tuple[str, ...] = ()
     results: DependencyResults = DependencyResults()

@@ -12,8 +12,8 @@ from djinn_lab.jobs.terms import NO_TERMS, Terms
 
 
 class Job(msgspec.Struct, frozen=True):
-    """``number``: arrival of the job; ``arrival``: arrival of its current segment. Both count from 0.
-    ``account``: the leaf of the share tree that pays.
+    """One job of the queue, as a frozen value. ``number``: arrival of the job; ``arrival``: arrival of its
+    current segment. Both count from 0. ``account``: the leaf of the share tree that pays.
 
     ``segment`` is the current segment, or the last one while WAITING. ``assigned_device``: the device that
     the job runs on, is queued for, or waits for memory of. Times are those of the events, in seconds."""

@@ -50,15 +50,15 @@ class ExternalDependency(msgspec.Struct, frozen=True):
 
 
 class SegmentSubmitted(msgspec.Struct, frozen=True, tag=True):
-    """``target``: where the user wants the segment to run, as :mod:`djinn_lab.jobs.targets` has it.
-    ``predicted_s``: expected run time, None when unknown. ``memory_reason``, ``memory_wait_s`` and the
-    other ``memory_`` fields: as in :class:`MemoryDeferred`. ``account``: the leaf of the share tree that
-    pays, the user's name if empty. ``terms`` count with the first segment. ``devices``: that this segment
-    can use at once, at most as many as its terms ask for; ``devices_why``: why they are fewer. ``move_s``:
-    seconds to move the session's state to another device, None when it cannot be moved. ``parts_s``:
-    seconds to move what the parts of a gang will hold beside it. ``met``: data conditions of its
-    dependencies that were published before. ``external``: batch notebooks that it depends on.
-    ``notebook``: the batch notebook that the session belongs to, empty for none."""
+    """A segment was submitted. ``target``: where the user wants the segment to run, as
+    :mod:`djinn_lab.jobs.targets` has it. ``predicted_s``: expected run time, None when unknown.
+    ``memory_reason``, ``memory_wait_s`` and the other ``memory_`` fields: as in :class:`MemoryDeferred`.
+    ``account``: the leaf of the share tree that pays, the user's name if empty. ``terms`` count with the
+    first segment. ``devices``: that this segment can use at once, at most as many as its terms ask for;
+    ``devices_why``: why they are fewer. ``move_s``: seconds to move the session's state to another device,
+    None when it cannot be moved. ``parts_s``: seconds to move what the parts of a gang will hold beside it.
+    ``met``: data conditions of its dependencies that were published before. ``external``: batch notebooks
+    that it depends on. ``notebook``: the batch notebook that the session belongs to, empty for none."""
 
     at_s: float
     job: str
@@ -186,7 +186,8 @@ class CheckpointAnnounced(msgspec.Struct, frozen=True, tag=True):
 
 
 class DataPublished(msgspec.Struct, frozen=True, tag=True):
-    """``account``: the leaf of the share tree of the user that published data called ``name``."""
+    """Data was published. ``account``: the leaf of the share tree of the user that published data called
+    ``name``."""
 
     at_s: float
     account: str
@@ -201,7 +202,7 @@ class ExternalDependencyChanged(msgspec.Struct, frozen=True, tag=True):
 
 
 class CancelRequested(msgspec.Struct, frozen=True, tag=True):
-    """``message`` says by which user or why."""
+    """A job is to be cancelled. ``message`` says by which user or why."""
 
     at_s: float
     job: str
@@ -255,8 +256,8 @@ class MoveProposed(msgspec.Struct, frozen=True, tag=True):
 
 
 class DeviceCordoned(msgspec.Struct, frozen=True, tag=True):
-    """``cordoned``: nothing new starts on the device; with ``drain``, its running jobs are preempted, to
-    resume on other devices. Not ``cordoned``: the device serves again."""
+    """A device was cordoned or uncordoned. ``cordoned``: nothing new starts on the device; with ``drain``,
+    its running jobs are preempted, to resume on other devices. Not ``cordoned``: the device serves again."""
 
     at_s: float
     device: str
@@ -287,7 +288,7 @@ class QueueOpened(msgspec.Struct, frozen=True, tag=True):
 
 
 class PolicyChanged(msgspec.Struct, frozen=True, tag=True):
-    """``policy``: its name in :data:`djinn_lab.jobs.decision.POLICIES`, or itself."""
+    """The policy was changed. ``policy``: its name in :data:`djinn_lab.jobs.decision.POLICIES`, or itself."""
 
     at_s: float
     policy: str | QueuePolicy

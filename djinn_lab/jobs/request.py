@@ -61,14 +61,14 @@ class Demand(msgspec.Struct, frozen=True):
 
 
 class Request(msgspec.Struct, frozen=True):
-    """``account``: the leaf of the share tree that pays, such as ``"vision/train/ann"``. ``rank``: of its
-    priority, 0 first. ``number``: of its arrival, unique. ``estimate_s``: predicted run time still to
-    come, None when unknown; it orders and sizes holes, and never kills. ``attained_s``: device-seconds
-    attained so far. ``home``: the node with its state; another one costs ``move_s``. ``preempted``: how
-    often it was preempted, last at ``preempted_at_s``. ``startable`` False: its state or memory is not on
-    its device yet; it keeps its queue position, and other jobs may start before it. ``stuck``: nothing is
-    being restored or freed for it, so that no capacity is reserved for it. ``park_s``: the expected cost
-    of preempting it once it runs."""
+    """A job as decisions see it. ``account``: the leaf of the share tree that pays, such as
+    ``"vision/train/ann"``. ``rank``: of its priority, 0 first. ``number``: of its arrival, unique.
+    ``estimate_s``: predicted run time still to come, None when unknown; it orders and sizes holes, and never
+    kills. ``attained_s``: device-seconds attained so far. ``home``: the node with its state; another one
+    costs ``move_s``. ``preempted``: how often it was preempted, last at ``preempted_at_s``. ``startable``
+    False: its state or memory is not on its device yet; it keeps its queue position, and other jobs may start
+    before it. ``stuck``: nothing is being restored or freed for it, so that no capacity is reserved for it.
+    ``park_s``: the expected cost of preempting it once it runs."""
 
     job: str
     account: str

@@ -24,8 +24,8 @@ COMPARED_MIN = 5
 
 
 class ResourceUse(msgspec.Struct, frozen=True):
-    """``device_s``: on devices, in all; ``peak_bytes``: on one device, the session by itself; ``where``:
-    in which cell that was."""
+    """What a program used. ``device_s``: on devices, in all; ``peak_bytes``: on one device, the session by
+    itself; ``where``: in which cell that was."""
 
     device_s: float = 0.0
     peak_bytes: int = 0
@@ -46,8 +46,9 @@ class ForecastError(msgspec.Struct, frozen=True):
 
 
 class ResourceForecast(msgspec.Struct, frozen=True):
-    """``runs``: how many runs it is predicted from, 0: from the graph. ``device_s`` None: unknown.
-    ``error``: of such forecasts when it was made, None while too few were compared."""
+    """What a program is predicted to use. ``runs``: how many runs it is predicted from, 0: from the graph.
+    ``device_s`` None: unknown. ``error``: of such forecasts when it was made, None while too few were
+    compared."""
 
     device_s: float | None
     peak_bytes: int

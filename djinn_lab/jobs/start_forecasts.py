@@ -55,8 +55,8 @@ class StartSample(NamedTuple):
 
 
 class StartForecast(msgspec.Struct, frozen=True):
-    """``wait_s``: corrected. ``reliable``: similar ones were good. ``overtaken``: they were too early,
-    since cells that came later started before."""
+    """The expected start of a job. ``wait_s``: corrected. ``reliable``: similar ones were good.
+    ``overtaken``: they were too early, since cells that came later started before."""
 
     wait_s: float
     reliable: bool

@@ -30,7 +30,7 @@ Known = TypeVar("Known", bound=Described)
 
 
 class Target(NamedTuple):
-    """``devices``: one of these, None for any; ``labels``: ``key=value``, all of them."""
+    """Where a cell may run. ``devices``: one of these, None for any; ``labels``: all of these."""
 
     devices: frozenset[str] | None = None
     labels: frozenset[str] = frozenset()

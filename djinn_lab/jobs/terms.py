@@ -15,13 +15,13 @@ SECONDS_MAX = 366 * 86400.0
 
 
 class Terms(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """``gang``: devices at once, ``gang_min``: the fewest to start with. ``after``: its dependencies, as
-    :mod:`djinn_lab.jobs.conditions` has them; with ``after_any`` a job alone may have ended anyhow.
-    ``after_count``: so many of them suffice, None: all; ``after_timeout_s``: it waits so long for them,
-    and is cancelled then. ``deadline_s``: when the cell should be done, in seconds from its submission; it
-    orders, and kills nothing. ``timeout_s``: of run time; past it the cell is stopped. ``target``: the
-    devices that it may run on, as :mod:`djinn_lab.jobs.targets` has it; ``tolerates``: taints of devices
-    that it may run on nevertheless. An unknown field is refused: no option may be ignored."""
+    """The terms of one cell's job. ``gang``: devices at once, ``gang_min``: the fewest to start with.
+    ``after``: its dependencies, as :mod:`djinn_lab.jobs.conditions` has them; with ``after_any`` a job alone
+    may have ended anyhow. ``after_count``: so many of them suffice, None: all; ``after_timeout_s``: it waits
+    so long for them, and is cancelled then. ``deadline_s``: when the cell should be done, in seconds from its
+    submission; it orders, and kills nothing. ``timeout_s``: of run time; past it the cell is stopped.
+    ``target``: the devices that it may run on, as :mod:`djinn_lab.jobs.targets` has it; ``tolerates``: taints
+    of devices that it may run on nevertheless. An unknown field is refused: no option may be ignored."""
 
     gang: int = 1
     gang_min: int = 1

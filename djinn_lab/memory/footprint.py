@@ -14,9 +14,10 @@ REMAINDERS_MAX = 64
 
 
 class Footprint(msgspec.Struct, frozen=True):
-    """``peak_bytes`` of storages that the program itself makes or loads, reached at ``node`` (None: while
-    loading). ``kept_bytes``: of those that outlive it, but for tensors that came as blobs, which sessions
-    share. ``remainders``: see :meth:`remaining_bytes`, for equal runs of the ``ops``."""
+    """The memory that a program needs. ``peak_bytes`` of storages that the program itself makes or loads,
+    reached at ``node`` (None: while loading). ``kept_bytes``: of those that outlive it, but for tensors that
+    came as blobs, which sessions share. ``remainders``: see :meth:`remaining_bytes`, for equal runs of the
+    ``ops``."""
 
     peak_bytes: int
     node: int | None

@@ -28,8 +28,8 @@ disk. ``forget``: drop the host's copy of a session that is on the device."""
 
 
 class SessionOpened(msgspec.Struct, frozen=True, tag=True):
-    """``temporary``: the session is a part of another session's cell and lasts for that cell only. It is
-    admitted already, and teaches nothing about sessions."""
+    """A session was opened. ``temporary``: the session is a part of another session's cell and lasts for that
+    cell only. It is admitted already, and teaches nothing about sessions."""
 
     at_s: float
     session: str
@@ -135,8 +135,9 @@ class CellEnded(msgspec.Struct, frozen=True, tag=True):
 
 
 class PhaseSignalled(msgspec.Struct, frozen=True, tag=True):
-    """``phase``: COMPUTE, IO_WAIT or SOON (the user types). ``expected_s``: until the session wants to
-    compute again. ``rebuild_s``: what rebuilding its state would take, where its client can."""
+    """A client signalled a phase. ``phase``: COMPUTE, IO_WAIT or SOON (the user types). ``expected_s``: until
+    the session wants to compute again. ``rebuild_s``: what rebuilding its state would take, where its client
+    can."""
 
     at_s: float
     session: str
@@ -156,10 +157,11 @@ class CopyWanted(msgspec.Struct, frozen=True, tag=True):
 
 
 class TransferDone(msgspec.Struct, frozen=True, tag=True):
-    """``copied_bytes``: over the link (or to and from the disk), which is less than the session's where
-    pieces were there already. ``copy_s``: while copying; ``queued_s``: before that. ``checked_pieces``:
-    hashes compared. ``whole``: after a store, whether nothing of the session is unstored now (a session
-    that runs on is not). The worker's memory after it comes as a MemoryReported of its own, before this."""
+    """A transfer succeeded. ``copied_bytes``: over the link (or to and from the disk), which is less than the
+    session's where pieces were there already. ``copy_s``: while copying; ``queued_s``: before that.
+    ``checked_pieces``: hashes compared. ``whole``: after a store, whether nothing of the session is unstored
+    now (a session that runs on is not). The worker's memory after it comes as a MemoryReported of its own,
+    before this."""
 
     at_s: float
     transfer: int
@@ -272,7 +274,8 @@ class DeferSegment(msgspec.Struct, frozen=True, tag=True):
 
 
 class StoreSession(msgspec.Struct, frozen=True, tag=True):
-    """``expedited``: a segment waits for it; it overtakes other transfers, as below."""
+    """Copy the session to the host. ``expedited``: a segment waits for it; it overtakes other transfers, as
+    below."""
 
     transfer: int
     session: str
@@ -281,7 +284,8 @@ class StoreSession(msgspec.Struct, frozen=True, tag=True):
 
 
 class EvictSession(msgspec.Struct, frozen=True, tag=True):
-    """``discard``: even what is not stored (the recompute baseline); its owner rebuilds it."""
+    """Drop the device's copy of the session. ``discard``: even what is not stored (the recompute baseline);
+    its owner rebuilds it."""
 
     transfer: int
     session: str
@@ -290,8 +294,8 @@ class EvictSession(msgspec.Struct, frozen=True, tag=True):
 
 
 class RestoreSession(msgspec.Struct, frozen=True, tag=True):
-    """``job``: its segment starts before the end of the copy, so what it reads is copied first, and
-    followed by :class:`FirstValuesRestored`. Empty for none."""
+    """Copy the session back to the device. ``job``: its segment starts before the end of the copy, so what it
+    reads is copied first, and followed by :class:`FirstValuesRestored`. Empty for none."""
 
     transfer: int
     session: str
@@ -360,8 +364,8 @@ class ValuesLost(msgspec.Struct, frozen=True, tag=True):
 
 
 class AnswerPhase(msgspec.Struct, frozen=True, tag=True):
-    """``answer``: ``accepted``, ``clipped`` (taken with a smaller wait), ``deferred`` (taken when the
-    running cell ends) or ``rejected``, with the reason."""
+    """Answer a signal. ``answer``: ``accepted``, ``clipped`` (taken with a smaller wait), ``deferred`` (taken
+    when the running cell ends) or ``rejected``, with the reason."""
 
     session: str
     answer: str

@@ -15,24 +15,24 @@ Recompute = Literal["never", "when_cheaper", "always"]
 
 
 class MemoryPolicy(msgspec.Struct, frozen=True):
-    """``moves``: sessions leave the device at all; without, what does not fit is rejected. ``ranking``:
-    the order of victims. ``prefetch``: when absent sessions are restored unasked. ``write_through``: idle
-    state is copied to the host before its device memory is needed. ``recompute``: whether state that a
-    client can rebuild is dropped instead of moved. ``admission_share``: of device, host and disk that
-    sessions may fill before new ones are deferred; None: all. ``eager_after_s``: an idle session is
-    evicted after this long, even if capacity is free. ``trust_estimates``: signalled estimates are exact
-    (the oracle). ``lease_restores``: an idle session stays on the device for this many times its own
-    restore, at least ``lease_s_min`` and at most ``lease_s_max``. ``residency_copies``: state that was
-    restored for a waiting cell stays until that cell ran, at most for this many times its copy.
-    ``displacement``: a prefetch may evict a session that is expected this many times later. ``settle_s``:
-    an idle session is copied in advance after this long, at once where half of the device is in use.
-    ``just_in_time_s``: how long before the predicted moment that kind of prefetch begins. ``wish_s``: how
-    long a COMPUTE or SOON signal counts without a cell. ``headroom``: the part of a device that
-    prefetches leave free for the cells of resident sessions. ``ready_ahead``: segments for which capacity
-    is reserved besides those that run. The others wait in the device's queue, the next ``restore_ahead``
-    of them with their state on the device or under way. ``early_start_s``: a cell starts before the end
-    of its session's restore where that takes longer and no other segment could use the device meanwhile;
-    None: never."""
+    """What session memory moves, and when. ``moves``: sessions leave the device at all; without, what does
+    not fit is rejected. ``ranking``: the order of victims. ``prefetch``: when absent sessions are restored
+    unasked. ``write_through``: idle state is copied to the host before its device memory is needed.
+    ``recompute``: whether state that a client can rebuild is dropped instead of moved. ``admission_share``:
+    of device, host and disk that sessions may fill before new ones are deferred; None: all.
+    ``eager_after_s``: an idle session is evicted after this long, even if capacity is free.
+    ``trust_estimates``: signalled estimates are exact (the oracle). ``lease_restores``: an idle session stays
+    on the device for this many times its own restore, at least ``lease_s_min`` and at most ``lease_s_max``.
+    ``residency_copies``: state that was restored for a waiting cell stays until that cell ran, at most for
+    this many times its copy. ``displacement``: a prefetch may evict a session that is expected this many
+    times later. ``settle_s``: an idle session is copied in advance after this long, at once where half of the
+    device is in use. ``just_in_time_s``: how long before the predicted moment that kind of prefetch begins.
+    ``wish_s``: how long a COMPUTE or SOON signal counts without a cell. ``headroom``: the part of a device
+    that prefetches leave free for the cells of resident sessions. ``ready_ahead``: segments for which
+    capacity is reserved besides those that run. The others wait in the device's queue, the next
+    ``restore_ahead`` of them with their state on the device or under way. ``early_start_s``: a cell starts
+    before the end of its session's restore where that takes longer and no other segment could use the device
+    meanwhile; None: never."""
 
     name: str
     moves: bool = True

@@ -14,10 +14,11 @@ Tier = Literal["none", "device", "host", "disk"]
 
 
 class DeviceAccount(msgspec.Struct, frozen=True):
-    """Bytes as the worker last reported them; ``memory_bytes`` is the enforced limit. ``busy_bytes`` +
-    ``idle_bytes`` + ``loading_bytes`` + ``shared_bytes`` make up what is used: of sessions that compute or
-    wait to, of idle sessions, under way to the device, and of weights in common. ``reserved_bytes``:
-    granted to segments. ``out_bytes_per_s``, ``in_bytes_per_s``: of the last ten seconds."""
+    """Memory of one device by what holds it. Bytes as the worker last reported them; ``memory_bytes`` is the
+    enforced limit. ``busy_bytes`` + ``idle_bytes`` + ``loading_bytes`` + ``shared_bytes`` make up what is
+    used: of sessions that compute or wait to, of idle sessions, under way to the device, and of weights in
+    common. ``reserved_bytes``: granted to segments. ``out_bytes_per_s``, ``in_bytes_per_s``: of the last ten
+    seconds."""
 
     device: str
     memory_bytes: int
@@ -39,13 +40,13 @@ class DeviceAccount(msgspec.Struct, frozen=True):
 
 
 class SessionAccount(msgspec.Struct, frozen=True):
-    """``tier``: where its state is; ``moving``: the kind of the transfer under way, else None.
-    ``total_bytes``: its own state, wherever it is; ``stored_bytes``: the part of it with a valid copy on
-    the host or disk. ``wake_at_s``: when it is expected to compute again, from ``wake_from_s`` to
-    ``wake_until_s`` two times in three; None when nothing is known or it computes. ``leased_until_s``: it
-    is not evicted before. ``last_wake_s``: how long its last wake-up took, ``last_floor_s`` how long
-    copying its bytes takes at least. ``target``: the device that it is bound for, while its state still
-    lies on another."""
+    """One session's state. ``tier``: where its state is; ``moving``: the kind of the transfer under way, else
+    None. ``total_bytes``: its own state, wherever it is; ``stored_bytes``: the part of it with a valid copy
+    on the host or disk. ``wake_at_s``: when it is expected to compute again, from ``wake_from_s`` to
+    ``wake_until_s`` two times in three; None when nothing is known or it computes. ``leased_until_s``: it is
+    not evicted before. ``last_wake_s``: how long its last wake-up took, ``last_floor_s`` how long copying its
+    bytes takes at least. ``target``: the device that it is bound for, while its state still lies on another.
+    """
 
     session: str
     user: str
@@ -80,11 +81,11 @@ class DeferredSegment(msgspec.Struct, frozen=True):
 
 
 class WakeUps(msgspec.Struct, frozen=True):
-    """From the wish to compute to the grant, of sessions that hold state; waits for admission are not among
-    them. ``hits``: without a copy to wait for. ``p50_s`` and the rest are None without samples;
-    ``p99_ratio``: the 99th percentile of wake-up over its own floor (bytes over the link's rate), over
-    those that were not on the device when they were last evicted. ``recent_s``: the last thousand, oldest
-    first; ``recent_ratios`` run parallel (0 where nothing had to be copied)."""
+    """How long wake-ups took. From the wish to compute to the grant, of sessions that hold state; waits for
+    admission are not among them. ``hits``: without a copy to wait for. ``p50_s`` and the rest are None
+    without samples; ``p99_ratio``: the 99th percentile of wake-up over its own floor (bytes over the link's
+    rate), over those that were not on the device when they were last evicted. ``recent_s``: the last
+    thousand, oldest first; ``recent_ratios`` run parallel (0 where nothing had to be copied)."""
 
     count: int = 0
     hits: int = 0
@@ -98,10 +99,11 @@ class WakeUps(msgspec.Struct, frozen=True):
 
 
 class Counters(msgspec.Struct, frozen=True):
-    """Since the pool started. A *swap* is an eviction; it is *useful* when the freed memory was used by
-    another session's restore or grant, and its own session came back later (or is still expected).
-    ``prefetches_on_time``: done when the session woke; ``_late``: under way then; ``_wasted``: evicted again,
-    or closed, unused. ``hash_checks``: pieces compared in restores; ``mismatches``: those that differed."""
+    """What session memory did. Since the pool started. A *swap* is an eviction; it is *useful* when the freed
+    memory was used by another session's restore or grant, and its own session came back later (or is still
+    expected). ``prefetches_on_time``: done when the session woke; ``_late``: under way then; ``_wasted``:
+    evicted again, or closed, unused. ``hash_checks``: pieces compared in restores; ``mismatches``: those that
+    differed."""
 
     stores: int = 0
     evictions: int = 0
@@ -135,7 +137,8 @@ class MemoryChange(msgspec.Struct, frozen=True):
 
 
 class MemorySnapshot(msgspec.Struct, frozen=True):
-    """``policy``: its name. ``happenings``: the last few hundred, oldest first."""
+    """All of session memory at one moment. ``policy``: its name. ``happenings``: the last few hundred, oldest
+    first."""
 
     devices: tuple[DeviceAccount, ...]
     sessions: tuple[SessionAccount, ...]

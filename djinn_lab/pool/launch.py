@@ -98,7 +98,7 @@ def start_pool(
     encrypted = _encrypts(host, tls, tls_certificate, tls_key, insecure_without_tls)
     if isolation is not None and isolation not in ISOLATIONS:
         raise OptionError(
-            f"{isolation!r} says not which sessions may share a process.",
+            f"--isolation {isolation!r} is unknown.",
             f"Use one of {', '.join(ISOLATIONS)}.",
         )
     with _start_lock(deadline_s):
@@ -146,7 +146,7 @@ def _check_policies(memory_policy: str | None, queue_policy: str | None, noteboo
         read_policy(queue_policy)
     if notebooks_for is not None and notebooks_for not in OPEN_TO:
         raise OptionError(
-            f"Notebooks are submitted by {' or '.join(OPEN_TO)}, not by {notebooks_for!r}.",
+            f"--notebooks-for {notebooks_for!r} is unknown.",
             f"Use one of {', '.join(OPEN_TO)}.",
         )
 
@@ -154,10 +154,10 @@ def _check_policies(memory_policy: str | None, queue_policy: str | None, noteboo
 def _encrypts(host: str, tls: bool | None, certificate: str | None, key: str | None, insecure: bool) -> bool:
     """Return whether the pool uses TLS. Raises OptionError for options that do not go together."""
     if (certificate is None) != (key is None):
-        raise OptionError("A certificate has a key.", "Give both --tls-certificate and --tls-key.")
+        raise OptionError("A TLS certificate needs its key.", "Give both --tls-certificate and --tls-key.")
     if certificate is not None and key is not None:
         if tls is False or insecure:
-            raise OptionError("A certificate was given, and TLS refused.", "Leave one of them out.")
+            raise OptionError("--tls-certificate was given together with --no-tls.", "Leave one of them out.")
         given_certificate(certificate, key)
         return True
     if is_loopback(host):

@@ -68,7 +68,7 @@ Bound = Literal["compute", "memory", "overhead"]
 
 
 class NodeEstimate(msgspec.Struct, frozen=True):
-    """``bound``: what most of the time goes to."""
+    """The predicted time of a node. ``bound``: what most of the time goes to."""
 
     seconds: float
     bound: Bound

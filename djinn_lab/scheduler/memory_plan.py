@@ -16,10 +16,9 @@ from djinn_lab.srg.liveness import last_touches, live_bytes
 
 
 class MemoryPlan(msgspec.Struct, frozen=True):
-    """All in bytes. ``resident_bytes``: at the start. ``peak_position``: where in the order the peak occurs,
-    None for an empty graph. ``live_bytes``: by position in the order, while the node runs. ``kept_bytes``:
-    alive after the end.
-    """
+    """The memory of a schedule. All in bytes. ``resident_bytes``: at the start. ``peak_position``: where in
+    the order the peak occurs, None for an empty graph. ``live_bytes``: by position in the order, while the
+    node runs. ``kept_bytes``: alive after the end."""
 
     resident_bytes: int
     peak_bytes: int

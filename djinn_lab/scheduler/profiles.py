@@ -9,10 +9,9 @@ import msgspec
 
 
 class SchedulerProfile(msgspec.Struct, frozen=True):
-    """``objective``: among the devices that fit, take the fastest (``latency``) or the one whose memory is
-    filled least at the peak (``memory``). ``reserve_fraction``: share of a device's memory that a plan
-    leaves free, for workspaces inside ops and for what comes next.
-    """
+    """Settings of the scheduler. ``objective``: among the devices that fit, take the fastest (``latency``) or
+    the one whose memory is filled least at the peak (``memory``). ``reserve_fraction``: share of a device's
+    memory that a plan leaves free, for workspaces inside ops and for what comes next."""
 
     name: str
     description: str

@@ -53,11 +53,10 @@ class PlannedTransfer(msgspec.Struct, frozen=True):
 
 
 class ExecutionSchedule(msgspec.Struct, frozen=True):
-    """``nodes`` in the order of execution, all on ``device``. ``groups``: node ids that share memory (views
-    and in-place ops with what they act on) and must stay on one device. ``limit_bytes``: what the plan may
-    use of the device. ``node_start_s``/``node_end_s``: measured, by node id, once it ran; shorter than
-    ``nodes`` when it stopped early.
-    """
+    """A schedule of one graph. ``nodes`` in the order of execution, all on ``device``. ``groups``: node ids
+    that share memory (views and in-place ops with what they act on) and must stay on one device.
+    ``limit_bytes``: what the plan may use of the device. ``node_start_s``/``node_end_s``: measured, by node
+    id, once it ran; shorter than ``nodes`` when it stopped early."""
 
     device: DeviceProfile
     profile: str

@@ -27,10 +27,10 @@ SESSION_BOUND = "the session is bound to it"
 
 
 class Scheduler:
-    """``profile``: a name in :data:`SCHEDULER_PROFILES` or a profile of your own. ``devices``: the
-    candidates; none means one unmeasured CPU device. ``strategies`` may change the order, one after the
-    other. ``bound_by``: why no other device is a candidate, such as :data:`SESSION_BOUND`, for the schedule's
-    reasons."""
+    """Turns graphs into schedules. ``profile``: a name in :data:`SCHEDULER_PROFILES` or a profile of your
+    own. ``devices``: the candidates; none means one unmeasured CPU device. ``strategies`` may change the
+    order, one after the other. ``bound_by``: why no other device is a candidate, such as
+    :data:`SESSION_BOUND`, for the schedule's reasons."""
 
     def __init__(
         self,

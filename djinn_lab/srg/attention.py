@@ -35,8 +35,9 @@ _INDICATIVE = _FUSED | _SOFTMAX | _BATCHED.keys() | _LAYOUT | _ON_SCORES
 
 @dataclass(frozen=True)
 class Attention:
-    """``key`` and ``value`` are value ids traced back through views and copies to what produced them.
-    ``nodes``: the fused op, or both products and the softmax; the last is ``node``."""
+    """An attention that was found in a program. ``key`` and ``value`` are value ids traced back through views
+    and copies to what produced them. ``nodes``: the fused op, or both products and the softmax; the last is
+    ``node``."""
 
     node: int
     nodes: tuple[int, ...]

@@ -43,8 +43,8 @@ _CHANGES_LAYOUT = frozenset(
 
 
 class Branches(msgspec.Struct, frozen=True):
-    """``places``: of every op, PRELUDE, EPILOGUE, COPIED or the number of its branch. ``home_s``: seconds of
-    prelude and epilogue; ``branch_s``: of each branch."""
+    """A split of a program into branches. ``places``: of every op, PRELUDE, EPILOGUE, COPIED or the number of
+    its branch. ``home_s``: seconds of prelude and epilogue; ``branch_s``: of each branch."""
 
     places: tuple[int, ...]
     home_s: float

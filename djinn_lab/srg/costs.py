@@ -27,7 +27,8 @@ _ALLOCATIONS = frozenset(
 
 @dataclass(frozen=True)
 class NodeCost:
-    """``counted``: torch's FLOP counter knows the op; otherwise ``flops`` is an estimate."""
+    """FLOPs and bytes of a node. ``counted``: torch's FLOP counter knows the op; otherwise ``flops`` is an
+    estimate."""
 
     flops: int
     counted: bool

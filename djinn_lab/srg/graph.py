@@ -78,7 +78,8 @@ class Edge(msgspec.Struct, frozen=True, gc=False):
 
 @dataclass(frozen=True)
 class SRG:
-    """``unknown_flops``: names of ops that count 0 because nothing is known about their arithmetic."""
+    """The semantically rich graph of a program. ``unknown_flops``: names of ops that count 0 because nothing
+    is known about their arithmetic."""
 
     nodes: tuple[Node, ...]
     edges: tuple[Edge, ...]

@@ -12,7 +12,8 @@ from djinn_lab.srg.program import Program
 
 
 class LiveBytes(NamedTuple):
-    """``before``: alive before each op. ``during``: while it runs. ``after``: alive after the last one."""
+    """Bytes alive while a program runs. ``before``: alive before each op. ``during``: while it runs.
+    ``after``: alive after the last one."""
 
     before: list[int]
     during: list[int]

@@ -8,7 +8,7 @@ from djinn_lab.errors import ValueLost
 from djinn_lab.srg.program import Program, TensorMeta
 from djinn_lab.units import counted
 
-RUN_AGAIN = "Run the cell that made it again."
+RUN_AGAIN = "Run again the cell that made it."
 
 
 def value_lost(program: Program, values: Sequence[int], how: str = "") -> ValueLost:

@@ -19,8 +19,8 @@ _PARAMETER = re.compile(r"(\*?)(\w+):(\w+\??)(?:\[(\d*)\])?(\??)(=?)(!?)")
 
 
 class Parameter(NamedTuple):
-    """``kind``: of the value, or of a list's items. ``items``: how many where the op fixes it, else 0; None
-    for what is no list. ``optional``: it may be None."""
+    """A parameter of an op. ``kind``: of the value, or of a list's items. ``items``: how many where the op
+    fixes it, else 0; None for what is no list. ``optional``: it may be None."""
 
     name: str
     kind: str

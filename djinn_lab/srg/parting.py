@@ -22,8 +22,9 @@ from djinn_lab.srg.wiring import trace_wiring
 
 
 class Part(msgspec.Struct, frozen=True):
-    """``nodes``: which of the whole program's ops these are. ``imports``: values that it needs from other
-    parts, ``exports``: those that others need from it; values of one storage travel together."""
+    """One part of a program. ``nodes``: which of the whole program's ops these are. ``imports``: values that
+    it needs from other parts, ``exports``: those that others need from it; values of one storage travel
+    together."""
 
     program: Program
     nodes: tuple[int, ...]
@@ -32,10 +33,10 @@ class Part(msgspec.Struct, frozen=True):
 
 
 class Parts(msgspec.Struct, frozen=True):
-    """``prelude`` None: there is nothing to do before the groups. ``home``: values that the session holds
-    when the groups are done, into whose memory it is that others of their storage are written back.
-    ``release``: values that are held no more when all is done. ``undo``: exports of the prelude that put back
-    what was written, and ``made``: values to drop then."""
+    """The parts of a program. ``prelude`` None: there is nothing to do before the groups. ``home``: values
+    that the session holds when the groups are done, into whose memory it is that others of their storage are
+    written back. ``release``: values that are held no more when all is done. ``undo``: exports of the prelude
+    that put back what was written, and ``made``: values to drop then."""
 
     prelude: Part | None
     groups: tuple[Part, ...]

@@ -96,7 +96,7 @@ def _refuse(problem: str) -> NoReturn:
 def _refuse_tensor(what: str, most: str) -> NoReturn:
     raise Refused(
         f"{what} is too large for a pool, which takes at most {most}.",
-        "Nothing of this segment ran. Make it smaller, or run that cell plainly.",
+        "Nothing of this segment ran. Make it smaller, or run that cell with %%local.",
     )
 
 

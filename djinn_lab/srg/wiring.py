@@ -10,11 +10,10 @@ from djinn_lab.srg.program import Program, TensorMeta
 
 @dataclass(frozen=True)
 class Wiring:
-    """``names``: base op name per template. ``metas``: meta of each value (None while data-dependent).
-    ``storages``: storage of each value. ``sources``: values that exist before the first node. ``writes``:
-    per node, the inputs it changes in place. ``views``: per node, whether all its results alias its inputs,
-    unwritten.
-    """
+    """Which nodes and values of a program belong together. ``names``: base op name per template. ``metas``:
+    meta of each value (None while data-dependent). ``storages``: storage of each value. ``sources``: values
+    that exist before the first node. ``writes``: per node, the inputs it changes in place. ``views``: per
+    node, whether all its results alias its inputs, unwritten."""
 
     program: Program
     names: tuple[str, ...]

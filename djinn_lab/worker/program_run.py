@@ -357,7 +357,7 @@ def _set_rng_state(state: bytes) -> None:
     try:
         torch.default_generator.set_state(torch.frombuffer(bytearray(state), dtype=torch.uint8))
     except (RuntimeError, ValueError) as error:
-        raise Refused(f"The graph's random state is none of torch's CPU generator: {error}") from None
+        raise Refused(f"The graph's random state is not one of torch's CPU generator: {error}") from None
 
 
 def _memory_bytes(returned: object) -> int:

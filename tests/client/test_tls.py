@@ -170,9 +170,9 @@ def test_the_certificate_is_kept_private_and_renewed_in_time(
     ("options", "message"),
     [
         ({"host": "0.0.0.0", "tls": False}, "travel readable"),
-        ({"tls_certificate": "a.pem"}, "A certificate has a key"),
+        ({"tls_certificate": "a.pem"}, "A TLS certificate needs its key"),
         ({"tls_certificate": "a.pem", "tls_key": "b.pem"}, "cannot be used"),
-        ({"tls_certificate": "a", "tls_key": "b", "tls": False}, "TLS refused"),
+        ({"tls_certificate": "a", "tls_key": "b", "tls": False}, "given together with --no-tls"),
         ({"host": "no.such.host.invalid"}, "--host"),
     ],
 )

@@ -48,7 +48,7 @@ def test_explain_next_job_names_the_holder_and_its_expected_end() -> None:
     pool.run(until_s=10)
     assert explained(pool, "mine") == (
         "It is next, and what it needs is in use; gpu:0 is held by holder0 of ann (expected to end in 90 s). "
-        "It is expected to start in 90 s, as number 1 of 1 that wait. "
+        "It is expected to start in 90 s, as number 1 of 1 waiting jobs. "
         "With `--priority HIGH` it would start now."
     )
     pool.run()
@@ -137,7 +137,7 @@ def test_cordoned_nodes() -> None:
     pool.arrive(request("mine", 0))
     pool.run()
     assert explained(pool, "mine").startswith(
-        "Every device that could hold it is cordoned or away; of 1 device: 1 cordoned; an operator lets one"
+        "Every device that could hold it is cordoned or down; of 1 device: 1 cordoned; an operator lets one"
         " serve again with: djinn-lab uncordon gpu:0. As things are, it does not"
     )
     pool.cluster.set_node(ComputeNode("gpu:0"))
@@ -151,7 +151,7 @@ def test_cordoned_nodes_keep_all_of_several_jobs() -> None:
         pool.arrive(request(name, len(name)))
     pool.run()
     for name in ("first", "second"):
-        assert explained(pool, name).startswith("Every device that could hold it is cordoned or away")
+        assert explained(pool, name).startswith("Every device that could hold it is cordoned or down")
 
 
 def test_a_promised_job_is_no_obstacle_to_itself() -> None:

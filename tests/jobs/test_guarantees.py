@@ -306,8 +306,8 @@ def test_job_is_classed_by_what_its_account_holds_of_its_guarantee() -> None:
     guarantees = Guarantees(pool.cluster, pool.shares)
     running, waiting = pool.cluster.holdings, pool.cluster.waiting
     assert [class_sentence(guarantees.qos_of(one)) for one in (running["late"].request, waiting["more"])] == [
-        "It is GUARANTEED: vision holds 1 with it, of 1 guaranteed devices.",
-        "It is BURSTABLE: vision holds 2 with it, of 1 guaranteed devices.",
+        "Its class is GUARANTEED: with it, vision holds 1 device (1 guaranteed).",
+        "Its class is BURSTABLE: with it, vision holds 2 devices (1 guaranteed).",
     ]
     assert guarantees.qos_of(waiting["spare"]).qos_class is QosClass.BEST_EFFORT
     assert guarantees.qos_of(waiting["flood3"]).qos_class is QosClass.BURSTABLE

@@ -172,7 +172,7 @@ def test_dependencies_on_checkpoints_and_data_survive_a_killed_server(
     assert pool.rest.notebook(announces).parameters == {"data": "features"}
     with closing(PoolClient(pool.info.url, pool.rest.create_user("eve", "operator").token)) as eve:
         assert eve.notebook(announces).parameters == {}
-    with pytest.raises(OptionError, match="no name of a Python variable"):
+    with pytest.raises(OptionError, match="not a name for a Python variable"):
         submit(pool, "refused", "1", parameters={"a b": 1})
     with pytest.raises(OptionError, match="without announcing checkpoint 'two'"):
         submit(pool, "refused", "1", after=[f"{announces}:checkpoint=two"])

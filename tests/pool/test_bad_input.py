@@ -285,7 +285,7 @@ def test_names_of_jobs_that_mean_something_to_the_pool(client: Client, job: str)
     )
     result = client.result(job)
     assert result.error is not None
-    assert "is no name of a job" in result.error.message
+    assert "is not a name for a job" in result.error.message
 
 
 def test_an_upload_of_other_bytes_than_announced_does_not_count(

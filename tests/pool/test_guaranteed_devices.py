@@ -62,8 +62,8 @@ def test_guarantee_preempts_one_cell_of_a_flood_and_leaves_the_rest(
         assert (states[mine], states[stays], states[more]) == ("RUNNING", "RUNNING", "QUEUED")
         assert "vision is within its 1 guaranteed device." in chief.job(victim).reason
         answers = {job: chief.why(job) for job in (mine, stays, more)}
-        assert "GUARANTEED: vision holds 1 with it, of 1" in answers[mine].sentence
-        assert "BURSTABLE: vision holds 2 with it, of 1" in answers[more].sentence
+        assert "GUARANTEED: with it, vision holds 1 device (1 guaranteed)" in answers[mine].sentence
+        assert "BURSTABLE: with it, vision holds 2 devices (1 guaranteed)" in answers[more].sentence
         assert answers[stays].qos.qos_class == "BURSTABLE"
         queue = chief.queue()
         rows = {job.job: job.qos for job in (*queue.running, *queue.waiting)}

@@ -28,7 +28,7 @@ class PlainTensorTable(Protocol):
 
 
 class Placement:
-    """``is_lazy``: whether the recorder's tensor has no data here."""
+    """Decides which ops run on the host. ``is_lazy``: whether the recorder's tensor has no data here."""
 
     def __init__(
         self, plain: PlainTensorTable, segment: Segment, is_lazy: Callable[[torch.Tensor], bool]
@@ -53,7 +53,7 @@ class Placement:
         if any(self._is_lazy(tensor) for tensor in tensors):
             if signature.func in SEES_ALL_MEMORY and not self._is_lazy(args[0]):
                 raise CaptureError(
-                    f"{signature.name} of a plain tensor and a lazy one may look beyond the plain one.",
+                    f"{signature.name} of a plain and a lazy tensor may read memory beyond the plain one.",
                     "Make the first tensor lazy, with .clone() in the cell, or fetch the other with .cpu().",
                 )
             return False

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 
 class RandomStream:
-    """``_seen``: the host's state when recorded draws began. ``_start``: where the pending program begins."""
+    """Keeps the host's generator and the pool's in step. ``_seen``: the host's state when recorded draws
+    began. ``_start``: where the pending program begins."""
 
     def __init__(self) -> None:
         self._seen: torch.Tensor | None = None

@@ -13,7 +13,7 @@ from djinn_lab.native import load, why_missing
 
 _found = load("recorder")
 if _found is None:
-    raise CaptureError(f"the native recorder is not there: {why_missing('recorder')}")
+    raise CaptureError(f"the native recorder is not available: {why_missing('recorder')}")
 native: Any = _found
 
 

@@ -52,7 +52,7 @@ class HostMemory:
     def ready(self, storage: NativeStorage) -> None:
         """Give the pool a current copy. Raises ValueLost when no copy of the bytes exists."""
         if storage.lost is not None:
-            raise ValueLost(storage.lost, "Run the cell that made it again.")
+            raise ValueLost(storage.lost, "Run again the cell that made it.")
         if storage.covered != storage.nbytes:
             self._grow(storage)
         self.exposures.refresh(storage)
@@ -61,7 +61,7 @@ class HostMemory:
         if not storage.host_is_current():
             raise ValueLost(
                 "the values of this tensor were on a device whose process died.",
-                "Run the cell that made it again.",
+                "Run again the cell that made it.",
             )
         held = bytes_of_storage(storage.host)[: storage.nbytes]  # others may have let the host's grow
         self.stage(storage, self._base_layout(storage), held)

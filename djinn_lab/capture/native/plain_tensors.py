@@ -34,8 +34,9 @@ def _is_as_written(entry: tuple[torch.Tensor, NativeStorage, torch.Tensor], tens
 
 
 class PlainTensors:
-    """``dirty``: by address, those whose truth is on the pool, the pool's storage, and a view of the home
-    memory: torch may give the tensor itself another shape meanwhile, without asking."""
+    """Plain tensors that a cell reads or writes. ``dirty``: by address, those whose truth is on the pool, the
+    pool's storage, and a view of the home memory: torch may give the tensor itself another shape meanwhile,
+    without asking."""
 
     def __init__(self, core: NativeCore, memory: HostMemory) -> None:
         self._core = core

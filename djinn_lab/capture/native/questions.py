@@ -49,7 +49,7 @@ def _asked(method: Callable[..., object]) -> Callable[..., object]:
         __tracebackhide__ = True
         recorder = reference()
         if recorder is None:
-            raise UserError("this tensor's session is over.", "Run the cell that made it again.")
+            raise UserError("this tensor's session is over.", "Run again the cell that made it.")
         try:
             return method(recorder, *args)
         except BaseException as error:  # noqa: BLE001 - re-raised as it is

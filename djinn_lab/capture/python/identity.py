@@ -59,7 +59,7 @@ def set_storage(recorder: PythonRecorder, func: Any, args: tuple[Any, ...], kwar
     tensor, source = args[0], args[1] if len(args) > 1 else kwargs.get("source")
     if type(source) is LazyTensor:
         raise CaptureError(
-            "set_() cannot make one tensor look at a lazy tensor's memory.", "Use x.data = y or x.copy_(y)."
+            "set_() cannot make a tensor share a lazy tensor's memory.", "Use x.data = y or x.copy_(y)."
         )
     if type(tensor) is not LazyTensor:
         recorder.host.settle(tensor)

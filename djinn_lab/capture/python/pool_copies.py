@@ -57,7 +57,7 @@ class PoolCopies:
         Raises ValueLost when no copy is left."""
         reason = self._table.lost.get(value.id)
         if reason is not None:
-            raise ValueLost(reason, "Run the cell that made it again.")
+            raise ValueLost(reason, "Run again the cell that made it.")
         storage = value.storage
         self.exposures.refresh(storage)
         if value.generation == storage.generation:
@@ -78,7 +78,7 @@ class PoolCopies:
         if not storage.host_is_current():
             raise ValueLost(
                 "the values of this tensor were on a device whose process died.",
-                "Run the cell that made it again.",
+                "Run again the cell that made it.",
             )
         assert storage.host is not None
         storage.id = self._table.new_id()

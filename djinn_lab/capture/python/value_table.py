@@ -14,9 +14,9 @@ from djinn_lab.capture.values import Layout, LazyStorage, LazyValue
 
 
 class ValueTable:
-    """``held``: values that are on the pool, or (with ``blob`` or ``inline``) will be as soon as a
-    program needs them. ``live``: ids that something in the notebook still refers to. ``lost``: ids whose
-    value does not exist, and why.
+    """The values of one recorder. ``held``: values that are on the pool, or (with ``blob`` or ``inline``)
+    will be as soon as a program needs them. ``live``: ids that something in the notebook still refers to.
+    ``lost``: ids whose value does not exist, and why.
 
     Deaths are noticed by weak references whose callback is a list's own ``append``. A ``__del__`` in Python
     would swallow a KeyboardInterrupt that arrives while it runs, and one of ours would run all the time.

@@ -25,9 +25,9 @@ class Cut:
 
 @dataclass(frozen=True)
 class RunResult:
-    """``executed`` nodes ran; ``error`` is what to raise then. ``fetched`` run parallel to
-    ``program.fetch``: contiguous plain tensors. ``dynamic_metas``: layouts of the last node's outputs
-    when it was dynamic. ``pool_lost``: every value is gone. ``run_s``: seconds the device ran nodes.
+    """The result of a program. ``executed`` nodes ran; ``error`` is what to raise then. ``fetched`` run
+    parallel to ``program.fetch``: contiguous plain tensors. ``dynamic_metas``: layouts of the last node's
+    outputs when it was dynamic. ``pool_lost``: every value is gone. ``run_s``: seconds the device ran nodes.
     ``arrived``: the program's sources are on the device, even if nothing ran. ``missing``: values that the
     pool no longer has, for want of which nothing ran."""
 

@@ -24,9 +24,9 @@ ALIKE = 0.1
 
 
 class PartLength:
-    """``nodes``: how many pending nodes are worth a message, from what the device took for those before; in
-    powers of two, and changed rarely, so that equal cells are mostly cut into equal parts, which need not be
-    sent again."""
+    """How long a part that is sent ahead should be. ``nodes``: how many pending nodes are worth a message,
+    from what the device took for those before; in powers of two, and changed rarely, so that equal cells are
+    mostly cut into equal parts, which need not be sent again."""
 
     def __init__(self, fixed: int | None) -> None:
         self._fixed = fixed is not None

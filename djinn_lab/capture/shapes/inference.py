@@ -57,10 +57,10 @@ class Output:
 
 
 class OpPlan:
-    """``outputs`` in order (None where torch returns no tensor; then ``literals`` holds what it returned).
-    ``container``: None (a single return), ``tuple`` or ``list``. ``dynamic``: the shapes depend on data.
-    ``resized``: for each ``out=`` tensor that torch would resize, its argument, its place in a list of such,
-    and what it becomes."""
+    """What a call returns. ``outputs`` in order (None where torch returns no tensor; then ``literals`` holds
+    what it returned). ``container``: None (a single return), ``tuple`` or ``list``. ``dynamic``: the shapes
+    depend on data. ``resized``: for each ``out=`` tensor that torch would resize, its argument, its place in
+    a list of such, and what it becomes."""
 
     __slots__ = ("container", "dynamic", "layouts", "literals", "outputs", "resized", "simple", "template")
 

@@ -89,9 +89,9 @@ def draws(func: OpOverload) -> bool:
 
 
 class Signature:
-    """``ordinary``: recorded as it is whenever its first argument is lazy. ``kinds`` by position and
-    ``keyword_kinds`` by name. ``written``: argument names whose memory the op writes.
-    ``is_out``: writes to ``out=`` arguments. ``may_resize``: what it writes may get another shape.
+    """What capture needs to know of an overload. ``ordinary``: recorded as it is whenever its first argument
+    is lazy. ``kinds`` by position and ``keyword_kinds`` by name. ``written``: argument names whose memory the
+    op writes. ``is_out``: writes to ``out=`` arguments. ``may_resize``: what it writes may get another shape.
     ``return_aliases[i]``: (argument name, is a write) for the i-th return, None when it is fresh memory."""
 
     __slots__ = (

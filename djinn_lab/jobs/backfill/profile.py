@@ -11,7 +11,7 @@ them. The following holds for the request at the head, with devices as numbers:
 
 - Estimates that are too long, or right: it never starts later than at its first reservation. Running jobs
   end by then; backfilled ones either end by then or leave enough; what comes back early only helps.
-- Estimates that are too short by up to ``d`` seconds, when ends in the past are handed in as they are: it
+- Estimates that are too short by up to ``d`` seconds, when ends in the past are passed as they are: it
   starts at most ``d`` after it. Jobs that were backfilled before that moment end, or leave enough, at most
   ``d`` after it, as do those that ran. From that moment on it only waits for jobs past their estimate, its
   reservation is for the next instant, and nothing is backfilled. (Else, counting on the next of them to

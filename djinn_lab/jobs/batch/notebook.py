@@ -22,13 +22,13 @@ class Stopping(msgspec.Struct, frozen=True):
 
 
 class BatchNotebook(msgspec.Struct, frozen=True):
-    """``number``: order of arrival. ``priority``: one of :class:`djinn_lab.jobs.Priority`. ``waits_for``:
-    open conditions of its dependencies (see :mod:`djinn_lab.jobs.conditions`), ``dependency_results``:
-    results of the others, ``after_timeout_s``: how long it waits for them. ``checkpoints``: announced in
-    this order, in any attempt. ``account``: the user's leaf of the share tree. ``timeout_s``: of run time,
-    for each attempt. ``deadline_s``: when it should be done; handed to its cells, kills nothing.
-    ``failures``: in a row. ``cell``: of ``cells`` code cells, the one that runs, ran last or failed (0:
-    none yet). Times in seconds since the epoch."""
+    """A submitted notebook. ``number``: order of arrival. ``priority``: one of
+    :class:`djinn_lab.jobs.Priority`. ``waits_for``: open conditions of its dependencies (see
+    :mod:`djinn_lab.jobs.conditions`), ``dependency_results``: results of the others, ``after_timeout_s``: how
+    long it waits for them. ``checkpoints``: announced in this order, in any attempt. ``account``: the user's
+    leaf of the share tree. ``timeout_s``: of run time, for each attempt. ``deadline_s``: when it should be
+    done; handed to its cells, kills nothing. ``failures``: in a row. ``cell``: of ``cells`` code cells, the
+    one that runs, ran last or failed (0: none yet). Times in seconds since the epoch."""
 
     job: str
     number: int

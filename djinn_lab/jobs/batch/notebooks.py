@@ -27,7 +27,8 @@ SERVER_DIED = "the pool server ended while it ran"
 
 
 class Notebooks:
-    """``slots``: runners at once. An event that cannot happen raises IllegalEvent and changes nothing."""
+    """All batch notebooks of a pool. ``slots``: runners at once. An event that cannot happen raises
+    IllegalEvent and changes nothing."""
 
     def __init__(self, slots: int) -> None:
         assert slots >= 1
@@ -297,7 +298,7 @@ class Notebooks:
         job, name = event.job, event.name
         problem = conditions.name_problem(name)
         if problem is not None:
-            raise IllegalEvent(f"{name[:80]!r} is no name of a checkpoint: {problem}", "client")
+            raise IllegalEvent(f"{name[:80]!r} is not a name for a checkpoint: {problem}", "client")
         notebook = self._all.get(job)
         known = self.checkpoints(job)
         if name in known:

@@ -89,7 +89,7 @@ def problem_with(parameters: Mapping[str, object], known: Declared | None) -> st
         return f"{len(parameters)} parameters were given, at most {PARAMETERS_MAX} can be"
     for name, value in parameters.items():
         if not name.isidentifier() or keyword.iskeyword(name):
-            return f"{name[:80]!r} is no name of a Python variable"
+            return f"{name[:80]!r} is not a name for a Python variable"
         if known is not None and known.names is not None and name not in known.names:
             has = f"it assigns {', '.join(sorted(known.names))}" if known.names else "it assigns nothing"
             return f"the cell tagged {TAG} has no {name}; {has}"

@@ -30,9 +30,9 @@ class Restart(StrEnum):
 
 
 class RestartRules(msgspec.Struct, frozen=True, omit_defaults=True):
-    """``restarts_max``: attempts beside the first; None: RESTARTS_MAX after failures, without end under
-    ``always``. ``backoff_s``: before the first restart; doubled with every failure in a row, up to
-    BACKOFF_MAX_S (or to itself, when it is longer)."""
+    """When a notebook runs again. ``restarts_max``: attempts beside the first; None: RESTARTS_MAX after
+    failures, without end under ``always``. ``backoff_s``: before the first restart; doubled with every
+    failure in a row, up to BACKOFF_MAX_S (or to itself, when it is longer)."""
 
     policy: Restart = Restart.NEVER
     restarts_max: int | None = None

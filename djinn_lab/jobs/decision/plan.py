@@ -10,9 +10,10 @@ from djinn_lab.jobs.request import Where, members_in
 
 
 class Start(msgspec.Struct, frozen=True):
-    """``scores``: the terms of the chosen node's score. ``ends_s``: expected, None when the run time is
-    unknown. ``charge`` covers the run until ``charged_until_s``. ``backfilled``: the job starts before one
-    that was ahead of it and could not. ``on_reserved``: on capacity that was reserved for it."""
+    """The start of a job. ``scores``: the terms of the chosen node's score. ``ends_s``: expected, None when
+    the run time is unknown. ``charge`` covers the run until ``charged_until_s``. ``backfilled``: the job
+    starts before one that was ahead of it and could not. ``on_reserved``: on capacity that was reserved for
+    it."""
 
     job: str
     where: Where
@@ -29,8 +30,8 @@ class Start(msgspec.Struct, frozen=True):
 
 
 class Preemption(msgspec.Struct, frozen=True):
-    """``victims`` are preempted for ``by``, for which ``where`` is then reserved. ``cost_s``: of parking
-    all of them. ``causes``: by victim."""
+    """The preemption of some jobs for another. ``victims`` are preempted for ``by``, for which ``where`` is
+    then reserved. ``cost_s``: of parking all of them. ``causes``: by victim."""
 
     by: str
     victims: tuple[str, ...]
@@ -57,9 +58,9 @@ class TopUp(msgspec.Struct, frozen=True):
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """``wake_at_s``: when the next decision could differ although nothing happens, None when never.
-    ``promised``: the reservations are to be kept from now on. ``released``: jobs whose reserved capacity
-    is released, since their accounts' limits or reservations forbid it now."""
+    """Everything that a decision does. ``wake_at_s``: when the next decision could differ although nothing
+    happens, None when never. ``promised``: the reservations are to be kept from now on. ``released``: jobs
+    whose reserved capacity is released, since their accounts' limits or reservations forbid it now."""
 
     now_s: float
     starts: tuple[Start, ...] = ()

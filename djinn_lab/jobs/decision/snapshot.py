@@ -15,7 +15,7 @@ _encode = msgspec.json.Encoder(order="deterministic").encode
 
 
 class DecisionSnapshot(msgspec.Struct, frozen=True):
-    """``now_s``: the time of the decision."""
+    """Everything that a decision reads, at one moment. ``now_s``: the time of the decision."""
 
     cluster: ClusterState
     shares: ShareState

@@ -57,10 +57,10 @@ class ReservationOverruns:
 
 
 class Trial:
-    """``reserved_nodes``: nodes whose victims are still being preempted for another job. ``displaced``:
-    those victims, and how long their preemptors want the capacity. ``more``: devices given out or
-    reserved, by account and every account above. ``wake_s``: the earliest moment at which time alone
-    changes something."""
+    """The state of a decision while it is tried. ``reserved_nodes``: nodes whose victims are still being
+    preempted for another job. ``displaced``: those victims, and how long their preemptors want the capacity.
+    ``more``: devices given out or reserved, by account and every account above. ``wake_s``: the earliest
+    moment at which time alone changes something."""
 
     def __init__(
         self,

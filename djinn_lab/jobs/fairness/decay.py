@@ -16,7 +16,7 @@ HALF_LIVES_MAX = 256.0
 
 
 class Decay:
-    """``landmark_s``: the time whose weight is 1."""
+    """Weights of charges by their time. ``landmark_s``: the time whose weight is 1."""
 
     __slots__ = ("half_life_s", "landmark_s")
 

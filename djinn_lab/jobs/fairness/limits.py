@@ -12,11 +12,11 @@ LimitKind = Literal["devices", "device_s", "queued", "rank"]
 
 
 class Limits(msgspec.Struct, frozen=True):
-    """``devices_max``: devices at once, never more. ``devices_soft``: more only where no account within
-    its own soft limit wants them. ``device_s_max``: device-seconds in the window (decayed).
-    ``queued_max``: waiting jobs. ``rank_min``: the best rank of priority that its jobs may have (0 is
-    CRITICAL). ``devices_guaranteed``: up to so many devices, other accounts' jobs are preempted for its
-    jobs, and its jobs are not preempted (:mod:`djinn_lab.jobs.decision.rules.guarantees`)."""
+    """Limits and guarantee of one account. ``devices_max``: devices at once, never more. ``devices_soft``:
+    more only where no account within its own soft limit wants them. ``device_s_max``: device-seconds in the
+    window (decayed). ``queued_max``: waiting jobs. ``rank_min``: the best rank of priority that its jobs may
+    have (0 is CRITICAL). ``devices_guaranteed``: up to so many devices, other accounts' jobs are preempted
+    for its jobs, and its jobs are not preempted (:mod:`djinn_lab.jobs.decision.rules.guarantees`)."""
 
     devices_max: float | None = None
     devices_soft: float | None = None
@@ -54,9 +54,9 @@ def check_limits(account: str, limits: Limits) -> None:
 
 
 class LimitHit(msgspec.Struct, frozen=True):
-    """``account``: the account with the limit, possibly an ancestor. ``used`` and ``wanted`` are in the
-    limit's unit. ``until_s``: when it ends without anything happening, None when something must end first.
-    """
+    """A limit that forbids a start. ``account``: the account with the limit, possibly an ancestor. ``used``
+    and ``wanted`` are in the limit's unit. ``until_s``: when it ends without anything happening, None when
+    something must end first."""
 
     account: str
     kind: LimitKind

@@ -9,9 +9,10 @@ from djinn_lab.jobs.fairness.state import Amounts
 
 
 class ShareComparison:
-    """``account`` would be charged ``gains``. Accounts are compared with their siblings only, so ``mine``
-    is always the ancestor whose sibling ``theirs`` is (:func:`~.account.sides`). Differences of levels are
-    given in seconds: of the whole pool's (dominant) resource, per weight."""
+    """Compare one account with its rivals, as if it had been charged already. ``account`` would be charged
+    ``gains``. Accounts are compared with their siblings only, so ``mine`` is always the ancestor whose
+    sibling ``theirs`` is (:func:`~.account.sides`). Differences of levels are given in seconds: of the whole
+    pool's (dominant) resource, per weight."""
 
     __slots__ = ("_after", "_factors", "_gains", "_scale", "_weight", "account")
 

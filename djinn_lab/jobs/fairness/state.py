@@ -13,7 +13,8 @@ WEEK_S = 7 * 86_400.0
 
 
 class Amounts(NamedTuple):
-    """``device_s``: devices times seconds. ``memory_byte_s``: bytes times seconds."""
+    """Usage of the three resources. ``device_s``: devices times seconds. ``memory_byte_s``: bytes times
+    seconds."""
 
     device_s: float = 0.0
     memory_byte_s: float = 0.0
@@ -29,8 +30,9 @@ class Capacity(NamedTuple):
 
 
 class ShareSettings(msgspec.Struct, frozen=True):
-    """``half_life_s`` of usage. ``resource_weights``: by which each normalised resource counts before the
-    dominant one is chosen. ``quantum_s``: at most so much run time is charged ahead of its use."""
+    """Settings of a share tree. ``half_life_s`` of usage. ``resource_weights``: by which each normalised
+    resource counts before the dominant one is chosen. ``quantum_s``: at most so much run time is charged
+    ahead of its use."""
 
     half_life_s: float = WEEK_S
     resource_weights: Amounts = Amounts(1.0, 1.0, 1.0)

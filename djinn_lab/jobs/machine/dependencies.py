@@ -82,7 +82,7 @@ def announce(tables: QueueTables, event: CheckpointAnnounced) -> None:
     job = tables.active(event.job, "client")
     problem = conditions.name_problem(event.name)
     if problem is not None:
-        raise IllegalEvent(f"{event.name[:80]!r} is no name of a checkpoint: {problem}", "client")
+        raise IllegalEvent(f"{event.name[:80]!r} is not a name for a checkpoint: {problem}", "client")
     if event.name in job.checkpoints:
         return
     if len(job.checkpoints) >= CHECKPOINTS_MAX:

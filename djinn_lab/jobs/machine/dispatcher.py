@@ -47,10 +47,11 @@ _facts_of = attrgetter(
 
 @dataclass(slots=True)
 class Dispatcher:
-    """``contender``: by session. ``awaiting_memory``: jobs that a decision wanted to start and that have
-    no memory grant. ``targets_reserved_once``: jobs for which a device was reserved while they moved
-    there. ``released_device_s``: device-seconds of running gangs on devices that have left them.
-    ``followed``: all that a decision reads of a device, as it was last."""
+    """Keep what decisions read up to date, and carry out their plans. ``contender``: by session.
+    ``awaiting_memory``: jobs that a decision wanted to start and that have no memory grant.
+    ``targets_reserved_once``: jobs for which a device was reserved while they moved there.
+    ``released_device_s``: device-seconds of running gangs on devices that have left them. ``followed``: all
+    that a decision reads of a device, as it was last."""
 
     tables: QueueTables
     policy: QueuePolicy = POLICIES["ours"]

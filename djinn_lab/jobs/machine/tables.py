@@ -29,11 +29,11 @@ OUTCOME_TRANSITIONS = {
 
 @dataclass(slots=True)
 class QueueDevice:
-    """``alive``: its worker is up. ``heard``: it answers. ``cordoned``: nothing new starts. ``running``: the
-    jobs that the device runs, at most ``slots`` of them, the first started first. ``numa_node``: where the
-    device is, None when unknown. ``taints``: only jobs that tolerate all of them run there. ``price``: of a
-    device-hour, in any currency. ``watts``: what the device draws when busy, as operators say, None when
-    unknown."""
+    """A device as the queue knows it. ``alive``: its worker is up. ``heard``: it answers. ``cordoned``:
+    nothing new starts. ``running``: the jobs that the device runs, at most ``slots`` of them, the first
+    started first. ``numa_node``: where the device is, None when unknown. ``taints``: only jobs that tolerate
+    all of them run there. ``price``: of a device-hour, in any currency. ``watts``: what the device draws when
+    busy, as operators say, None when unknown."""
 
     device: str
     alive: bool = True
@@ -88,14 +88,14 @@ def _all_labels(device: str, numa_node: int | None, given: frozenset[str]) -> fr
 
 @dataclass(slots=True)
 class QueueTables:
-    """``bound``: session to device. ``load``: by device, its sessions and the jobs that contend from it;
-    no entry for 0. ``unplaced``: the SUBMITTED jobs that may get a device now. ``dependent``: jobs that
-    wait for dependencies. ``jobs``: the unfinished. ``of_session``: unfinished jobs by session, in the
-    order in which their segments arrived. ``external``: dependencies of jobs that are not the queue's own
-    jobs. Of the event in hand: ``out``: its commands; ``touched``: jobs that it changed; ``memory_answered``:
-    jobs that session memory answered for; ``used``: memory byte-seconds and transferred bytes of what just
-    ended; ``uncharged``: jobs whose run was lost with its worker; ``replayed_s``: the part of a run that made
-    lost values again, which is not charged."""
+    """Jobs, sessions and devices of the queue. ``bound``: session to device. ``load``: by device, its
+    sessions and the jobs that contend from it; no entry for 0. ``unplaced``: the SUBMITTED jobs that may get
+    a device now. ``dependent``: jobs that wait for dependencies. ``jobs``: the unfinished. ``of_session``:
+    unfinished jobs by session, in the order in which their segments arrived. ``external``: dependencies of
+    jobs that are not the queue's own jobs. Of the event in hand: ``out``: its commands; ``touched``: jobs
+    that it changed; ``memory_answered``: jobs that session memory answered for; ``used``: memory byte-seconds
+    and transferred bytes of what just ended; ``uncharged``: jobs whose run was lost with its worker;
+    ``replayed_s``: the part of a run that made lost values again, which is not charged."""
 
     devices: dict[str, QueueDevice] = field(default_factory=dict)
     bound: dict[str, str] = field(default_factory=dict)

@@ -15,7 +15,8 @@ from djinn_lab.jobs.request import WHOLE_DEVICE_MILLI, Demand, Where, members_in
 
 
 class Placed(msgspec.Struct, frozen=True):
-    """``scores``: of the node with the most members, its weighted terms by name; they add up to its score."""
+    """A placement of a request. ``scores``: of the node with the most members, its weighted terms by name;
+    they add up to its score."""
 
     where: Where
     scores: dict[str, float]

@@ -4,6 +4,7 @@ them: placement, its caches, and the reasons of waiting jobs read it."""
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from djinn_lab.jobs.request import ComputeNode, Demand
@@ -13,12 +14,12 @@ Asked = tuple[Hashable, ...]
 
 
 class NodeFilter(NamedTuple):
-    """``asked``: what the filter reads of a demand; ``allows``: whether a node meets that. ``excluded``:
-    completes "of 4 nodes: 1 ..."; ``never``: why a job cannot start where the filter excludes every node.
-    """
+    """A reason to exclude nodes. ``reads``: the field of a demand that it reads; ``allows``: whether a node
+    meets the value of that field. ``excluded``: completes "of 4 nodes: 1 ..."; ``never``: why a job cannot
+    start where the filter excludes every node."""
 
     name: str
-    asked: Callable[[Demand], Hashable]
+    reads: str
     allows: Callable[[ComputeNode, Any], bool]
     excluded: str
     never: str
@@ -27,14 +28,14 @@ class NodeFilter(NamedTuple):
 FILTERS = (
     NodeFilter(
         "labels",
-        asked=lambda demand: demand.selector,
+        reads="selector",
         allows=lambda node, selector: selector <= node.labels,
         excluded="without its labels",
         never="no {place} has all the labels that it asks for",
     ),
     NodeFilter(
         "taints",
-        asked=lambda demand: demand.tolerates,
+        reads="tolerates",
         allows=lambda node, tolerates: node.taints <= tolerates,
         excluded="tainted",
         never="it tolerates the taints of no {place} that it could use",
@@ -42,9 +43,8 @@ FILTERS = (
 )
 
 
-def asked_of_nodes(demand: Demand) -> Asked:
-    """Return what the demand asks of nodes, by filter."""
-    return tuple(one.asked(demand) for one in FILTERS)
+asked_of_nodes: Callable[[Demand], Asked] = attrgetter(*(one.reads for one in FILTERS))
+"""Returns what a demand asks of nodes, by filter. Called for each placement that is tried."""
 
 
 def excluded_by(node: ComputeNode, asked: Asked) -> NodeFilter | None:

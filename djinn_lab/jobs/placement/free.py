@@ -12,7 +12,8 @@ from djinn_lab.jobs.request import WHOLE_DEVICE_MILLI, ComputeNode, Demand
 
 
 class Free(NamedTuple):
-    """``devices``: wholly free ones; negative where a node shrank below what it holds."""
+    """The free capacity of one node. ``devices``: wholly free ones; negative where a node shrank below what
+    it holds."""
 
     devices: int
     cpu_milli: int = 0

@@ -23,7 +23,8 @@ class Labelled(Protocol):
 
 
 class PlacementOption(Protocol):
-    """``fits``: members that each of these ``nodes`` can take; ``numa``: their NUMA node, if known."""
+    """Nodes that are equally good for a gang. ``fits``: members that each of these ``nodes`` can take;
+    ``numa``: their NUMA node, if known."""
 
     @property
     def fits(self) -> int: ...

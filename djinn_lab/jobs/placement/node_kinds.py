@@ -46,8 +46,9 @@ class NodeGroup:
 
 
 class NodeKind:
-    """``node``: any of them, without its name. ``free_devices``: wholly free ones of all together.
-    ``usable``: requests may start on them. ``numa``: the label of their NUMA node."""
+    """Nodes that differ in their names only. ``node``: any of them, without its name. ``free_devices``:
+    wholly free ones of all together. ``usable``: requests may start on them. ``numa``: the label of their
+    NUMA node."""
 
     __slots__ = ("empty", "free_devices", "groups", "node", "numa", "number", "size", "usable")
 

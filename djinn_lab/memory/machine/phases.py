@@ -40,7 +40,7 @@ def signal(tables: Tables, event: PhaseSignalled) -> AnswerPhase:
     if session.busy:
         session.deferred = (event.at_s, expected_s)
         return AnswerPhase(
-            event.session, "deferred", "a cell of it runs or waits to; it counts when that ends"
+            event.session, "deferred", "a cell runs or is pending; the signal takes effect when it ends"
         )
     rest(tables, session, event.at_s, expected_s)
     if expected_s != event.expected_s:
@@ -52,7 +52,7 @@ def signal(tables: Tables, event: PhaseSignalled) -> AnswerPhase:
 
 def _objection(event: PhaseSignalled, session: SessionRecord) -> str | None:
     if event.phase not in Phase.__members__:
-        return f"{event.phase!r} is no phase; say COMPUTE, IO_WAIT or SOON"
+        return f"{event.phase!r} is not a phase; use COMPUTE, IO_WAIT or SOON"
     if session.connection is not Connection.CONNECTED:
         return "the session is detached"
     if event.expected_s is not None and (math.isnan(event.expected_s) or event.expected_s < 0):

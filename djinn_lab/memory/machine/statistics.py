@@ -29,7 +29,8 @@ class Swap:
 
 @dataclass(slots=True)
 class Statistics:
-    """``swaps``: by session, the evictions whose session has neither returned nor closed."""
+    """Counts what session memory does. ``swaps``: by session, the evictions whose session has neither
+    returned nor closed."""
 
     counted: Counters = field(default_factory=Counters)
     wake_count: int = 0

@@ -24,7 +24,7 @@ freed there: what did not fit in one piece may fit later, and less may fit now."
 
 
 class Tables:
-    """``out``: the commands of the present event."""
+    """The state of session memory. ``out``: the commands of the present event."""
 
     def __init__(self, policy: MemoryPolicy) -> None:
         self.policy = policy

@@ -18,9 +18,9 @@ CLEARED_MAX = 2
 
 @dataclass(slots=True)
 class HostCapacity:
-    """``at_once_bytes``: what one store could take, once redundant copies are forgotten and sessions for
-    which the disk has capacity are demoted. ``bytes_left``: what several stores could take one after the
-    other, since stored sessions may be demoted in turn."""
+    """Host capacity for the victims of one segment. ``at_once_bytes``: what one store could take, once
+    redundant copies are forgotten and sessions for which the disk has capacity are demoted. ``bytes_left``:
+    what several stores could take one after the other, since stored sessions may be demoted in turn."""
 
     at_once_bytes: int
     bytes_left: int

@@ -259,7 +259,7 @@ class SubmissionDecoder:
             return self._programs.decode(submit.program)
         except WireError as error:
             raise Refused(
-                f"The submitted graph cannot be put together: {error}.",
+                f"The submitted graph cannot be reassembled: {error}.",
                 "Run the cell again; it is then sent whole.",
             ) from None
 

@@ -27,7 +27,7 @@ from djinn_lab.protocol.notebooks import ID_PREFIX
 from djinn_lab.srg.program import decode_program
 
 _JOB = re.compile(r"[0-9A-Za-z_-]{1,64}")
-_BAD_NAME = "{!r} is no name of a job: 1 to 64 letters, digits, _ or -, and not a word that the pool uses."
+_BAD_NAME = "{!r} is not a name for a job: 1 to 64 letters, digits, _ or -, and no word that the pool uses."
 
 
 class BatchNotebooks(Protocol):

@@ -1,4 +1,4 @@
-"""What is simulated: jobs as they were handed in, and the nodes that they were meant for."""
+"""What is simulated: jobs as they were submitted, and the nodes that they were meant for."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ NORMAL = 2
 
 class TraceJob(msgspec.Struct, frozen=True, gc=False):
     """A job of a trace; ``run_s``: how long it runs undisturbed. ``estimate_s``: what was known of that when
-    it was handed in, None when nothing. ``account``: that pays, ``"group/user"``. ``pool``: the part of the
-    cluster that it was handed in to; parts do not help each other. ``state_bytes``: of its session, restored
+    it was submitted, None when nothing. ``account``: that pays, ``"group/user"``. ``pool``: the part of the
+    cluster that it was submitted to; parts do not help each other. ``state_bytes``: of its session, restored
     before it computes and parked after it."""
 
     job: str

@@ -17,7 +17,7 @@ RunTimes = Literal["exponential", "constant", "lognormal"]
 class Synthetic(msgspec.Struct, frozen=True, kw_only=True):
     """Parameters of a synthetic load: Poisson arrivals at ``load`` times what the devices can do. ``run_s``:
     the mean; ``sigma``: of the logarithm, where run times are lognormal. ``sizes``: gangs and how many of a
-    hundred jobs have them. ``users``: the n-th hands in in proportion to 1/n. ``estimate_sigma``: error of
+    hundred jobs have them. ``users``: the n-th submits in proportion to 1/n. ``estimate_sigma``: error of
     the estimates' logarithm; None: there are none."""
 
     name: str = "synthetic"

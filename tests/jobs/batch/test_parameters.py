@@ -103,8 +103,8 @@ def test_values_are_read_as_people_mean_them(name: str, text: str, value: Any) -
         ("epochs", "True", "a whole number"),
         ("quick", "1", "True or False"),
         ("lr", "nan", "no finite number"),
-        ("class", "1", "no name of a Python variable"),
-        ("x = 1; y", "1", "no name of a Python variable"),
+        ("class", "1", "not a name for a Python variable"),
+        ("x = 1; y", "1", "not a name for a Python variable"),
     ],
 )
 def test_slips_are_refused_with_what_is_there(name: str, text: str, reason: str) -> None:

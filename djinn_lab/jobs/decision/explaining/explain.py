@@ -56,14 +56,14 @@ class Counterfactual(msgspec.Struct, frozen=True):
 
 
 class Explanation(msgspec.Struct, frozen=True):
-    """``position``: in the order of expected starts, of ``waiting`` jobs; None when the job is not
-    expected to start. ``ahead``: by account, most first. ``expected_s``: when the job starts if running
-    jobs end when they are expected to and no other job arrives; ``later_than_s``: the forecast went so far
-    without its starting. ``scores``: of the node that it would get. ``needs``: members at once, at least.
-    ``calendar``: reservations of other accounts that exclude it. ``rank``: of its priority. ``brought``:
-    its state or memory is not on its device yet; ``stuck``: nor on its way. ``place``: ``device`` where
-    each node is one device, else ``node``. ``cordoned``: cordoned nodes that it could use, where all that
-    could hold it are cordoned or away."""
+    """Why a job waits. ``position``: in the order of expected starts, of ``waiting`` jobs; None when the job
+    is not expected to start. ``ahead``: by account, most first. ``expected_s``: when the job starts if
+    running jobs end when they are expected to and no other job arrives; ``later_than_s``: the forecast went
+    so far without its starting. ``scores``: of the node that it would get. ``needs``: members at once, at
+    least. ``calendar``: reservations of other accounts that exclude it. ``rank``: of its priority.
+    ``brought``: its state or memory is not on its device yet; ``stuck``: nor on its way. ``place``:
+    ``device`` where each node is one device, else ``node``. ``cordoned``: cordoned nodes that it could use,
+    where all that could hold it are cordoned or down."""
 
     job: str
     account: str

@@ -114,11 +114,11 @@ def duration(seconds: float) -> str:
 def class_sentence(found: JobQos) -> str:
     """Say the class of a job, and by which guarantee."""
     if found.qos_class is QosClass.BEST_EFFORT:
-        return "It is BEST_EFFORT: its priority is SCAVENGER."
+        return "Its class is BEST_EFFORT, since its priority is SCAVENGER."
     if found.guaranteed is None:
-        return "It is BURSTABLE: no account of its has guaranteed devices."
-    holds = f"{found.account} holds {found.held:g} with it, of {found.guaranteed:g} guaranteed devices"
-    return f"It is {found.qos_class}: {holds}."
+        return "Its class is BURSTABLE, since none of its accounts has guaranteed devices."
+    devices = f"{found.held:g} device{'' if found.held == 1 else 's'} ({found.guaranteed:g} guaranteed)"
+    return f"Its class is {found.qos_class}: with it, {found.account} holds {devices}."
 
 
 def _why(explanation: Explanation, say: Clock) -> str:
@@ -141,7 +141,7 @@ def _why(explanation: Explanation, say: Clock) -> str:
             victims = [one.job for one in explanation.blockers]
             return f"{_jobs(explanation, say)} {_is(victims)} being preempted for it"
         case Reason.UNAVAILABLE:
-            return f"every {explanation.place} that could hold it is cordoned or away" + _cordoned(
+            return f"every {explanation.place} that could hold it is cordoned or down" + _cordoned(
                 explanation
             )
         case Reason.CALENDAR:
@@ -155,7 +155,7 @@ def _why(explanation: Explanation, say: Clock) -> str:
             return f"its state lies where {held} runs, and waiting there costs less than moving"
         case Reason.RESERVED:
             others = _promised(explanation.blockers, say)
-            return "there is free capacity, but not until it would end" + (f": {others}" if others else "")
+            return "capacity is free, but not for as long as it needs" + (f": {others}" if others else "")
         case Reason.BEHIND:
             if explanation.expected_s is None:
                 return "other jobs start before it" + _held(explanation, say)
@@ -208,9 +208,9 @@ def _when(explanation: Explanation, say: Clock) -> list[str]:
             within = duration(explanation.later_than_s - explanation.now_s)
             return [f"it is not expected to start within {within}"]
         return ["as things are, it does not start by itself"]
-    basis = "" if explanation.basis == "estimates" else ", guessing run times that are not estimated"
+    basis = "" if explanation.basis == "estimates" else ", guessing the run times of jobs without an estimate"
     place = f"it is expected to start {say(explanation.expected_s)}{basis}"
-    return [f"{place}, as number {explanation.position} of {explanation.waiting} that wait"]
+    return [f"{place}, as number {explanation.position} of {explanation.waiting} waiting jobs"]
 
 
 def _instead(explanation: Explanation, say: Clock) -> list[str]:
@@ -278,8 +278,8 @@ def _nodes(explanation: Explanation) -> str:
         (misfit.busy, "busy"),
         (misfit.open, _free(explanation)),
         (misfit.cordoned, "cordoned"),
-        (misfit.not_ready, "away"),
-        (misfit.not_named, "not wanted"),
+        (misfit.not_ready, "down"),
+        (misfit.not_named, "not among its targets"),
         *((misfit.filtered.get(one.name, 0), one.excluded) for one in FILTERS),
         (misfit.too_small, "too small"),
     ]

@@ -37,7 +37,8 @@ others. ``reservation``: its node is reserved for it, not for the other, under a
 
 
 class QueuePolicy(msgspec.Struct, frozen=True):
-    """Order: ``by_rank``, then ``by_fairness``, then ``within``.
+    """How the queue orders, backfills and preempts jobs. Order: ``by_rank``, then ``by_fairness``, then
+    ``within``.
 
     ``passing_stretch``: where shorter jobs go first, one passes another only if it came at most so many times
     the difference of their work later; None: always. Jobs of about the same work so go in the order of their

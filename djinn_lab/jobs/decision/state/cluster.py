@@ -67,9 +67,10 @@ class ClusterState(msgspec.Struct, frozen=True):
 
 
 class Cluster:
-    """``devices_held`` and ``queued``: by account and every account above it (``""`` is the pool).
-    ``decided_s``: when a plan was last carried out. ``sharing``: waiting requests for less than a whole
-    device. ``waiting_at_home``: how many requests wait that have their state on a node."""
+    """Nodes, running jobs and waiting requests. ``devices_held`` and ``queued``: by account and every account
+    above it (``""`` is the pool). ``decided_s``: when a plan was last carried out. ``sharing``: waiting
+    requests for less than a whole device. ``waiting_at_home``: how many requests wait that have their state
+    on a node."""
 
     def __init__(self, nodes: Iterable[ComputeNode] = ()) -> None:
         self.capacity = FreeCapacity()

@@ -15,8 +15,8 @@ AccountPath = tuple[str, ...]
 
 
 class HeldDevices:
-    """``milli``: thousandths of devices by account, no entry for none. ``below``: accounts that hold less
-    than they are guaranteed. After :meth:`checkpoint` changes are on trial."""
+    """Devices held by account. ``milli``: thousandths of devices by account, no entry for none. ``below``:
+    accounts that hold less than they are guaranteed. After :meth:`checkpoint` changes are on trial."""
 
     __slots__ = ("_guaranteed", "_marks", "_undo", "below", "milli")
 

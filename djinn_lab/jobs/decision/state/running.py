@@ -54,8 +54,8 @@ class RunningJobs:
 
 
 class RunningIndex:
-    """For one policy. ``pool``: all running jobs. Sizes are those of the moment of the last
-    :meth:`advance`."""
+    """The running jobs, indexed by account and size. For one policy. ``pool``: all running jobs. Sizes are
+    those of the moment of the last :meth:`advance`."""
 
     def __init__(self, policy: QueuePolicy) -> None:
         self.policy = policy

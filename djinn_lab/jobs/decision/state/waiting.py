@@ -32,7 +32,7 @@ Shape = tuple[str, Demand, str | None, int, bool]
 
 
 class WaitingClass:
-    """``entries``: sorted by key."""
+    """Waiting requests that are alike. ``entries``: sorted by key."""
 
     __slots__ = ("account", "entries", "number", "shape")
 
@@ -141,8 +141,8 @@ class Cursor:
 
 
 class WaitingIndex:
-    """For one policy. ``ranks``: by effective rank, then account (``""`` for all where the policy is not
-    fair)."""
+    """The waiting requests, in the order of a policy. For one policy. ``ranks``: by effective rank, then
+    account (``""`` for all where the policy is not fair)."""
 
     def __init__(self, policy: QueuePolicy) -> None:
         self.policy = policy
