@@ -334,7 +334,8 @@ class ProgramRun:
             self._values.stop_running()
             await_end(self._values)
             return
-        self._values.serial = max(self._values.serial, self._serial)
+        if self._outcome.stopped != "preempted" or self._outcome.executed > self._begins_at:
+            self._values.serial = max(self._values.serial, self._serial)
         kept = self._program.keep
         if self._outcome.stopped == "cancelled" and not self._outcome.executed:
             kept = ()  # perhaps some sources are not here: the client sends all of them again

@@ -81,7 +81,7 @@ def test_a_copy_made_between_two_replayed_runs_does_not_forget_a_release() -> No
     kept = log_of(*(script.program(keep=(script.load(SQUARE),)) for _ in range(2)))
     kept.release([7])
     assert kept.lost()
-    kept.replayed()
+    kept.replayed(kept.pending[0])
     kept.copied(Copy(kept.runs[0].serial, 100, 1))
     assert kept.release_all([8])[1] == [7, 8]
     kept.copied(Copy(kept.serials, 100, 1))
@@ -130,12 +130,37 @@ def test_a_stopped_replay_resumes_where_it_stopped_and_begins_anew_after_another
     script = Script()
     kept = log_of(script.program(keep=(script.load(SQUARE),)))
     assert kept.lost()
-    kept.split(3, b"state")
+    kept.split(kept.pending[0], 3, b"state")
     assert [(run.begin, run.end, run.rng_state) for run in kept.pending] == [(3, None, b"state")]
     assert kept.lost()
     assert [(run.begin, run.end) for run in kept.pending] == [(0, 3), (3, None)]
     serials = [run.serial for run in kept.runs]
     assert serials == sorted(set(serials))
+
+
+def test_a_copy_reported_before_the_answer_to_a_replayed_run_skips_no_other_run() -> None:
+    script = Script()
+    kept = log_of(*(script.program(keep=(script.load(SQUARE),)) for _ in range(2)))
+    assert kept.lost()
+    first, second = kept.pending
+    kept.copied(Copy(first.serial, 100, 1))
+    kept.replayed(first)
+    assert kept.pending == [second]
+
+
+def test_a_copy_reported_before_a_replayed_run_stopped_leaves_its_rest() -> None:
+    script = Script()
+    kept = log_of(*(script.program(keep=(script.load(SQUARE),)) for _ in range(2)))
+    assert kept.lost()
+    first, second = kept.pending
+    kept.copied(Copy(first.serial, 100, 1))
+    kept.split(first, 3, b"state")
+    assert [(run.job, run.begin, run.rng_state) for run in kept.pending] == [
+        (first.job, 3, b"state"),
+        (second.job, 0, None),
+    ]
+    kept.copied(Copy(first.serial, 100, 1))
+    assert len(kept.pending) == 2
 
 
 @pytest.mark.parametrize(

@@ -118,18 +118,19 @@ class LosableSession:
             run = self.log.pending[0]
             if not flags[0]:
                 skipped += decode_program(run.program).release
-                self.log.replayed()
+                self.log.replayed(run)
                 del flags[0]
                 continue
             step = step_of(run)
             found = self._run(step.program, step.key, step.resume, run.serial, self._stops())
             assert found.failure is None, found.failure
+            self.maybe_copy()  # reported before the run's answer
             if found.stopped is None:
                 self.replayed += step.ops
-                self.log.replayed()
+                self.log.replayed(run)
                 del flags[0]
             else:
-                self.log.split(found.executed, found.rng_state)
+                self.log.split(run, found.executed, found.rng_state)
         serial, dropped = self.log.release_all(skipped)
         self.device.interpreter.release("ann", dropped, serial)
 

@@ -50,8 +50,8 @@ log = logging.getLogger(__name__)
 @dataclass(slots=True)
 class Replay:
     """A replay under way for a segment that the queue has started on ``device``. ``needed``: whether each
-    pending run is repeated. ``releases``: by runs that are not. ``then``: starts the segment. What the client
-    released is dropped at the end, since runs may read it."""
+    pending run is repeated. ``releases``: by runs that are not. ``then``: starts the segment. ``run``: was
+    sent last. What the client released is dropped at the end, since runs may read it."""
 
     job: str
     segment: int
@@ -60,6 +60,7 @@ class Replay:
     began_s: float
     needed: list[bool]
     then: Callable[[], None]
+    run: Run | None = None
     releases: list[int] = field(default_factory=list)
     cancelled: bool = False
     preempted: bool = False
@@ -283,7 +284,8 @@ class Recovery:
                 answers.discard(message, self._blobs)
                 self._done(replay, kept)
             case RunPreempted():
-                kept.split(message.executed, message.rng_state)
+                assert replay.run is not None
+                kept.split(replay.run, message.executed, message.rng_state)
                 self._stopped(replay, message.undone)
             case SegmentFailed():
                 self._give_up(replay, message.error.message)
@@ -299,7 +301,7 @@ class Recovery:
                 self._send(replay, run)
                 return
             replay.releases += decode_program(run.program).release
-            kept.replayed()
+            kept.replayed(run)
         del self._replays[replay.job]
         self._account(replay)
         serial, released = kept.release_all(replay.releases)
@@ -313,6 +315,7 @@ class Recovery:
             self._give_up(replay, "an input of a cell that made them is no longer among the uploads")
             return
         step = step_of(run)
+        replay.run = run
         known = self._losses.get(replay.session)
         if known is not None:
             known.ops += step.ops
@@ -325,7 +328,8 @@ class Recovery:
         self._launcher.run(replay.device, order)
 
     def _done(self, replay: Replay, kept: SessionLog) -> None:
-        kept.replayed()
+        assert replay.run is not None
+        kept.replayed(replay.run)
         if (replay.preempted or replay.cancelled) and kept.pending:
             self._stopped(replay, undone=False)
         else:

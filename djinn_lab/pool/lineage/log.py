@@ -159,20 +159,25 @@ class SessionLog:
         """The runs that are to be replayed."""
         return self.runs[self.done :]
 
-    def replayed(self, count: int = 1) -> None:
-        """So many of the pending runs are done, or need not be."""
-        self.done += count
+    def replayed(self, run: Run) -> None:
+        """The first pending run is done, or need not be."""
+        self.done += self._is_next(run)
 
-    def split(self, executed: int, rng_state: bytes | None) -> None:
+    def split(self, run: Run, executed: int, rng_state: bytes | None) -> None:
         """The first pending run was stopped before op ``executed``: its rest is pending."""
-        run = self.runs[self.done]
         if executed <= run.begin:
             return
-        first = run._replace(end=executed, closes=False)
+        first = [run._replace(end=executed, closes=False)] if self._is_next(run) else []
         rest = run._replace(begin=executed, rng_state=rng_state, blobs=())
-        self.runs[self.done : self.done + 1] = [first, rest]
-        self.done += 1
+        self.runs[self.done : self.done + len(first)] = [*first, rest]
+        self.done += len(first)
         self._renumber(self.done)
+        self._count()
+
+    def _is_next(self, run: Run) -> bool:
+        """Return whether the log still has a replayed run: a copy that was made, and reported, just before
+        the answer has cut it."""
+        return bool(self.pending) and self.pending[0].serial == run.serial
 
     @property
     def peak_bytes(self) -> int:

@@ -48,9 +48,15 @@ def unread(runs: Sequence[Run], released: Sequence[int]) -> list[int]:
     if not (runs and released):
         return [*released]
     flags = zip(runs, needed(runs, released), strict=True)
-    sources = (source for run, flag in flags if flag for source in decode_program(run.program).sources)
-    read = {source.value for source in sources if source.held}
+    read = {value for run, flag in flags if flag for value in _reads(run)}
     return [value for value in released if value not in read]
+
+
+def _reads(run: Run) -> set[int]:
+    """Return the values that must be there when the run begins, and others that its ops read."""
+    program = decode_program(run.program)
+    read = {value for node in program.nodes[run.begin :] for value in node.inputs if value is not None}
+    return read | {source.value for source in program.sources if source.held}
 
 
 def effect_of(program: Program) -> Effect:
