@@ -11,7 +11,7 @@ from djinn_lab.dashboard.widgets.panes import empty_state, notice, show_html
 from djinn_lab.errors import AuthenticationError, DjinnError
 from djinn_lab.protocol.dashboard_login import PARAMETER
 
-TOO_LONG = 200
+TOO_LONG = 16_384
 TITLE = "Log in"
 SENTENCE = (
     "This pool has several users, or this dashboard listens for other machines. Give your token of the pool; "

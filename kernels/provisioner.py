@@ -17,7 +17,7 @@ import msgspec
 from jupyter_client.provisioning.local_provisioner import LocalProvisioner
 from jupyter_core.paths import jupyter_runtime_dir
 
-from djinn_lab.client.requests import TOKEN_VARIABLE
+from djinn_lab.client.credentials import TOKEN_VARIABLE
 from djinn_lab.client.rest import PoolClient
 from djinn_lab.errors import DjinnError
 from djinn_lab.magics.session_note import NOTE_VARIABLE, Note

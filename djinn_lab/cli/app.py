@@ -45,6 +45,8 @@ COMMANDS = (
     Entry("device", "queue", "describe_device"),
     Entry("reservations", "reservations"),
     Entry("policy", "queue", "queue_policy"),
+    Entry("login", "login", "log_in"),
+    Entry("logout", "login", "log_out"),
     Entry("users", "users"),
     Entry("audit", "audit"),
     Entry("sessions", "sessions", "show_sessions"),

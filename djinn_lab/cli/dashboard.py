@@ -1,4 +1,4 @@
-"""``djinn-lab dashboard``: the dashboard's own web server, for this machine only."""
+"""``djinn-lab dashboard``: the dashboard's own web server, for this machine or encrypted for others."""
 
 from __future__ import annotations
 
@@ -10,15 +10,22 @@ import sys
 import threading
 import time
 import webbrowser
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
+import psutil
 import typer
 
 from djinn_lab.cli.output import print_line
 from djinn_lab.errors import OptionError, UserError
+from djinn_lab.protocol.certificates import fingerprint
 from djinn_lab.protocol.dashboard_login import with_code
+from djinn_lab.protocol.runtime_file import data_directory
+
+if TYPE_CHECKING:
+    from djinn_lab.pool.certificates import ServerCertificate
 
 LOOPBACK = "127.0.0.1"
 PORT_DEFAULT = 5006
@@ -31,6 +38,26 @@ def serve_dashboard(
     port: Annotated[
         int, typer.Option(min=0, max=65535, help="Port to listen on; 0: any free one.")
     ] = PORT_DEFAULT,
+    host: Annotated[
+        str, typer.Option(help="Address to listen on, 0.0.0.0 for all.", metavar="ADDRESS")
+    ] = LOOPBACK,
+    origin: Annotated[
+        list[str] | None,
+        typer.Option(help="A further name by which browsers reach it, as behind a proxy: HOST or HOST:PORT."),
+    ] = None,
+    tls: Annotated[
+        bool | None,
+        typer.Option(
+            "--tls/--no-tls", help="Encrypt. Default: where --host is an address that others reach."
+        ),
+    ] = None,
+    tls_certificate: Annotated[
+        str | None, typer.Option(help="Certificate (PEM) to use. Default: one that is made once.")
+    ] = None,
+    tls_key: Annotated[str | None, typer.Option(help="The certificate's key (PEM).")] = None,
+    insecure_without_tls: Annotated[
+        bool, typer.Option("--insecure-without-tls", help="Let others' tokens travel readable.")
+    ] = False,
     show: Annotated[bool, typer.Option("--show/--no-show", help="Open it in a browser.")] = True,
     simulation: Annotated[
         Path | None,
@@ -42,11 +69,12 @@ def serve_dashboard(
         bool, typer.Option("--with-parent", help="End with the program that started this one.")
     ] = False,
 ) -> None:
-    """Serve the dashboard until Ctrl-C. It listens on 127.0.0.1 only and shows this user's pool."""
+    """Serve the dashboard of this user's pool until Ctrl-C: to this machine alone, or encrypted to others."""
     parent = os.getppid() if with_parent else None
     folder = dashboard_folder()
-    chosen = free_port(port)
-    page = f"http://{LOOPBACK}:{chosen}/dashboard"
+    certificate = _certificate(host, tls, tls_certificate, tls_key, insecure_without_tls)
+    chosen = free_port(port, host)
+    page = f"{'http' if certificate is None else 'https'}://{_shown_host(host)}:{chosen}/dashboard"
     environment = dict(os.environ)
     if simulation is not None:
         from djinn_lab.simulator.queue.result_file import FILE_VARIABLE
@@ -55,9 +83,12 @@ def serve_dashboard(
         page += "?page=simulation"
     print_line(f"The dashboard is at {with_code(page)} (Ctrl-C stops it).")
     print_line("This address lets you in once, within ten minutes. Do not pass it on.")
-    server = subprocess.Popen(serve_command(folder, chosen), env=environment)
+    if certificate is not None:
+        print_line(f"Its certificate: {fingerprint(certificate.pem)}")
+    command = serve_command(folder, chosen, host, origin or (), certificate)
+    server = subprocess.Popen(command, env=environment)
     if show:
-        threading.Thread(target=_open_browser, args=(page, chosen), daemon=True).start()
+        threading.Thread(target=_open_browser, args=(page, host, chosen), daemon=True).start()
     signal.signal(signal.SIGTERM, lambda number, frame: server.terminate())
     try:
         code = _wait(server, parent)
@@ -69,12 +100,32 @@ def serve_dashboard(
         raise UserError(f"The dashboard's server ended with code {code}.", "Try: djinn-lab doctor")
 
 
-def _open_browser(page: str, port: int) -> None:
+def _certificate(
+    host: str, tls: bool | None, certificate: str | None, key: str | None, insecure: bool
+) -> ServerCertificate | None:
+    """Return the certificate to serve with, None to talk in the clear. Raises OptionError."""
+    from djinn_lab.pool.certificates import encrypts, given_certificate, own_certificate
+
+    if not encrypts(host, tls, certificate, key, insecure):
+        return None
+    if certificate is not None and key is not None:
+        return given_certificate(certificate, key)
+    return own_certificate(data_directory() / "tls-dashboard", host)  # clients pin the pool's, which stays
+
+
+def _shown_host(host: str) -> str:
+    """Return the name by which to reach a server that listens on ``host``."""
+    if host in ("0.0.0.0", "::"):
+        return socket.gethostname()
+    return f"[{host}]" if ":" in host else host
+
+
+def _open_browser(page: str, host: str, port: int) -> None:
     """Open the page, once the server listens."""
     deadline_s = time.monotonic() + OPEN_WITHIN_S
     while time.monotonic() < deadline_s:
         try:
-            socket.create_connection((LOOPBACK, port), timeout=1).close()
+            socket.create_connection((host, port), timeout=1).close()
         except OSError:
             time.sleep(0.1)
         else:
@@ -92,22 +143,33 @@ def _wait(server: subprocess.Popen[bytes], parent: int | None) -> int:
                 server.terminate()
 
 
-def serve_command(folder: Path, port: int) -> list[str]:
-    """The ``panel serve`` command line. Browsers may use either name of this machine."""
-    command = [
-        sys.executable,
-        "-m",
-        "panel",
-        "serve",
-        str(folder),
-        "--address",
-        LOOPBACK,
-        "--port",
-        str(port),
-    ]
-    for host in (LOOPBACK, "localhost"):
-        command += ["--allow-websocket-origin", f"{host}:{port}"]
+def serve_command(
+    folder: Path,
+    port: int,
+    host: str = LOOPBACK,
+    origins: Sequence[str] = (),
+    certificate: ServerCertificate | None = None,
+) -> list[str]:
+    """The ``panel serve`` command line. Browsers may use any name of this machine, or of ``origins``."""
+    command = [sys.executable, "-m", "panel", "serve", str(folder), "--address", host, "--port", str(port)]
+    if certificate is not None:
+        command += ["--ssl-certfile", certificate.certificate, "--ssl-keyfile", certificate.key]
+    named = [one if ":" in one else f"{one}:{port}" for one in origins]
+    for origin in (*(f"{name}:{port}" for name in _names(host)), *named):
+        command += ["--allow-websocket-origin", origin]
     return command
+
+
+def _names(host: str) -> list[str]:
+    """List the names by which browsers reach a server that listens on ``host``."""
+    names = dict.fromkeys((LOOPBACK, "localhost"))
+    if host not in names:
+        found = [host]
+        if host in ("0.0.0.0", "::"):
+            of_cards = [one for card in psutil.net_if_addrs().values() for one in card]
+            found = [one.address for one in of_cards if one.family == socket.AF_INET]
+        names |= dict.fromkeys((*found, socket.gethostname(), socket.getfqdn()))
+    return [name for name in names if ":" not in name]  # Bokeh takes no IPv6 address
 
 
 def dashboard_folder() -> Path:
@@ -119,12 +181,12 @@ def dashboard_folder() -> Path:
     raise UserError("This installation has no dashboard.", "Install djinn-lab again from a complete package.")
 
 
-def free_port(port: int) -> int:
+def free_port(port: int, host: str = LOOPBACK) -> int:
     """``port`` if it can be bound, any free one for 0. Raises OptionError when it is taken."""
-    with socket.socket() as probe:
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind((LOOPBACK, port))
+            probe.bind((host, port))
         except OSError as error:
             raise OptionError(
                 f"Port {port} cannot be used: {error.strerror}.",

@@ -110,6 +110,36 @@ def start(
         str | None,
         typer.Option(help="How long a session waits for its vanished client, e.g. 8h. Default: 1d."),
     ] = None,
+    oidc_issuer: Annotated[
+        str | None, typer.Option(help="Admit users of this OpenID Connect issuer, an https address.")
+    ] = None,
+    oidc_client_id: Annotated[
+        str | None, typer.Option(help="The pool's client there, which allows the device flow.")
+    ] = None,
+    oidc_audience: Annotated[
+        str | None, typer.Option(help="What tokens must be made for. Default: the client.")
+    ] = None,
+    oidc_role_claim: Annotated[
+        str, typer.Option(help="The claim with a user's groups; dots lead into it.")
+    ] = "groups",
+    oidc_roles: Annotated[str, typer.Option(help="Groups by role: admin=chiefs,user=staff.")] = "",
+    oidc_default_role: Annotated[
+        str, typer.Option(help="Role of users in none of these. Default: they are refused.")
+    ] = "",
+    jupyterhub_api: Annotated[
+        str | None, typer.Option(help="Admit users of this JupyterHub, e.g. http://127.0.0.1:8081/hub/api.")
+    ] = None,
+    jupyterhub_roles: Annotated[str, typer.Option(help="The Hub's groups by role, as --oidc-roles.")] = "",
+    jupyterhub_default_role: Annotated[
+        str, typer.Option(help="Role of users in none of these. Default: they are refused.")
+    ] = "",
+    jupyterhub_admin_role: Annotated[str, typer.Option(help="Role of the Hub's admins.")] = "",
+    jupyterhub_scope: Annotated[
+        str, typer.Option(help="A scope that the Hub's tokens must have, such as access:services.")
+    ] = "",
+    identity_provider: Annotated[
+        list[str] | None, typer.Option(help="Another identity provider, of an installed package.")
+    ] = None,
     profile: Annotated[
         str | None, typer.Option("--profile", "-p", help="The profile whose pool settings are used.")
     ] = None,
@@ -118,6 +148,7 @@ def start(
     ] = 30,
 ) -> None:
     """Start a pool in the background, or find the one that runs. It serves all of this user's notebooks."""
+    from djinn_lab.pool.identity.settings import IdentitySettings, read_settings
     from djinn_lab.pool.launch import start_pool
     from djinn_lab.pool.start_settings import describe_running, without_effect
     from djinn_lab.protocol.runtime_file import read_runtime
@@ -152,6 +183,22 @@ def start(
         "requests_per_s": requests_per_s,
         "detached_s": None if detached_for is None else _seconds("--detached-for", detached_for),
     }
+    identity = read_settings(
+        oidc_issuer=oidc_issuer,
+        oidc_client_id=oidc_client_id,
+        oidc_audience=oidc_audience,
+        oidc_role_claim=oidc_role_claim,
+        oidc_roles=oidc_roles,
+        oidc_default_role=oidc_default_role,
+        jupyterhub_api=jupyterhub_api,
+        jupyterhub_roles=jupyterhub_roles,
+        jupyterhub_default_role=jupyterhub_default_role,
+        jupyterhub_admin_role=jupyterhub_admin_role,
+        jupyterhub_scope=jupyterhub_scope,
+        identity_providers=identity_provider or (),
+    )
+    if identity != IdentitySettings():
+        typed["identity"] = identity.encoded()
     given = {name: value for name, value in typed.items() if value is not None}
     before = read_runtime()
     info = start_pool(**{**settings, **given}, wait_s=wait_s)

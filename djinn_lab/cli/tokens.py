@@ -36,7 +36,7 @@ def show_tokens(as_json: AsJson = False) -> None:
     from djinn_lab.client.rest import PoolClient
 
     found = PoolClient.find().tokens()
-    headings = ("user", "token", "role", "made", "ends", "")
+    headings = ("user", "token", "role", "scopes", "made", "ends", "")
     print_found(found, as_json, "Tokens", headings, _row, "There are no tokens but the runtime file's.")
 
 
@@ -45,13 +45,18 @@ def add_token(
     user: OfUser = None,
     role: Annotated[str, typer.Option(help="At most the user's role, which is the default.")] = "",
     days: Days = None,
+    scope: Annotated[
+        list[str] | None,
+        typer.Option(help="Limit it to read, cells, queue, notebooks or admin; repeat it for several."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Make a token. It is shown only this once."""
     from djinn_lab.client.rest import PoolClient
 
     client = PoolClient.find()
-    _print_made(client.make_token(name, user=user or "", role=role, days=days), client, as_json)
+    made = client.make_token(name, user=user or "", role=role, days=days, scopes=scope or ())
+    _print_made(made, client, as_json)
 
 
 def rotate_token(
@@ -92,7 +97,10 @@ def _print_made(made: TokenMade, client: PoolClient, as_json: bool) -> None:
         print_json(made)
         return
     one = made.token
-    print_line(f"Token {one.name} of {one.user}: role {one.role}, {_ends(one)}. It is shown only this once:")
+    limit = f" limited to {' and '.join(one.scopes)}" if one.scopes else ""
+    print_line(
+        f"Token {one.name} of {one.user}: role {one.role}{limit}, {_ends(one)}. It is shown only this once:"
+    )
     print_line(f"  {exports(client, made.secret)}")
 
 
@@ -118,4 +126,5 @@ def _ends(token: TokenView) -> str:
 def _row(token: TokenView) -> tuple[str, ...]:
     ends = "never" if token.expires_at is None else shown_moment(token.expires_at)
     used = "asking now" if token.in_use else ""
-    return token.user, token.name, token.role, shown_moment(token.created_at), ends, used
+    scopes = ", ".join(token.scopes) or "all"
+    return token.user, token.name, token.role, scopes, shown_moment(token.created_at), ends, used

@@ -23,10 +23,6 @@ class PoolState(Enum):
     SILENT = "does not answer"
 
 
-def names_several_pools(addresses: str) -> bool:
-    return "," in addresses
-
-
 def leader_url(addresses: str, certificate: str | None = None) -> str:
     """The URL of the pool that leads, of those separated by commas; a single one is not asked.
     ``certificate``: as of :func:`djinn_lab.client.trust.tls_context`. Raises PoolNotFound when none does, nor

@@ -12,17 +12,17 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from djinn_lab.capture.lazy import is_lazy, recorder_of
-from djinn_lab.client.addresses import leader_url, names_several_pools
+from djinn_lab.client.addresses import leader_url
 from djinn_lab.client.connection import PoolConnection
+from djinn_lab.client.credentials import TOKEN_VARIABLE, token_source
 from djinn_lab.client.session import Session
 from djinn_lab.config import Profile, default_profile, load_profile
-from djinn_lab.errors import AuthenticationError, PoolError, PoolNotFound
+from djinn_lab.errors import AuthenticationError, PoolNotFound
 from djinn_lab.protocol.runtime_file import RuntimeInfo, read_runtime
 
 Tree = TypeVar("Tree")
 
 POOL_VARIABLE = "DJINN_POOL"
-TOKEN_VARIABLE = "DJINN_TOKEN"
 START_TIMEOUT_S = 60.0
 
 
@@ -38,11 +38,11 @@ def connect(
 
     ``pool``: a URL, or those of several pools on one database, separated by commas, of which the one that
     leads is taken at every connection; None takes ``DJINN_POOL``, else this user's running pool, else starts
-    one on this machine. ``token``: default ``DJINN_TOKEN``, else the runtime file's, read again at every
-    connection. ``certificate``: that an ``https`` pool must have, by its file or as ``sha256:...``; default
-    ``DJINN_POOL_CERTIFICATE``, else the runtime file's, else public authorities decide. ``name`` is
-    shown to other users of the pool (default: the user's name). Raises PoolNotFound, AuthenticationError,
-    VersionMismatch or ProfileError.
+    one on this machine. ``token``: default as of :func:`djinn_lab.client.credentials.token_source`, found
+    again at every connection. ``certificate``: that an ``https`` pool must have, by its file or as
+    ``sha256:...``; default ``DJINN_POOL_CERTIFICATE``, else the runtime file's, else public authorities
+    decide. ``name`` is shown to other users of the pool (default: the user's name). Raises PoolNotFound,
+    AuthenticationError, VersionMismatch or ProfileError.
     """
     settings = (
         profile if isinstance(profile, Profile) else load_profile(profile) if profile else default_profile()
@@ -50,9 +50,7 @@ def connect(
     shown = name or getpass.getuser()
     url = pool or os.environ.get(POOL_VARIABLE)
     if url:
-        if names_several_pools(url):
-            return FailoverSession(url, _token(token, url), settings, shown, certificate)
-        return Session(url, _token(token, url), settings, shown, certificate)
+        return RemoteSession(url, token, settings, shown, certificate)
     info = read_runtime() or start_pool(settings)
     return LocalSession(info, token or os.environ.get(TOKEN_VARIABLE), settings, shown)
 
@@ -89,31 +87,20 @@ class LocalSession(Session):
             ) from None
 
 
-class FailoverSession(Session):
-    """A session with the leader of several pools: when that is gone, the next cell finds the one that
-    took over."""
+class RemoteSession(Session):
+    """A session with the pool at an address, or with the leader of several: when that is gone, the next cell
+    finds the one that took over. A login's token is renewed before it ends; where a connection ended with its
+    token, the session continues with the next one."""
 
     def __init__(
-        self, addresses: str, token: str, profile: Profile, name: str, certificate: str | None
+        self, addresses: str, given: str | None, profile: Profile, name: str, certificate: str | None
     ) -> None:
-        self._addresses = addresses
-        super().__init__(addresses, token, profile, name, certificate)
+        self._addresses, self._given = addresses, given
+        super().__init__(addresses, "", profile, name, certificate)
 
     def address(self) -> tuple[str, str]:
-        return leader_url(self._addresses, self._certificate), self._token
-
-
-def _token(token: str | None, url: str) -> str:
-    found = token or os.environ.get(TOKEN_VARIABLE)
-    if found:
-        return found
-    info = read_runtime()
-    if info is not None and info.url == url.rstrip("/"):
-        return info.token
-    raise PoolError(
-        f"no token for the pool at {url}.",
-        f"Pass token=..., or set {TOKEN_VARIABLE} to the token you were given.",
-    )
+        url = leader_url(self._addresses, self._certificate)
+        return url, token_source(url, self._given, self._certificate)()
 
 
 def start_pool(profile: Profile) -> RuntimeInfo:

@@ -218,8 +218,8 @@ def _open(url: str, token: str, tls: ssl.SSLContext | None) -> WebSocket:
     except InvalidStatus as error:
         if error.response.status_code == 403:
             raise AuthenticationError(
-                f"the pool at {url} lets this token look but not run cells.",
-                "Ask the pool's administrator for a token with the role user.",
+                f"the pool at {url} lets this token look but not run cells.{_said(error.response.body)}",
+                "Ask the pool's administrator for a token with the role user, without scopes or with cells.",
             ) from None
         if error.response.status_code == 401:
             raise AuthenticationError(

@@ -12,6 +12,7 @@ import httpx
 import msgspec
 
 from djinn_lab.client.addresses import leader_url
+from djinn_lab.client.credentials import TOKEN_VARIABLE, TokenSource, token_source
 from djinn_lab.client.trust import known_fingerprint, not_proven, tls_context
 from djinn_lab.errors import (
     AuthenticationError,
@@ -25,7 +26,6 @@ from djinn_lab.errors import (
 from djinn_lab.protocol.runtime_file import read_runtime
 
 POOL_VARIABLE = "DJINN_POOL"
-TOKEN_VARIABLE = "DJINN_TOKEN"
 CONNECT_TIMEOUT_S = 5.0
 READ_TIMEOUT_S = 60.0
 START_ADVICE = "Start one with: djinn-lab pool start"
@@ -47,21 +47,22 @@ class PoolRequests:
 
     def __init__(self, url: str, token: str, certificate: str | None = None) -> None:
         self._follows_runtime = False
+        self._tokens: TokenSource | None = None
         self._certificate = certificate
         self._use(url, token)
 
     @classmethod
     def find(cls) -> Self:
-        """The pool of ``DJINN_POOL`` and ``DJINN_TOKEN``, else this user's running one, and later the one
-        that takes its place. Raises PoolNotFound."""
+        """The pool of ``DJINN_POOL``, with the token of
+        :func:`~djinn_lab.client.credentials.token_source`; else this user's running one, and later the one
+        that takes its place. Raises PoolNotFound, and AuthenticationError without a token."""
         url, token = os.environ.get(POOL_VARIABLE), os.environ.get(TOKEN_VARIABLE)
         if url:
-            if not token:
-                raise AuthenticationError(
-                    f"{POOL_VARIABLE} is set and {TOKEN_VARIABLE} is not.",
-                    f"Set {TOKEN_VARIABLE} to your token for {url}.",
-                )
-            return cls(leader_url(url), token)
+            leader = leader_url(url)
+            tokens = token_source(leader)
+            client = cls(leader, tokens())
+            client._tokens = tokens
+            return client
         info = read_runtime()
         if info is None:
             raise PoolNotFound("No pool is running on this machine.", START_ADVICE)
@@ -113,7 +114,10 @@ class PoolRequests:
         content = None if body is None else msgspec.json.encode(body)
         headers = None if body is None else {"Content-Type": "application/json"}
         try:
-            return self._http.request(method, path, params=given, content=content, headers=headers)
+            answer = self._http.request(method, path, params=given, content=content, headers=headers)
+            if answer.status_code == 401 and self._renews():
+                answer = self._http.request(method, path, params=given, content=content, headers=headers)
+            return answer
         except httpx.ConnectError as error:
             unproven = not_proven(self.url, error)
             if unproven is not None:
@@ -134,6 +138,14 @@ class PoolRequests:
             verify=tls_context(self.url, self._certificate) or True,
         )
         self._finalizer = weakref.finalize(self, self._http.close)
+
+    def _renews(self) -> bool:
+        """Return whether there is another token by now. If so, use it from here on."""
+        token = "" if self._tokens is None else self._tokens()
+        if not token or self._http.headers["Authorization"] == f"Bearer {token}":
+            return False
+        self._http.headers["Authorization"] = f"Bearer {token}"
+        return True
 
     def _moved_on(self) -> bool:
         """Return whether this user's pool runs at another address by now. If so, use that address from here

@@ -362,13 +362,21 @@ class PoolClient(PoolRequests):
         return self._read(list[TokenView], "/v1/tokens")
 
     def make_token(
-        self, name: str, *, user: str = "", role: str = "", days: float | None = None
+        self,
+        name: str,
+        *,
+        user: str = "",
+        role: str = "",
+        days: float | None = None,
+        scopes: Sequence[str] = (),
     ) -> TokenMade:
         """Make a token: for this user, or as an admin for another one. ``role``: at most the user's.
-        ``days``: None for the default, 0 for ever."""
+        ``days``: None for the default, 0 for ever. ``scopes``: what it is limited to."""
         from djinn_lab.protocol.rest.users import NewToken, TokenMade
 
-        return self._send_body(TokenMade, "POST", "/v1/tokens", NewToken(name, user, role, days))
+        return self._send_body(
+            TokenMade, "POST", "/v1/tokens", NewToken(name, user, role, days, tuple(scopes))
+        )
 
     def rotate_token(
         self, user: str, name: str, *, overlap_s: float = 86_400.0, days: float | None = None

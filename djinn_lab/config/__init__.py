@@ -12,6 +12,7 @@ from djinn_lab.config.profiles import (
     Workload,
 )
 from djinn_lab.config.store import (
+    config_directory,
     default_profile,
     list_profiles,
     load_profile,
@@ -29,6 +30,7 @@ __all__ = [
     "SchedulerSettings",
     "SessionSettings",
     "Workload",
+    "config_directory",
     "default_profile",
     "list_profiles",
     "load_profile",

@@ -41,10 +41,13 @@ class ProfilesFile(msgspec.Struct, frozen=True):
         return ProfilesFile(default, {**self.profiles, profile.name: profile})
 
 
+def config_directory() -> Path:
+    """Return the directory of this user's settings, which ``DJINN_CONFIG_DIR`` overrides."""
+    return Path(os.environ.get("DJINN_CONFIG_DIR") or platformdirs.user_config_dir("djinn-lab"))
+
+
 def profiles_path() -> Path:
-    """Return the path of the profiles; ``DJINN_CONFIG_DIR`` overrides the directory."""
-    directory = os.environ.get("DJINN_CONFIG_DIR") or platformdirs.user_config_dir("djinn-lab")
-    return Path(directory) / "profiles.toml"
+    return config_directory() / "profiles.toml"
 
 
 def read_text(path: Path | None = None) -> str:

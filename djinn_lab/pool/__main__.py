@@ -14,6 +14,7 @@ from djinn_lab.memory import POLICIES
 from djinn_lab.pool.certificates import ServerCertificate, given_certificate, own_certificate
 from djinn_lab.pool.database.engine import DATABASE_FILE, DATABASE_VARIABLE, checked_url, sqlite_url
 from djinn_lab.pool.devices.plans import plan_devices
+from djinn_lab.pool.identity.settings import decoded
 from djinn_lab.pool.policy_file import read_policy
 from djinn_lab.pool.server import LOOPBACK, PoolOptions, run_pool
 from djinn_lab.pool.sessions.detached import KEPT_S
@@ -63,6 +64,7 @@ def main() -> int:
             ),
             isolation=arguments.isolation,
             accept_weak_isolation=arguments.accept_weak_isolation,
+            identity=decoded(arguments.identity),
         )
         run_pool(options)
     except DjinnError as error:
@@ -114,6 +116,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--connections-per-user", type=int, default=CONNECTIONS_MAX)
     parser.add_argument("--upload-bytes-per-user", type=int, help="default: half, once there are two users")
     parser.add_argument("--requests-per-s", type=float, default=REQUESTS_PER_S, help="of a user")
+    parser.add_argument("--identity", default="{}", help="identity providers, as JSON")
     parser.add_argument("--worker-command", help="the worker's command line, before its own options")
     return parser
 

@@ -28,6 +28,8 @@ from djinn_lab.pool.devices.plans import DevicePlan
 from djinn_lab.pool.execution.clock import PoolClock
 from djinn_lab.pool.execution.driver import Driver
 from djinn_lab.pool.execution.journaled_engine import JournaledEngine
+from djinn_lab.pool.identity.admission import Admission
+from djinn_lab.pool.identity.settings import IdentitySettings, make_providers
 from djinn_lab.pool.metrics.pool import Metrics
 from djinn_lab.pool.notebooks.service import NOTEBOOK_RULES, NotebookRules, NotebookService
 from djinn_lab.pool.sessions.detached import DetachedRules
@@ -37,6 +39,7 @@ from djinn_lab.pool.user_limits import UserLimits
 
 NO_OTHER_LIMITS = UserLimits()
 DETACHED_RULES = DetachedRules()
+NO_PROVIDERS = IdentitySettings()
 
 
 def assemble(
@@ -53,9 +56,10 @@ def assemble(
     limits: UserLimits = NO_OTHER_LIMITS,
     detached: DetachedRules = DETACHED_RULES,
     isolation: IsolationRules = ISOLATION_RULES,
+    identity: IdentitySettings = NO_PROVIDERS,
 ) -> PoolContext:
     """Reads what the database knows, and ends there what an earlier pool left, so it blocks; call it before
-    serving. Raises SQLAlchemyError."""
+    serving. Raises SQLAlchemyError, and OptionError for an identity provider that is not there."""
     clock = PoolClock()
     started_at = clock.now_s()
     last_seq = store.opened()
@@ -83,13 +87,16 @@ def assemble(
     for one in store.submit(read_published).result():
         accounting.published.add(one)
     driver = Driver(core, launcher, fleet, blobs, accounting, isolation)
-    heartbeat = Heartbeat(driver, store, authentication, detached)
+    providers = make_providers(identity, clock.now_s)
+    admission = Admission(authentication, providers, accounting.audit, clock.now_s)
+    heartbeat = Heartbeat(driver, store, authentication, admission, detached)
     notebooks = NotebookService(driver, authentication, store, notebook_rules)
     blobs.user_bytes_max = partial(upload_limit, blobs.bytes_max, limits, authentication)
     return PoolContext(
         *(driver, authentication, blobs, store, metrics, heartbeat, notebooks, started_at, stop),
         detached=detached,
         limits=limits,
+        admission=admission,
     )
 
 

@@ -16,6 +16,7 @@ from enum import IntEnum
 
 import msgspec
 
+from djinn_lab.pool.scopes import Scope, within
 from djinn_lab.protocol.messages import UNKNOWN_TOKEN
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
@@ -40,6 +41,7 @@ TOKEN_DAYS = 90.0
 TOKEN_DAYS_MAX = 3650.0
 TOKENS_MAX = 50
 """Of a user."""
+REFUSED_MAX = 10_000
 FIRST_TOKEN = "first"
 RUNTIME_TOKEN = "runtime file"
 ROTATED = ".old"
@@ -50,13 +52,18 @@ DAY_S = 86_400.0
 class User(msgspec.Struct, frozen=True):
     """``above``: the account in the share tree that the user's own lies below, such as ``"vision/train"``,
     None at the top. ``notebook``: the batch notebook that speaks for the user, empty for none. ``role``: of
-    the token, where a token was presented. ``token``: its digest."""
+    the token, where a token was presented. ``token``: its digest. ``scopes``: what it is limited to, None for
+    all that the role may. ``way``: by which token the user came in, ``provider``: which identity provider
+    knows the user, empty for the pool itself."""
 
     name: str
     role: Role
     above: str | None = None
     notebook: str = ""
     token: str = ""
+    scopes: frozenset[Scope] | None = None
+    way: str = ""
+    provider: str = ""
 
     @property
     def account(self) -> str:
@@ -65,7 +72,8 @@ class User(msgspec.Struct, frozen=True):
 
 
 class Token(msgspec.Struct, frozen=True):
-    """``expires_at``: seconds since the epoch, None for never. ``notebook``: as :attr:`User.notebook`."""
+    """``expires_at``: seconds since the epoch, None for never. ``notebook``, ``scopes``,
+    ``provider``: as of :class:`User`."""
 
     digest: str
     user: str
@@ -74,13 +82,28 @@ class Token(msgspec.Struct, frozen=True):
     created_at: float
     expires_at: float | None = None
     notebook: str = ""
+    scopes: frozenset[Scope] | None = None
+    provider: str = ""
+
+    @property
+    def way(self) -> str:
+        """Name it for the audit."""
+        if self.provider:
+            return f"a login by {self.provider}"
+        return f"the token {self.name!r}" if self.name else "the token of a batch notebook"
+
+    def within(self, role: Role, scopes: frozenset[Scope] | None) -> bool:
+        """Return whether a token of this role and these scopes may do all that this one may."""
+        return self.role <= role and within(self.scopes, scopes)
 
 
 class Denial(msgspec.Struct, frozen=True):
-    """Say why a header names no user. ``user``: the owner of an expired token."""
+    """Say why a header names no user. ``user``: whose token it was, where that is proven. ``reason``: for the
+    audit."""
 
     detail: str = UNKNOWN_TOKEN
     user: str = ""
+    reason: str = "without a valid token"
 
 
 def new_token() -> str:
@@ -90,6 +113,12 @@ def new_token() -> str:
 
 def token_digest(token: str) -> str:
     return hashlib.sha256(token.encode()).hexdigest()
+
+
+def bearer_secret(authorization: str | None) -> str:
+    """Return the token of an ``Authorization`` header, empty for none."""
+    scheme, _, secret = (authorization or "").partition(" ")
+    return secret.strip() if scheme.lower() == "bearer" else ""
 
 
 def checked_role(text: str) -> Role:
@@ -124,6 +153,8 @@ class Authentication:
         self._now_s = now_s
         self._users = {self.owner: User(self.owner, Role.ADMIN)}
         self._tokens: dict[str, Token] = {}
+        self._refused: dict[str, tuple[Denial, float]] = {}
+        """Tokens that identity providers refused lately, and until when they are not asked again."""
         self._add(Token(token_digest(owner_token), self.owner, RUNTIME_TOKEN, Role.ADMIN, now_s()))
 
     def user_of(self, authorization: str | None) -> User | None:
@@ -132,19 +163,28 @@ class Authentication:
         if token is None or self._expired(token):
             return None
         user = self._users[token.user]
-        role = min(user.role, token.role)
-        return msgspec.structs.replace(user, role=role, notebook=token.notebook, token=token.digest)
+        return msgspec.structs.replace(
+            user,
+            role=min(user.role, token.role),
+            notebook=token.notebook,
+            token=token.digest,
+            scopes=token.scopes,
+            way=token.way,
+        )
 
     def denial(self, authorization: str | None) -> Denial:
         """Say why a header names no user."""
-        token = self._presented(authorization)
-        if token is None:
-            return Denial()
+        secret = bearer_secret(authorization)
+        digest = token_digest(secret) if secret else ""
+        token = self._tokens.get(digest)
+        if token is None or token.provider:
+            found = self._refused.get(digest)
+            return found[0] if found is not None else Denial()
         detail = (
             f"The token {token.name!r} of {token.user} has expired. Ask the pool's administrator for another "
             "one. Before it ends, its user can rotate it: djinn-lab users token rotate NAME."
         )
-        return Denial(detail, token.user)
+        return Denial(detail, token.user, f"with an expired token of {token.user}")
 
     def is_valid(self, digest: str) -> bool:
         """Return whether the token with this digest still counts."""
@@ -190,7 +230,14 @@ class Authentication:
         if token.user in self._users:
             self._add(token)
 
-    def issue(self, user: str, name: str, role: Role, expires_at: float | None) -> tuple[Token, str]:
+    def issue(
+        self,
+        user: str,
+        name: str,
+        role: Role,
+        expires_at: float | None,
+        scopes: frozenset[Scope] | None = None,
+    ) -> tuple[Token, str]:
         """Make a token with at most the user's role; the second part is the secret. Raises ValueError on a
         bad or taken name, or when the user has too many."""
         if not _NAME.fullmatch(name) or name.endswith(ROTATED):
@@ -204,7 +251,7 @@ class Authentication:
             raise ValueError(f"{user} has {TOKENS_MAX} tokens, which is the limit; revoke some first")
         secret = new_token()
         role = min(role, self._users[user].role)
-        token = Token(token_digest(secret), user, name, role, self._now_s(), expires_at)
+        token = Token(token_digest(secret), user, name, role, self._now_s(), expires_at, scopes=scopes)
         self._add(token)
         return token, secret
 
@@ -222,7 +269,9 @@ class Authentication:
             old, name=name + ROTATED, expires_at=min(ends_at, old.expires_at or ends_at)
         )
         secret = new_token()
-        new = Token(token_digest(secret), user, name, old.role, self._now_s(), expires_at)
+        new = msgspec.structs.replace(
+            old, digest=token_digest(secret), created_at=self._now_s(), expires_at=expires_at
+        )
         self._add(ended)
         self._add(new)
         return [new, ended], secret
@@ -245,16 +294,56 @@ class Authentication:
         """Invalidate a minted token."""
         self._tokens.pop(token_digest(secret), None)
 
+    # -- users of identity providers -----------------------------------------------------------------------
+
+    def admit(
+        self,
+        digest: str,
+        provider: str,
+        user: str,
+        role: Role,
+        expires_at: float,
+        scopes: frozenset[Scope] | None = None,
+    ) -> None:
+        """Take a token that an identity provider vouches for, in place of what was known of it. ``user``: a
+        name that begins with the provider's."""
+        self._refused.pop(digest, None)
+        self._users[user] = User(user, role, provider=provider)
+        self._add(Token(digest, user, "", role, self._now_s(), expires_at, "", scopes, provider))
+
+    def refuse(self, digest: str, denial: Denial, until_s: float) -> None:
+        """Drop a token that no identity provider knows any more, and say why until then."""
+        self._tokens.pop(digest, None)
+        while len(self._refused) >= REFUSED_MAX:
+            del self._refused[next(iter(self._refused))]
+        self._refused[digest] = (denial, until_s)
+
+    def knows(self, digest: str) -> bool:
+        """Return whether nothing is to be asked about a token: it is the pool's own, or admitted, or refused
+        just now."""
+        token = self._tokens.get(digest)
+        if token is not None:
+            return not (token.provider and self._expired(token))
+        refused = self._refused.get(digest)
+        return refused is not None and self._now_s() < refused[1]
+
+    def sweep(self) -> None:
+        """Forget the admitted tokens that have ended, and refusals that are over."""
+        for digest, token in list(self._tokens.items()):
+            if token.provider and self._expired(token):
+                del self._tokens[digest]
+        for digest, (_, until_s) in list(self._refused.items()):
+            if self._now_s() >= until_s:
+                del self._refused[digest]
+
     # -- parts ---------------------------------------------------------------------------------------------
 
     def _add(self, token: Token) -> None:
         self._tokens[token.digest] = token
 
     def _presented(self, authorization: str | None) -> Token | None:
-        scheme, _, secret = (authorization or "").partition(" ")
-        if scheme.lower() != "bearer" or not secret.strip():
-            return None
-        return self._tokens.get(token_digest(secret.strip()))
+        secret = bearer_secret(authorization)
+        return self._tokens.get(token_digest(secret)) if secret else None
 
     def _expired(self, token: Token) -> bool:
         return token.expires_at is not None and self._now_s() >= token.expires_at

@@ -1,4 +1,4 @@
-"""The certificate by which a pool proves to its clients what it is: made at its first start, or given."""
+"""The certificate by which a pool or a dashboard proves what it is: made at its first start, or given."""
 
 from __future__ import annotations
 
@@ -41,6 +41,26 @@ def is_loopback(host: str) -> bool:
             f"--host {host}: {error}.", "Give an address of this machine, or 0.0.0.0 for all."
         ) from None
     return all(ipaddress.ip_address(address[4][0]).is_loopback for address in found)
+
+
+def encrypts(host: str, tls: bool | None, certificate: str | None, key: str | None, insecure: bool) -> bool:
+    """Return whether a server uses TLS: off loopback, unless that is refused by name. Raises OptionError for
+    options that do not go together."""
+    if (certificate is None) != (key is None):
+        raise OptionError("A TLS certificate needs its key.", "Give both --tls-certificate and --tls-key.")
+    if certificate is not None and key is not None:
+        if tls is False or insecure:
+            raise OptionError("--tls-certificate was given together with --no-tls.", "Leave one of them out.")
+        given_certificate(certificate, key)
+        return True
+    if is_loopback(host):
+        return bool(tls)
+    if tls is False and not insecure:
+        raise OptionError(
+            f"Other machines reach {host}: without TLS their tokens and tensors would travel readable.",
+            "Leave --no-tls out, or accept that with --insecure-without-tls.",
+        )
+    return not insecure
 
 
 def given_certificate(certificate: str, key: str) -> ServerCertificate:
@@ -99,7 +119,7 @@ def _serves(certificate: Path, names: list[x509.GeneralName]) -> bool:
 
 def _make(certificate: Path, key: Path, names: list[x509.GeneralName]) -> None:
     secret = ec.generate_private_key(ec.SECP256R1())
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "Djinn Lab pool")])
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "Djinn Lab")])
     now = datetime.now(UTC)
     made = (
         x509.CertificateBuilder()

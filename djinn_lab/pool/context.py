@@ -12,6 +12,7 @@ from djinn_lab.pool.authentication import Authentication
 from djinn_lab.pool.blobs.store import BlobStore
 from djinn_lab.pool.database.store import Store, write_measurement
 from djinn_lab.pool.execution.driver import Driver
+from djinn_lab.pool.identity.admission import Admission
 from djinn_lab.pool.metrics.pool import Metrics
 from djinn_lab.pool.notebooks.service import NotebookService
 from djinn_lab.pool.sessions.detached import DetachedRules, close_left_sessions
@@ -36,6 +37,11 @@ def spare_full_collections() -> None:
     gc.set_threshold(young, middle, MIDDLE_COLLECTIONS_MAX)
 
 
+def tokens_in_use(driver: Driver) -> set[str]:
+    """Return the digests of the tokens of all connections."""
+    return {session.link.token for session in driver.registry if session.link is not None}
+
+
 def disconnect_ended_tokens(driver: Driver, authentication: Authentication) -> None:
     """Close the connections whose tokens have expired or were revoked. Their sessions wait for another one as
     after a broken connection."""
@@ -51,11 +57,17 @@ class Heartbeat:
     """Do what is due by the clock, and measure how late the event loop runs."""
 
     def __init__(
-        self, driver: Driver, store: Store, authentication: Authentication, rules: DetachedRules
+        self,
+        driver: Driver,
+        store: Store,
+        authentication: Authentication,
+        admission: Admission,
+        rules: DetachedRules,
     ) -> None:
         self._rules = rules
         self._driver = driver
         self._authentication = authentication
+        self._admission = admission
         self._store = store
         self._lags: list[float] = []
 
@@ -80,6 +92,7 @@ class Heartbeat:
                 self._driver.accounting.refresh_waiting()
                 self._driver.give_up_clients()
                 self._driver.accounting.audit.flush()
+                self._admission.confirm(tokens_in_use(self._driver))
                 disconnect_ended_tokens(self._driver, self._authentication)
                 close_left_sessions(self._driver, self._rules)
                 self._collect_when_idle()
@@ -124,6 +137,7 @@ class PoolContext:
     notebooks: NotebookService
     started_at: float
     stop: Callable[[], None]
+    admission: Admission
     detached: DetachedRules = field(default_factory=DetachedRules)
     limits: UserLimits = field(default_factory=UserLimits)
     ready: bool = False

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 from djinn_lab.errors import OptionError, PoolError
 from djinn_lab.memory import POLICIES
-from djinn_lab.pool.certificates import given_certificate, is_loopback
+from djinn_lab.pool.certificates import encrypts
 from djinn_lab.pool.database.engine import DATABASE_VARIABLE, checked_url
 from djinn_lab.pool.devices.plans import plan_devices
 from djinn_lab.pool.policy_file import read_policy
@@ -72,6 +72,7 @@ def start_pool(
     detached_s: float | None = None,
     isolation: str | None = None,
     accept_weak_isolation: bool = False,
+    identity: str | None = None,
 ) -> RuntimeInfo:
     """Find the running pool, or start one and wait until it is ready, or stands by. It outlives the caller.
     Options are checked in any case; a pool that runs keeps its own
@@ -87,7 +88,8 @@ def start_pool(
     ``tls_key``, else by a certificate that is made once. ``insecure_without_tls``: those machines may talk in
     the clear. ``isolation``: one of :data:`djinn_lab.protocol.isolation.ISOLATIONS`.
     ``accept_weak_isolation``: let several users in where the sandbox of workers does not hold.
-    ``detached_s``: for so long a session waits for its vanished client. Limits of a user:
+    ``detached_s``: for so long a session waits for its vanished client. ``identity``: the identity providers,
+    as :meth:`djinn_lab.pool.identity.settings.IdentitySettings.encoded`. Limits of a user:
     :class:`djinn_lab.pool.user_limits.UserLimits`. Raises OptionError, or PoolError with the end of the
     server's log when it does not become ready within ``wait_s``."""
     deadline_s = time.monotonic() + wait_s
@@ -95,7 +97,7 @@ def start_pool(
     environment = os.environ | ({DATABASE_VARIABLE: checked_url(url)} if url else {})
     plan_devices(devices, memory_bytes, threads)
     _check_policies(memory_policy, queue_policy, notebooks_for)
-    encrypted = _encrypts(host, tls, tls_certificate, tls_key, insecure_without_tls)
+    encrypted = encrypts(host, tls, tls_certificate, tls_key, insecure_without_tls)
     if isolation is not None and isolation not in ISOLATIONS:
         raise OptionError(
             f"--isolation {isolation!r} is unknown.",
@@ -121,6 +123,7 @@ def start_pool(
             "--notebook-slots": notebook_slots,
             "--notebooks-for": notebooks_for,
             "--isolation": isolation,
+            "--identity": identity,
             "--host": host,
             "--tls-certificate": tls_certificate,
             "--tls-key": tls_key,
@@ -149,25 +152,6 @@ def _check_policies(memory_policy: str | None, queue_policy: str | None, noteboo
             f"--notebooks-for {notebooks_for!r} is unknown.",
             f"Use one of {', '.join(OPEN_TO)}.",
         )
-
-
-def _encrypts(host: str, tls: bool | None, certificate: str | None, key: str | None, insecure: bool) -> bool:
-    """Return whether the pool uses TLS. Raises OptionError for options that do not go together."""
-    if (certificate is None) != (key is None):
-        raise OptionError("A TLS certificate needs its key.", "Give both --tls-certificate and --tls-key.")
-    if certificate is not None and key is not None:
-        if tls is False or insecure:
-            raise OptionError("--tls-certificate was given together with --no-tls.", "Leave one of them out.")
-        given_certificate(certificate, key)
-        return True
-    if is_loopback(host):
-        return bool(tls)
-    if tls is False and not insecure:
-        raise OptionError(
-            f"Other machines reach {host}: without TLS their tokens and tensors would travel readable.",
-            "Leave --no-tls out, or accept that with --insecure-without-tls.",
-        )
-    return not insecure
 
 
 def running_pool() -> RuntimeInfo | None:

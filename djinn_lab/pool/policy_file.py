@@ -29,7 +29,7 @@ def read_policy(name: str) -> str | QueuePolicy:
         found = msgspec.convert(content, QueuePolicy)
     except OSError as error:
         raise OptionError(f"The policy {name} cannot be read: {error.strerror}.") from None
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise OptionError(f"{name} is not a queue policy: {error}.") from None
     if found.name in POLICIES and found != POLICIES[found.name]:
         raise OptionError(

@@ -36,6 +36,7 @@ from djinn_lab.pool.certificates import ServerCertificate
 from djinn_lab.pool.context import spare_full_collections
 from djinn_lab.pool.database.engine import lost, unusable
 from djinn_lab.pool.devices.plans import DevicePlan
+from djinn_lab.pool.identity.settings import IdentitySettings
 from djinn_lab.pool.launchers.local import LocalLauncher
 from djinn_lab.pool.sessions.detached import KEPT_S, DetachedRules
 from djinn_lab.pool.start_settings import settings_of
@@ -74,7 +75,8 @@ class PoolOptions(msgspec.Struct, frozen=True):
     :data:`djinn_lab.protocol.notebooks.OPEN_TO`; ``notebook_slots`` of them run at once,
     and write files with ``notebook_umask``. ``host``: the address to listen on. ``certificate``: None to
     talk in the clear. ``detached_s``: for so long a session waits for its vanished client.
-    ``accept_weak_isolation``: let several users in where the sandbox of workers does not hold."""
+    ``accept_weak_isolation``: let several users in where the sandbox of workers does not hold.
+    ``identity``: the identity providers whose users may come."""
 
     plans: Sequence[DevicePlan]
     worker_command: Sequence[str] | None
@@ -93,6 +95,7 @@ class PoolOptions(msgspec.Struct, frozen=True):
     detached_s: float = KEPT_S
     isolation: Isolation = ISOLATION_DEFAULT
     accept_weak_isolation: bool = False
+    identity: IdentitySettings = IdentitySettings()
 
 
 def run_pool(options: PoolOptions) -> None:
@@ -225,6 +228,7 @@ async def _lead(running: ServingPool, info: RuntimeInfo, directory: Path) -> Non
         options.limits,
         DetachedRules(options.detached_s),
         IsolationRules(options.isolation, options.accept_weak_isolation),
+        options.identity,
     )
     running.front.app = create_app(context)
     for plan in options.plans:

@@ -55,6 +55,7 @@ def settings_of(options: PoolOptions) -> dict[str, Setting]:
         "requests_per_s": round(options.limits.requests_per_s),
         "isolation": options.isolation,
         "accept_weak_isolation": options.accept_weak_isolation,
+        "identity": options.identity.encoded(),
     }
 
 
@@ -75,6 +76,9 @@ def without_effect(info: RuntimeInfo, given: Mapping[str, Setting | None]) -> li
     found = []
     for name, value in given.items():
         if value is None or _comparable(name, value) == have.get(name):
+            continue
+        if name == "identity":
+            found.append("those of identity providers")
             continue
         typed = _option(name) if value is True else f"{_option(name)} {_text(name, value)}"
         now = f" (the pool has {_text(name, have[name])})" if name in have and value is not True else ""

@@ -10,7 +10,8 @@ import pytest
 import torch
 from real_pool import PoolUnderTest
 
-from djinn_lab.client.connect import TOKEN_VARIABLE, connect
+from djinn_lab.client.connect import connect
+from djinn_lab.client.credentials import TOKEN_VARIABLE
 from djinn_lab.client.session import Session
 from djinn_lab.errors import AuthenticationError, PoolError, PoolLost, ValueLost
 from djinn_lab.pool.launch import stop_pool

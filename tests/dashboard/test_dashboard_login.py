@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import ssl
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
+from socket import gethostname
 from typing import Any
 
 import httpx
@@ -16,6 +18,7 @@ from dashboard_serving import free_port, start_dashboard, stop
 from real_pool import PoolUnderTest
 
 from djinn_lab.client.rest import PoolClient
+from djinn_lab.protocol.certificates import fingerprint, pinned_context
 from djinn_lab.protocol.dashboard_login import is_good, make_code, with_code
 
 pytestmark = [pytest.mark.browser, pytest.mark.processes]
@@ -28,8 +31,8 @@ def ann(pool: PoolUnderTest) -> str:
 
 
 @contextmanager
-def tab(browser: Any, address: str) -> Iterator[Any]:
-    context = browser.new_context(viewport={"width": 1360, "height": 900})
+def tab(browser: Any, address: str, **options: Any) -> Iterator[Any]:
+    context = browser.new_context(viewport={"width": 1360, "height": 900}, **options)
     page = context.new_page()
     page.set_default_timeout(15_000)
     page.goto(address, wait_until="commit")
@@ -119,6 +122,55 @@ def test_a_dashboard_for_other_machines_asks_even_where_the_pool_has_one_user(
                     page.wait_for_selector(".card >> text=cpu:0")
             finally:
                 stop(server)
+
+
+@contextmanager
+def served(tmp_path: Path, *options: str) -> Iterator[tuple[str, str]]:
+    """Run the command. Yields the address without its code, and the whole output so far."""
+    command = [sys.executable, "-m", "djinn_lab.cli", "dashboard", "--no-show", "--port", "0", *options]
+    server = subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONUNBUFFERED": "1"}
+    )
+    assert server.stdout is not None
+    try:
+        lines = [server.stdout.readline() for _ in range(3)]
+        address = next(word for word in lines[0].split() if word.startswith("http"))
+        _until_it_listens(int(address.split(":")[2].partition("/")[0]))
+        yield address.partition("?")[0], "".join(lines)
+    finally:
+        server.terminate()
+        server.wait(10)
+        server.stdout.close()
+
+
+def test_a_dashboard_for_other_machines_is_encrypted_and_takes_a_token(
+    chromium: Any, pool: PoolUnderTest, tmp_path: Path
+) -> None:
+    token = pool.rest.create_user("encrypted", "viewer").token
+    with served(tmp_path, "--host", "0.0.0.0") as (address, said):
+        port = int(address.split(":")[2].partition("/")[0])
+        assert address == f"https://{gethostname()}:{port}/dashboard"
+        pem = ssl.get_server_certificate(("127.0.0.1", port))
+        assert f"Its certificate: {fingerprint(pem)}" in said
+        here = f"https://127.0.0.1:{port}/dashboard"
+        assert httpx.get(here, verify=pinned_context(pem), trust_env=False).status_code == 200
+        with pytest.raises(httpx.ConnectError):
+            httpx.get(here, trust_env=False)
+        with pytest.raises(httpx.HTTPError):
+            httpx.get(here.replace("https", "http"), trust_env=False)
+        with tab(chromium, here, ignore_https_errors=True) as page:
+            log_in(page, token)
+            page.wait_for_selector(".card >> text=cpu:0")
+            [cookie] = page.context.cookies()
+            assert cookie["secure"]
+
+
+@pytest.mark.parametrize("options", [("--no-tls",), ("--tls-certificate", "x.pem")])
+def test_a_dashboard_in_the_clear_for_other_machines_is_refused(options: tuple[str, ...]) -> None:
+    command = [sys.executable, "-m", "djinn_lab.cli", "dashboard", "--no-show", "--host", "0.0.0.0", *options]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert "--insecure-without-tls" in done.stderr or "--tls-key" in done.stderr
 
 
 def test_codes_of_others_and_old_ones_are_not_good(

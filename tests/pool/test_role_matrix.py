@@ -1,4 +1,5 @@
-"""Roles times actions: one table for every request and message, with own objects and those of others."""
+"""Roles and scopes times actions: one table for every request and message, with own objects and those of
+others."""
 
 from __future__ import annotations
 
@@ -14,6 +15,7 @@ from pool_kit import Client, Wire, act, http, rest, running_pool
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from djinn_lab.pool.authentication import DAY_S, Role
+from djinn_lab.pool.scopes import SCOPES, SESSION_SOCKET, Scope
 from djinn_lab.protocol import messages
 from djinn_lab.protocol.rest.notebooks import NewNotebook
 from djinn_lab.protocol.runtime_file import RuntimeInfo
@@ -31,67 +33,75 @@ NOBODY = None
 
 
 class Needs(NamedTuple):
-    """Roles that a request needs: for what belongs to the asking user, and to another one."""
+    """Roles that a request needs: for what belongs to the asking user, and to another one. ``scopes``: of a
+    token that is limited, any one of them."""
 
     own: Role | None
     others: Role | None
+    scopes: str = ""
 
 
-def all_of(role: Role | None) -> Needs:
+ANY = " ".join(Scope)
+UNLIMITED = "none"
+"""A token with scopes changes none without."""
+
+
+def all_of(role: Role | None, scopes: str = "") -> Needs:
     """Return the needs of a request about nothing that a user owns."""
-    return Needs(role, role)
+    return Needs(role, role, scopes)
 
 
 REQUESTS = {
     "GET /v1/alive": all_of(NOBODY),
-    "GET /v1/status": all_of(VIEWER),
-    "GET /v1/events": all_of(VIEWER),
-    "GET /metrics": all_of(VIEWER),
-    "GET /openapi.json": all_of(VIEWER),
-    "GET /v1/audit": all_of(ADMIN),
-    "GET /v1/audit/head": all_of(ADMIN),
-    "POST /v1/shutdown": all_of(ADMIN),
-    "GET /v1/sessions": all_of(VIEWER),
-    "GET /v1/memory": all_of(VIEWER),
-    "POST /v1/sessions/{session}/phase": Needs(USER, OPERATOR),
-    "DELETE /v1/sessions/{session}": Needs(USER, OPERATOR),
-    "PUT /v1/blobs/{digest}": all_of(USER),
-    "GET /v1/results/{name}": all_of(USER),  # those of others are not found
-    "GET /v1/users": all_of(ADMIN),
-    "POST /v1/users": all_of(ADMIN),
-    "DELETE /v1/users/{name}": all_of(ADMIN),
-    "GET /v1/tokens": all_of(VIEWER),  # own ones; an admin sees all
-    "POST /v1/tokens": all_of(VIEWER),
-    "POST /v1/tokens/{owner}/{name}/rotate": Needs(USER, ADMIN),  # the token's own role, which is user
-    "DELETE /v1/tokens/{owner}/{name}": Needs(USER, ADMIN),
-    "GET /v1/jobs": all_of(VIEWER),
-    "GET /v1/jobs/{job}": all_of(VIEWER),  # without the code of others
-    "POST /v1/jobs/{job}/cancel": Needs(USER, OPERATOR),
-    "POST /v1/jobs/{job}/preempt": Needs(USER, OPERATOR),
-    "GET /v1/jobs/{job}/program": Needs(VIEWER, ADMIN),
-    "GET /v1/jobs/{job}/graph": Needs(VIEWER, ADMIN),
-    "GET /v1/jobs/{job}/schedule": Needs(VIEWER, ADMIN),
-    "GET /v1/jobs/{job}/why": all_of(VIEWER),
-    "GET /v1/jobs/{job}/what-if": all_of(VIEWER),
-    "GET /v1/queue": all_of(VIEWER),
-    "GET /v1/usage": all_of(VIEWER),
-    "PUT /v1/accounts/{account}": all_of(ADMIN),
-    "POST /v1/devices/{device}/cordon": all_of(OPERATOR),
-    "POST /v1/devices/{device}/uncordon": all_of(OPERATOR),
-    "PUT /v1/devices/{device}/description": all_of(OPERATOR),
-    "PUT /v1/queue/policy": all_of(ADMIN),
-    "GET /v1/reservations": all_of(VIEWER),
-    "PUT /v1/reservations/{name}": all_of(OPERATOR),
-    "DELETE /v1/reservations/{name}": all_of(OPERATOR),
-    "POST /v1/notebooks": all_of(USER),
-    "GET /v1/notebooks": all_of(VIEWER),
-    "GET /v1/notebooks/{notebook}": all_of(VIEWER),
-    "GET /v1/notebooks/{notebook}/result": Needs(VIEWER, ADMIN),
-    "POST /v1/notebooks/{notebook}/cancel": Needs(USER, OPERATOR),
-    "POST /v1/checkpoints": Needs(USER, ADMIN),
-    "GET /v1/data": all_of(VIEWER),
-    "POST /v1/data": all_of(USER),
-    "DELETE /v1/data/{name}": all_of(USER),  # that of others is not found
+    "GET /v1/login": all_of(NOBODY),
+    "GET /v1/status": all_of(VIEWER, ANY),
+    "GET /v1/events": all_of(VIEWER, "read"),
+    "GET /metrics": all_of(VIEWER, "read"),
+    "GET /openapi.json": all_of(VIEWER, "read"),
+    "GET /v1/audit": all_of(ADMIN, "admin"),
+    "GET /v1/audit/head": all_of(ADMIN, "admin"),
+    "POST /v1/shutdown": all_of(ADMIN, "admin"),
+    "GET /v1/sessions": all_of(VIEWER, "cells read"),
+    "GET /v1/memory": all_of(VIEWER, "read"),
+    "POST /v1/sessions/{session}/phase": Needs(USER, OPERATOR, "cells"),
+    "DELETE /v1/sessions/{session}": Needs(USER, OPERATOR, "cells"),
+    "PUT /v1/blobs/{digest}": all_of(USER, "cells"),
+    "GET /v1/results/{name}": all_of(USER, "cells"),  # those of others are not found
+    "GET /v1/users": all_of(ADMIN, "admin"),
+    "POST /v1/users": all_of(ADMIN, "admin"),
+    "DELETE /v1/users/{name}": all_of(ADMIN, "admin"),
+    "GET /v1/tokens": all_of(VIEWER, "admin read"),  # own ones; an admin sees all
+    "POST /v1/tokens": all_of(VIEWER, "admin"),
+    "POST /v1/tokens/{owner}/{name}/rotate": Needs(USER, ADMIN, UNLIMITED),  # the role of the token
+    "DELETE /v1/tokens/{owner}/{name}": Needs(USER, ADMIN, UNLIMITED),
+    "GET /v1/jobs": all_of(VIEWER, "queue read"),
+    "GET /v1/jobs/{job}": all_of(VIEWER, "queue read"),  # without the code of others
+    "POST /v1/jobs/{job}/cancel": Needs(USER, OPERATOR, "queue"),
+    "POST /v1/jobs/{job}/preempt": Needs(USER, OPERATOR, "queue"),
+    "GET /v1/jobs/{job}/program": Needs(VIEWER, ADMIN, "read"),
+    "GET /v1/jobs/{job}/graph": Needs(VIEWER, ADMIN, "read"),
+    "GET /v1/jobs/{job}/schedule": Needs(VIEWER, ADMIN, "read"),
+    "GET /v1/jobs/{job}/why": all_of(VIEWER, "queue read"),
+    "GET /v1/jobs/{job}/what-if": all_of(VIEWER, "queue read"),
+    "GET /v1/queue": all_of(VIEWER, "queue read"),
+    "GET /v1/usage": all_of(VIEWER, "read"),
+    "PUT /v1/accounts/{account}": all_of(ADMIN, "admin"),
+    "POST /v1/devices/{device}/cordon": all_of(OPERATOR, "queue"),
+    "POST /v1/devices/{device}/uncordon": all_of(OPERATOR, "queue"),
+    "PUT /v1/devices/{device}/description": all_of(OPERATOR, "queue"),
+    "PUT /v1/queue/policy": all_of(ADMIN, "admin"),
+    "GET /v1/reservations": all_of(VIEWER, "queue read"),
+    "PUT /v1/reservations/{name}": all_of(OPERATOR, "queue"),
+    "DELETE /v1/reservations/{name}": all_of(OPERATOR, "queue"),
+    "POST /v1/notebooks": all_of(USER, "notebooks"),
+    "GET /v1/notebooks": all_of(VIEWER, "notebooks read"),
+    "GET /v1/notebooks/{notebook}": all_of(VIEWER, "notebooks read"),
+    "GET /v1/notebooks/{notebook}/result": Needs(VIEWER, ADMIN, "notebooks read"),
+    "POST /v1/notebooks/{notebook}/cancel": Needs(USER, OPERATOR, "notebooks"),
+    "POST /v1/checkpoints": Needs(USER, ADMIN, "notebooks"),
+    "GET /v1/data": all_of(VIEWER, "notebooks read"),
+    "POST /v1/data": all_of(USER, "notebooks"),
+    "DELETE /v1/data/{name}": all_of(USER, "notebooks"),  # that of others is not found
 }
 """``notebook`` is called ``job`` in the routes."""
 
@@ -111,11 +121,13 @@ MESSAGES = {
 
 @dataclass
 class Cast:
-    """``mine``: tokens of the user who owns the objects, by role; ``others``: of other users."""
+    """``mine``: tokens of the user who owns the objects, by role; ``others``: of other users;
+    ``limited``: of the admin, by their only scope."""
 
     info: RuntimeInfo
     mine: dict[Role, str]
     others: dict[Role, str]
+    limited: dict[Scope, str]
     strangers: list[str | None]
 
     @contextmanager
@@ -143,7 +155,8 @@ def cast(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cast]:
         mine[VIEWER] = owner.make_token("look", user="ann", role="viewer").secret
         others = {role: owner.create_user(f"a-{role.label}", role.label).token for role in Role}
         expired = owner.make_token("short", user="ann", days=1e-6 / DAY_S).secret
-        found = Cast(info, mine, others, [None, "wrong", expired])
+        limited = {scope: owner.make_token(f"only-{scope}", scopes=[scope]).secret for scope in Scope}
+        found = Cast(info, mine, others, limited, [None, "wrong", expired])
         yield found
         owner.close()
 
@@ -160,10 +173,11 @@ def test_every_request_has_a_row(cast: Cast) -> None:
     served = {f"{method.upper()} {path}" for path, methods in paths.items() for method in methods}
     rows = {row.replace("{notebook}", "{job}") for row in REQUESTS}
     assert served == rows - {"GET /openapi.json"}, "write a row for each new request"
+    assert set(SCOPES) == rows - {"GET /v1/alive", "GET /v1/login"} | {SESSION_SOCKET}
 
 
 @pytest.mark.parametrize("row", REQUESTS)
-def test_each_role_gets_what_its_row_says(cast: Cast, row: str) -> None:
+def test_each_role_and_scope_gets_what_its_row_says(cast: Cast, row: str) -> None:
     method, path = row.split(" ")
     needs = REQUESTS[row]
     with ExitStack() as stack:
@@ -194,6 +208,11 @@ def check_row(cast: Cast, method: str, path: str, needs: Needs, objects: dict[st
             else:
                 allowed.append((token, f"{whose}, {role.label}"))
     place = path.format(**objects)
+    for scope, token in cast.limited.items():
+        if needs.scopes and scope not in needs.scopes.split():
+            denied.append((token, 403))
+        elif needs.others is not NOBODY:
+            allowed.append((token, f"an admin's, for {scope}"))
     for token, status in denied:
         assert ask(cast, token, method, place, body).status_code == status
     if path == "/v1/shutdown":
@@ -206,8 +225,9 @@ def test_every_message_has_a_row() -> None:
     assert {kind.__name__ for kind in get_args(messages.ToPool)} == set(MESSAGES)
 
 
-def test_a_websocket_needs_the_role_user(cast: Cast) -> None:
+def test_a_websocket_needs_the_role_user_and_the_scope_cells(cast: Cast) -> None:
     refused = {**dict.fromkeys(cast.strangers, 401), cast.others[VIEWER]: 403, cast.mine[VIEWER]: 403}
+    refused |= {token: 403 for scope, token in cast.limited.items() if scope is not Scope.CELLS}
     for token, status in refused.items():
         with pytest.raises(InvalidStatus) as caught:
             Wire(cast.info, token or "no token")
@@ -215,6 +235,8 @@ def test_a_websocket_needs_the_role_user(cast: Cast) -> None:
     for role in (USER, OPERATOR, ADMIN):
         with Client(cast.info, cast.others[role]) as client:
             assert client.welcome.user == f"a-{role.label}"
+    with Client(cast.info, cast.limited[Scope.CELLS]) as client:
+        assert client.run(act("")).outcome == "done"
 
 
 @pytest.mark.parametrize("role", [USER, OPERATOR, ADMIN])

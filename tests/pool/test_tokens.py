@@ -95,6 +95,28 @@ def test_users_make_rotate_and_revoke_their_own_tokens(shared_pool: RuntimeInfo)
 
 
 @pytest.mark.processes
+def test_a_limited_token_makes_and_changes_none_that_may_do_more(shared_pool: RuntimeInfo) -> None:
+    name, token = new_user(shared_pool)
+    with closing(rest(shared_pool, token)) as ann:
+        made = ann.make_token("manager", scopes=["admin", "read"])
+        assert made.token.scopes == ("admin", "read")
+        with pytest.raises(OptionError, match="'all' is not a scope; there are read, cells"):
+            ann.make_token("more", scopes=["all"])
+        with closing(rest(shared_pool, made.secret)) as manager:
+            assert manager.make_token("alike").token.scopes == ("admin", "read")
+            assert manager.make_token("less", scopes=["read"]).token.scopes == ("read",)
+            with pytest.raises(OptionError, match="makes none that may do more"):
+                manager.make_token("more", scopes=["cells"])
+            with pytest.raises(Refused, match="changes none that may do more"):
+                manager.rotate_token(name, "first")
+            again = manager.rotate_token(name, "manager", overlap_s=0)
+            assert again.token.scopes == ("admin", "read")
+        with closing(rest(shared_pool, again.secret)) as manager:
+            with pytest.raises(Refused, match="scope queue; this one has admin and read"):
+                manager.cancel("none")
+
+
+@pytest.mark.processes
 def test_admins_have_a_say_in_the_tokens_of_all_and_others_do_not(shared_pool: RuntimeInfo) -> None:
     (ann, token), (bob, _) = new_user(shared_pool), new_user(shared_pool)
     with closing(rest(shared_pool, token)) as client:
@@ -144,9 +166,11 @@ def test_a_short_token_closes_its_websocket_by_itself(shared_pool: RuntimeInfo) 
 def test_tokens_survive_the_pool_and_end_with_their_user(tmp_path: Path, database: str) -> None:
     with running_pool(tmp_path, "cpu:1", database=database) as info:
         name, token = new_user(info)
-        board = rest(info, token).make_token("board", role="viewer").secret
+        board = rest(info, token).make_token("board", role="viewer", scopes=["queue"]).secret
     with running_pool(tmp_path, "cpu:1", database=database) as info:
         assert rest(info, board).status().role == "viewer"
+        with pytest.raises(Refused, match="needs a token with the scope read"):
+            rest(info, board).usage()
         with Wire(info, token) as wire:
             wire.hello()
         rest(info).delete_user(name)
@@ -182,3 +206,4 @@ def test_the_token_of_an_older_database_becomes_the_first_and_ends(database: str
         token_digest(secret),
     )
     assert token.expires_at == pytest.approx(token.created_at + TOKEN_DAYS * DAY_S)
+    assert token.scopes is None

@@ -1,4 +1,4 @@
-"""The REST API. Everything but ``/v1/alive`` needs a bearer token."""
+"""The REST API. Everything but ``/v1/alive`` and ``/v1/login`` needs a bearer token."""
 
 from __future__ import annotations
 
@@ -31,10 +31,12 @@ from djinn_lab.pool.context import PoolContext
 from djinn_lab.pool.database import history
 from djinn_lab.pool.database.audit import read_audit, read_head
 from djinn_lab.pool.database.durability import CommittedAnswers
+from djinn_lab.pool.identity.admission import AdmitTokens
 from djinn_lab.pool.sessions.endpoint import SessionEndpoint
 from djinn_lab.pool.user_limits import OverLimit, RequestRates
 from djinn_lab.protocol.messages import PhaseAnswered, SignalPhase
 from djinn_lab.protocol.rest.audit import AuditRow, ChainHead
+from djinn_lab.protocol.rest.login import TOKEN, LoginWay
 from djinn_lab.protocol.rest.sessions import MemoryView, SessionView
 from djinn_lab.protocol.rest.status import JournalLine, PoolStatus
 from djinn_lab.protocol.version import VERSION
@@ -54,6 +56,7 @@ def create_app(context: PoolContext) -> FastAPI:
     app.add_middleware(ReadLimiter, authentication=context.authentication, rates=rates)
     app.add_middleware(Audited, authentication=context.authentication, audit=accounting.audit)
     app.add_middleware(CommittedAnswers, durability=accounting.durability)
+    app.add_middleware(AdmitTokens, admission=context.admission)
     app.state.context = context
     endpoint = SessionEndpoint(context.driver, context.authentication, context.blobs, context.limits, rates)
 
@@ -65,6 +68,10 @@ def create_app(context: PoolContext) -> FastAPI:
     async def alive() -> dict[str, bool]:
         return {"alive": True, "leads": True}
 
+    @app.get("/v1/login", responses=documented(list[LoginWay]), summary="Ways to get in; needs no token")
+    async def login() -> Response:
+        return answer([LoginWay(TOKEN), *(one.way() for one in context.admission.providers)])
+
     @app.get("/openapi.json", include_in_schema=False)
     async def openapi(_user: Annotated[User, Depends(reader)]) -> JSONResponse:
         return JSONResponse(app.openapi())
@@ -73,6 +80,14 @@ def create_app(context: PoolContext) -> FastAPI:
     async def refused(_request: Request, error: Refused) -> JSONResponse:
         status = error.status if isinstance(error, OverLimit) else 422
         return JSONResponse({"detail": str(error)}, status_code=status)
+
+    @app.exception_handler(RecursionError)
+    async def too_deep(_request: Request, _error: RecursionError) -> JSONResponse:
+        return JSONResponse({"detail": "The body is nested too deeply."}, status_code=422)
+
+    @app.exception_handler(UnicodeDecodeError)
+    async def no_text(_request: Request, error: UnicodeDecodeError) -> JSONResponse:
+        return JSONResponse({"detail": f"The body is not UTF-8: {error.reason}."}, status_code=422)
 
     @app.exception_handler(ClientDisconnect)
     async def gone(_request: Request, _error: ClientDisconnect) -> Response:

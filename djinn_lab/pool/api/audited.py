@@ -68,5 +68,5 @@ class Audited:
         if user is not None:
             self._audit.refused(user.name, action, status, body.decode(errors="replace"), kind)
         else:
-            expired = self._authentication.denial(header).user
-            self._audit.stranger(connection.client, action, status, kind, expired)
+            denial = self._authentication.denial(header)
+            self._audit.stranger(connection.client, action, status, kind, denial)

@@ -1,4 +1,4 @@
-"""Small parts of the API: required roles, how values become responses and how they are documented."""
+"""Small parts of the API: required roles and scopes, how values become responses and are documented."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import msgspec
 from fastapi import HTTPException, Request, Response
 
 from djinn_lab.pool.authentication import Authentication, Role, User
+from djinn_lab.pool.scopes import lacks
 
 
 def answer(value: object, status_code: int = 200) -> Response:
@@ -43,6 +44,9 @@ def _allowed(request: Request, role: Role) -> User:
         raise HTTPException(401, authentication.denial(header).detail, {"WWW-Authenticate": "Bearer"})
     if user.role < role:
         raise HTTPException(403, f"This needs the role {role.label}; {user.name} is {user.role.label}.")
+    missing = lacks(user.scopes, f"{request.method} {request.scope['route'].path_format}")
+    if missing is not None:
+        raise HTTPException(403, missing)
     return user
 
 

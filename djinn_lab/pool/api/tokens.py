@@ -19,6 +19,7 @@ from djinn_lab.pool.authentication import (
 )
 from djinn_lab.pool.context import PoolContext
 from djinn_lab.pool.database.users import write_tokens
+from djinn_lab.pool.scopes import checked_scopes, within
 from djinn_lab.protocol.rest.users import NewToken, TokenMade, TokenRotation, TokenView
 
 OVERLAP_S_MAX = 30 * 86_400.0
@@ -46,7 +47,11 @@ def add_token_routes(app: FastAPI, context: PoolContext) -> None:
             expires_at = expiry(new.days, clock.now_s())
             if role > most:
                 raise ValueError(f"A token of {owner.name} has here the role {most.label} at most")
-            token, secret = authentication.issue(owner.name, new.name, role, expires_at)
+            scopes = checked_scopes(new.scopes) or user.scopes
+            if not within(scopes, user.scopes):
+                limit = " and ".join(sorted(user.scopes or ()))
+                raise ValueError(f"A token that is limited to {limit} makes none that may do more")
+            token, secret = authentication.issue(owner.name, new.name, role, expires_at, scopes)
         except ValueError as error:
             raise HTTPException(422, f"{error}.") from None
         await store(owner.name)
@@ -60,7 +65,7 @@ def add_token_routes(app: FastAPI, context: PoolContext) -> None:
     async def rotate_token(
         owner: str, name: str, request: Request, user: Annotated[User, Depends(reader)]
     ) -> Response:
-        _check_role(authentication, user, _owner(authentication, user, owner), name)
+        _check_reach(authentication, user, _owner(authentication, user, owner), name)
         try:
             wanted = msgspec.json.decode(await request.body(), type=TokenRotation)
             _check_overlap(wanted.overlap_s)
@@ -74,7 +79,7 @@ def add_token_routes(app: FastAPI, context: PoolContext) -> None:
 
     @app.delete("/v1/tokens/{owner}/{name}", status_code=204, summary="End a token at once")
     async def revoke_token(owner: str, name: str, user: Annotated[User, Depends(reader)]) -> None:
-        _check_role(authentication, user, _owner(authentication, user, owner), name)
+        _check_reach(authentication, user, _owner(authentication, user, owner), name)
         try:
             authentication.revoke(owner, name)
         except LookupError as error:
@@ -91,15 +96,19 @@ def _owner(authentication: Authentication, user: User, name: str) -> User:
     found = authentication.named(name)
     if found is None:
         raise HTTPException(404, f"There is no user {name[:80]!r}.")
+    if found.provider:
+        raise HTTPException(403, f"{name} logs in by {found.provider}, and has no tokens of this pool.")
     return found
 
 
-def _check_role(authentication: Authentication, user: User, owner: User, name: str) -> None:
-    """Raise HTTPException where a token would rotate or revoke one of a role above its own."""
+def _check_reach(authentication: Authentication, user: User, owner: User, name: str) -> None:
+    """Raise HTTPException where a token would rotate or revoke one that may do more than itself."""
     for token in authentication.tokens(owner.name):
         if token.name == name and token.role > user.role:
             detail = f"A token of the role {user.role.label} changes none of the role {token.role.label}."
             raise HTTPException(403, detail)
+        if token.name == name and not token.within(user.role, user.scopes):
+            raise HTTPException(403, "A token that is limited to scopes changes none that may do more.")
 
 
 def _check_overlap(overlap_s: float) -> None:
@@ -115,4 +124,5 @@ def _view(token: Token, user: User) -> TokenView:
         token.created_at,
         token.expires_at,
         token.digest == user.token,
+        tuple(sorted(token.scopes or ())),
     )

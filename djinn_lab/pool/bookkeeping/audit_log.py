@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from starlette.datastructures import Address
 
+from djinn_lab.pool.authentication import Denial
 from djinn_lab.pool.database.batch import Row, WriteKind
 from djinn_lab.pool.database.store import Store
 from djinn_lab.units import counted
@@ -70,14 +71,11 @@ class AuditLog:
         self._repeated[key] = _Repeated(now_s + COUNTED_FOR_S, user, action, status)
         self.note(user, action, detail, status)
 
-    def stranger(
-        self, client: Address | None, action: str, status: int, kind: str, expired: str = ""
-    ) -> None:
-        """Note a refusal of a client without a valid token. What it sent is not kept. ``expired``: the user
-        of its expired token."""
+    def stranger(self, client: Address | None, action: str, status: int, kind: str, denial: Denial) -> None:
+        """Note a refusal of a client without a valid token. What it sent is not kept."""
         host = host_of(client)
-        why = f"with an expired token of {expired}" if expired else "without a valid token"
-        self.refused("", action, status, f"{why}, from {host}", f"{host} {kind} {expired}")
+        about = f"{denial.reason}, from {host}"
+        self.refused("", action, status, about, f"{host} {kind} {denial.user}")
 
     def flush(self, everything: bool = False) -> None:
         """Note the counts whose minute is over."""

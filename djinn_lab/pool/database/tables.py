@@ -66,8 +66,9 @@ tokens = sa.Table(
     sa.Column("role", sa.String, nullable=False),
     sa.Column("created_at", sa.Float, nullable=False),
     sa.Column("expires_at", sa.Float),
+    sa.Column("scopes", sa.String),
 )
-"""Tokens by the SHA-256 digest of their secrets."""
+"""Tokens by the SHA-256 digest of their secrets. ``scopes``: separated by commas, None for no limit."""
 
 accounts = sa.Table(
     "accounts",

@@ -22,6 +22,8 @@ def upgrade_to(connection: sa.Connection, version: int) -> None:
             chain_old_rows(connection)
         case 4:
             _give_tokens_a_table(connection)
+        case 5:
+            _let_tokens_have_scopes(connection)
         case _:
             raise AssertionError(version)
 
@@ -39,3 +41,9 @@ def _give_tokens_a_table(connection: sa.Connection) -> None:
         connection.execute(
             sa.insert(tokens).values(**values, created_at=now_s, expires_at=expiry(None, now_s))
         )
+
+
+def _let_tokens_have_scopes(connection: sa.Connection) -> None:
+    """Tokens so far have no limit. A database from before the table of tokens got it with the column."""
+    if "scopes" not in {column["name"] for column in sa.inspect(connection).get_columns("tokens")}:
+        connection.execute(sa.text("ALTER TABLE tokens ADD COLUMN scopes VARCHAR"))

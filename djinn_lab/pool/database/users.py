@@ -9,6 +9,7 @@ import sqlalchemy as sa
 from djinn_lab.pool.authentication import Role, Token
 from djinn_lab.pool.database.batch import Work
 from djinn_lab.pool.database.tables import tokens, users
+from djinn_lab.pool.scopes import checked_scopes
 
 
 def read_users(connection: sa.Connection) -> list[tuple[str, str, str | None]]:
@@ -20,7 +21,15 @@ def read_users(connection: sa.Connection) -> list[tuple[str, str, str | None]]:
 def read_tokens(connection: sa.Connection) -> list[Token]:
     """Read all tokens, those that have ended, too."""
     return [
-        Token(row.digest, row.user, row.name, Role[row.role.upper()], row.created_at, row.expires_at)
+        Token(
+            row.digest,
+            row.user,
+            row.name,
+            Role[row.role.upper()],
+            row.created_at,
+            row.expires_at,
+            scopes=checked_scopes(row.scopes.split(",")) if row.scopes else None,
+        )
         for row in connection.execute(sa.select(tokens))
     ]
 
@@ -54,6 +63,7 @@ def write_tokens(user: str, current: Sequence[Token]) -> Work:
             "role": one.role.label,
             "created_at": one.created_at,
             "expires_at": one.expires_at,
+            "scopes": None if one.scopes is None else ",".join(sorted(one.scopes)),
         }
         for one in current
     ]

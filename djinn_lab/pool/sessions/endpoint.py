@@ -19,6 +19,7 @@ from djinn_lab.pool.authentication import Authentication, Role, User
 from djinn_lab.pool.blobs.store import BlobStore, checked_digest, checked_name
 from djinn_lab.pool.bookkeeping.audit_log import host_of
 from djinn_lab.pool.execution.driver import Driver
+from djinn_lab.pool.scopes import SESSION_SOCKET, lacks
 from djinn_lab.pool.sessions.pacing import SubmissionGate
 from djinn_lab.pool.sessions.registry import ClientLink, ClientSession
 from djinn_lab.pool.user_limits import Connections, OverLimit, RequestRates, UserLimits
@@ -28,7 +29,6 @@ from djinn_lab.protocol.version import VERSION
 HELLO_BYTES_MAX = 64 * 2**10
 HELLO_TIMEOUT_S = 10.0
 CLOSE_GRACE_S = 5.0
-CONNECT = "WebSocket /v1/session"
 WEAK_ADVICE = (
     "`djinn-lab doctor` on its machine shows what is missing; its owner may accept this with "
     "`pool start --accept-weak-isolation`."
@@ -82,19 +82,19 @@ class SessionEndpoint:
         user = self._authentication.user_of(header)
         if user is None:
             denial = self._authentication.denial(header)
-            self._audit.stranger(websocket.client, CONNECT, 401, CONNECT, denial.user)
+            self._audit.stranger(websocket.client, SESSION_SOCKET, 401, SESSION_SOCKET, denial)
             await websocket.send_denial_response(JSONResponse({"detail": denial.detail}, status_code=401))
             return
-        if user.role < Role.USER:
-            detail = "A viewer runs no cells."
-            self._audit.refused(user.name, CONNECT, 403, detail, CONNECT)
+        detail = "A viewer runs no cells." if user.role < Role.USER else lacks(user.scopes, SESSION_SOCKET)
+        if detail is not None:
+            self._audit.refused(user.name, SESSION_SOCKET, 403, detail, SESSION_SOCKET)
             await websocket.send_denial_response(JSONResponse({"detail": detail}, status_code=403))
             return
         try:
             with self._connections.one_of(user.name):
                 await self._serve(websocket, user)
         except OverLimit as refusal:
-            self._audit.refused(user.name, CONNECT, refusal.status, refusal.message, CONNECT)
+            self._audit.refused(user.name, SESSION_SOCKET, refusal.status, refusal.message, SESSION_SOCKET)
             denial_response = JSONResponse({"detail": str(refusal)}, status_code=refusal.status)
             await websocket.send_denial_response(denial_response)
 
@@ -104,7 +104,9 @@ class SessionEndpoint:
             session, link = await self._open(websocket, user)
         except RefusedByPool as refusal:
             status = 429 if refusal.kind == "limit" else 403
-            self._audit.refused(user.name, CONNECT, status, str(refusal), f"{CONNECT} {refusal.kind}")
+            self._audit.refused(
+                user.name, SESSION_SOCKET, status, str(refusal), f"{SESSION_SOCKET} {refusal.kind}"
+            )
             await _refuse(websocket, refusal)
             return
         except WebSocketDisconnect:
@@ -152,7 +154,7 @@ class SessionEndpoint:
             session.process = hello.process
             self._driver.handle(memory.SessionOpened(now_s, session.session, user.name))
         action = "session resumed" if resumed else "session opened"
-        about = f"{session.session} {session.name} from {host_of(websocket.client)}"
+        about = f"{session.session} {session.name} from {host_of(websocket.client)} by {user.way}"
         self._audit.note(user.name, action, about)
         directory = self._blobs.open_session(session.session)
         link.send(

@@ -35,12 +35,14 @@ class UserToken(msgspec.Struct, frozen=True):
 
 class NewToken(msgspec.Struct, frozen=True, omit_defaults=True):
     """Make a token. ``user``: whose; empty for the asking user. ``role``: at most the user's, which it is
-    where this is empty. ``days``: as of :class:`NewUser`."""
+    where this is empty. ``days``: as of :class:`NewUser`. ``scopes``: what it is limited to, empty for no
+    other limit than that of the token that makes it."""
 
     name: str
     user: str = ""
     role: str = ""
     days: float | None = None
+    scopes: tuple[str, ...] = ()
 
 
 class TokenRotation(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -52,7 +54,8 @@ class TokenRotation(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class TokenView(msgspec.Struct, frozen=True):
-    """Show a token. ``in_use``: the request that asked came with it."""
+    """Show a token. ``in_use``: the request that asked came with it. ``scopes``: what it is limited to, empty
+    for all that its role may."""
 
     user: str
     name: str
@@ -60,6 +63,7 @@ class TokenView(msgspec.Struct, frozen=True):
     created_at: float
     expires_at: float | None = None
     in_use: bool = False
+    scopes: tuple[str, ...] = ()
 
 
 class TokenMade(msgspec.Struct, frozen=True):

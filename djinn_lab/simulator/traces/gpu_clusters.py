@@ -3,15 +3,16 @@ any of them."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection
 from datetime import datetime
 from functools import cache
 from pathlib import Path
 
+import msgspec
+
 from djinn_lab.jobs.request import Demand
 from djinn_lab.simulator.queue.workload import Trace, TraceJob, equal_nodes
-from djinn_lab.simulator.traces.lines import LeftOut, NoTraces, Row, collect, positive, rows
+from djinn_lab.simulator.traces.lines import NODES_MAX, LeftOut, NoTraces, Row, collect, positive, rows
 
 DEVICES_PER_NODE = 8
 PHILLY_CONTENDED = ("2869ce", "103959", "11cb48", "e13805", "7f04ca")
@@ -24,6 +25,9 @@ def load_philly(path: Path, pools: Path | None = None, only: Collection[str] | N
     named ones. Tenants are virtual clusters."""
     sizes = _pools(pools) if pools is not None else None
     if sizes is not None and only is not None:
+        lacking = [vc for vc in only if vc not in sizes]
+        if lacking:
+            raise NoTraces(f"{pools} has no pool {', '.join(lacking)}")
         sizes = {vc: sizes[vc] for vc in only}
 
     def job(row: Row, before: int) -> TraceJob:
@@ -87,7 +91,11 @@ def packed_gang(members: int) -> Demand:
 def _pools(path: Path) -> dict[str, int]:
     if not path.is_file():
         raise NoTraces(f"no pools at {path}")
-    sizes = json.loads(path.read_text())
-    if not isinstance(sizes, dict) or not all(isinstance(count, int) for count in sizes.values()):
-        raise NoTraces(f"{path} is not a table of nodes by pool")
+    try:
+        sizes = msgspec.json.decode(path.read_bytes(), type=dict[str, int])
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise NoTraces(f"{path} is not a table of nodes by pool: {error}") from None
+    wrong = [count for count in sizes.values() if not 0 <= count <= NODES_MAX]
+    if wrong:
+        raise NoTraces(f"{path}: a pool of {wrong[0]} nodes; one may have 0 to {NODES_MAX}")
     return sizes

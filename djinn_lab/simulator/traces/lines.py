@@ -16,6 +16,8 @@ from typing import IO, TypeVar
 from djinn_lab.simulator.queue.workload import BrokenLine, Trace, TraceJob
 
 VARIABLE = "DJINN_TRACES"
+NODES_MAX = 100_000
+"""Of a pool: more is a mistake, and would fill the memory."""
 
 
 class NoTraces(Exception):
@@ -52,14 +54,18 @@ def open_text(path: Path) -> IO[str]:
 
 
 def rows(path: Path, columns: Iterable[str]) -> Iterator[tuple[int, Row]]:
-    """Yield the lines of a CSV file with their numbers. Raises NoTraces when a column is missing."""
+    """Yield the lines of a CSV file with their numbers. Raises NoTraces when a column is missing, or a line
+    cannot be read."""
     with open_text(path) as file:
         reader = csv.DictReader(file)
-        missing = sorted(set(columns) - set(reader.fieldnames or ()))
-        if missing:
-            raise NoTraces(f"{path} has no column {', '.join(missing)}")
-        for row in reader:
-            yield reader.line_num, row
+        try:
+            missing = sorted(set(columns) - set(reader.fieldnames or ()))
+            if missing:
+                raise NoTraces(f"{path} has no column {', '.join(missing)}")
+            for row in reader:
+                yield reader.line_num, row
+        except csv.Error as error:
+            raise NoTraces(f"{path}, line {reader.line_num}: {error}") from None
 
 
 def collect(name: str, lines: Iterable[tuple[int, Line]], parse: Callable[[Line, int], TraceJob]) -> Trace:
@@ -75,7 +81,7 @@ def collect(name: str, lines: Iterable[tuple[int, Line]], parse: Callable[[Line,
             jobs.append(parse(line, len(jobs)))
         except LeftOut:
             left_out += 1
-        except (ValueError, IndexError, TypeError) as error:
+        except (ValueError, IndexError, TypeError, OverflowError, OSError) as error:
             broken.append(BrokenLine(number, f"{type(error).__name__}: {error}"))
     jobs.sort(key=lambda job: job.submit_s)
     return Trace(name, tuple(jobs), {}, tuple(broken), left_out)

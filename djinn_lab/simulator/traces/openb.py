@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from djinn_lab.jobs.request import ComputeNode, Demand
 from djinn_lab.simulator.queue.workload import NORMAL, Trace, TraceJob
-from djinn_lab.simulator.traces.lines import Row, collect, positive, rows
+from djinn_lab.simulator.traces.lines import NoTraces, Row, collect, positive, rows
 
 RANKS = {"LS": 1, "Guaranteed": 1, "Burstable": NORMAL, "BE": 4}
 """Latency-sensitive pods before bursts before best effort."""
@@ -24,19 +24,28 @@ def load_openb(pods: Path, nodes: Path) -> Trace:
 
 
 def load_nodes(path: Path, specs: Iterable[str] = ()) -> tuple[ComputeNode, ...]:
-    """Load the nodes of the cluster; ``specs``: labels such as ``gpu=V100M16|V100M32``; nodes of any of these
-    models get it."""
+    """Load the nodes of the cluster. ``specs``: labels such as ``gpu=V100M16|V100M32``; nodes of any of these
+    models get it. Raises NoTraces."""
     wanted = {label: frozenset(label.removeprefix("gpu=").split("|")) for label in specs}
-    return tuple(
-        ComputeNode(
-            row["sn"],
-            devices=int(row["gpu"]),
-            cpu_milli=int(row["cpu_milli"]),
-            memory_mib=int(row["memory_mib"]),
-            labels=frozenset(label for label, models in wanted.items() if row["model"] in models),
+
+    def node(row: Row) -> ComputeNode:
+        if None in row.values():
+            raise ValueError("too few columns")
+        devices, cpu_milli, memory_mib = (int(row[one]) for one in ("gpu", "cpu_milli", "memory_mib"))
+        if min(devices, cpu_milli, memory_mib) < 0:
+            raise ValueError("a number below 0")
+        labels = frozenset(label for label, models in wanted.items() if row["model"] in models)
+        return ComputeNode(
+            row["sn"], devices=devices, cpu_milli=cpu_milli, memory_mib=memory_mib, labels=labels
         )
-        for _, row in rows(path, ("sn", "cpu_milli", "memory_mib", "gpu", "model"))
-    )
+
+    found = []
+    for number, row in rows(path, ("sn", "cpu_milli", "memory_mib", "gpu", "model")):
+        try:
+            found.append(node(row))
+        except ValueError as error:
+            raise NoTraces(f"{path}, line {number}: {error}") from None
+    return tuple(found)
 
 
 _POD_COLUMNS = (

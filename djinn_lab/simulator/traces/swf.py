@@ -7,13 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cache
+from math import isfinite
 from pathlib import Path
 
 from djinn_lab.jobs.request import ComputeNode, Demand
 from djinn_lab.simulator.queue.workload import Trace, TraceJob
-from djinn_lab.simulator.traces.lines import LeftOut, collect, open_text
+from djinn_lab.simulator.traces.lines import LeftOut, NoTraces, collect, open_text
 
 FIELDS = 18
+DIGITS_MAX = 12
 _SUBMIT, _RUN, _PROCS, _REQUESTED_PROCS, _REQUESTED_TIME, _USER, _GROUP = 1, 3, 4, 7, 8, 11, 12
 
 
@@ -37,11 +39,14 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
 
 def _machine(path: Path) -> int | None:
     with open_text(path) as file:
-        for line in file:
+        for number, line in enumerate(file, 1):
             if not line.startswith(";"):
                 return None
             if "MaxProcs:" in line:
-                return int(line.split("MaxProcs:")[1])
+                said = line.split("MaxProcs:")[1].strip()
+                if not said.isdecimal() or len(said) > DIGITS_MAX or not int(said):
+                    raise NoTraces(f"{path}, line {number}: MaxProcs is {said[:40]!r}")
+                return int(said)
     return None
 
 
@@ -49,8 +54,9 @@ def _job(line: str, before: int) -> TraceJob:
     fields = line.split()
     if len(fields) != FIELDS:
         raise ValueError(f"{len(fields)} fields where {FIELDS} belong")
-    submit_s, run_s = float(fields[_SUBMIT]), float(fields[_RUN])
-    requested_s = float(fields[_REQUESTED_TIME])
+    submit_s, run_s, requested_s = (float(fields[one]) for one in (_SUBMIT, _RUN, _REQUESTED_TIME))
+    if not all(map(isfinite, (submit_s, run_s, requested_s))):
+        raise ValueError("a time that is no number of seconds")
     procs = int(fields[_REQUESTED_PROCS])
     if procs <= 0:
         procs = int(fields[_PROCS])

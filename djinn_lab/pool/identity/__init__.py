@@ -1,0 +1,1 @@
+"""Users of other systems: identity providers, and how the pool admits the tokens that they vouch for."""
