@@ -262,8 +262,10 @@ class DeviceWorkers:
         """Report a device whose workers do not answer, and end a worker that does not for long."""
         while True:
             await asyncio.sleep(PING_EVERY_S)
-            for worker in [worker for worker in self._workers if worker.ready]:
-                liveness = worker.pings.pinged()
+            ready = [worker for worker in self._workers if worker.ready]
+            answering = [worker for worker in ready if not worker.pings.silent]
+            for worker in ready:
+                liveness = worker.pings.pinged(beside=any(other is not worker for other in answering))
                 if liveness is Liveness.SILENT:
                     log.warning("%s: a worker does not answer", self.plan.device)
                 elif liveness is Liveness.HUNG:
