@@ -11,7 +11,7 @@ LIBRARIES := $(VENV)/libraries
 MEMORY_TOPICS := memory-live memory-turns memory-simulated copy-engine
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 
-.PHONY: demo test check lint coverage unit house bench bench-compare bench-memory sweep sweep-ops sweep-models sweep-tutorials sweep-libraries sweep-fuzz sweep-kills sweep-losses sweep-hostile sweep-mutants sweep-examples install browser postgresql compiler clean help
+.PHONY: demo test check lint coverage unit house bench bench-compare bench-memory sweep sweep-ops sweep-models sweep-tutorials sweep-libraries sweep-fuzz sweep-kills sweep-losses sweep-hostile sweep-mutants sweep-api sweep-frames sweep-examples install browser postgresql compiler clean help
 
 help: ## these lines
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -106,6 +106,12 @@ sweep-hostile: install ## every allowed overload with arguments that no capture 
 
 sweep-mutants: install ## COUNT (100000) sessions of random programs with random changes: what ends a worker, or is no refusal
 	@PYTHONPATH=.:tests:tests/capture:tests/worker OMP_NUM_THREADS=1 $(BIN)/python -m sweeps.mutants --count $${COUNT:-100000} --out benchmarks/results
+
+sweep-api: install ## MINUTES (10) of requests drawn from the API's schema, with every role: no 5xx, no traceback
+	@PYTHONPATH=.:tests:tests/pool $(BIN)/python -m sweeps.api --minutes $${MINUTES:-10} --out benchmarks/results
+
+sweep-frames: install ## COUNT (100000) random and changed WebSocket frames against a pool that computes (half an hour)
+	@PYTHONPATH=.:tests:tests/pool OMP_NUM_THREADS=1 $(BIN)/python -m sweeps.frames --count $${COUNT:-100000} --out benchmarks/results
 
 sweep-examples: install ## the property tests with other examples than those of make test, ROUNDS times (10)
 	@for round in $$(seq $${ROUNDS:-10}); do $(BIN)/pytest -q -n 2 --dist loadfile -m "hypothesis and not processes" --hypothesis-profile=search || exit 1; done
