@@ -11,7 +11,7 @@ LIBRARIES := $(VENV)/libraries
 MEMORY_TOPICS := memory-live memory-turns memory-simulated copy-engine
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 
-.PHONY: demo test check lint coverage unit house bench bench-compare bench-memory sweep sweep-ops sweep-models sweep-tutorials sweep-libraries sweep-fuzz sweep-kills sweep-losses sweep-hostile sweep-mutants sweep-patterns sweep-examples install browser postgresql compiler clean help
+.PHONY: demo test check lint coverage unit house bench bench-compare bench-memory sweep sweep-ops sweep-models sweep-tutorials sweep-libraries sweep-fuzz sweep-kills sweep-losses sweep-hostile sweep-mutants sweep-patterns sweep-api sweep-frames sweep-examples install browser postgresql compiler clean help
 
 help: ## these lines
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -109,6 +109,12 @@ sweep-mutants: install ## COUNT (100000) sessions of random programs with random
 
 sweep-patterns: install ## patterns in the graphs of transformers' architectures, beside their modules' classes (three minutes)
 	@PYTHONPATH=.:tests/capture:tests/sweeps/models OMP_NUM_THREADS=1 $(BIN)/python tests/sweeps/patterns --all $(if $(DIFFERENCES),--differences)
+
+sweep-api: install ## MINUTES (10) of requests drawn from the API's schema, with every role: no 5xx, no traceback
+	@PYTHONPATH=.:tests:tests/pool $(BIN)/python -m sweeps.api --minutes $${MINUTES:-10} --out benchmarks/results
+
+sweep-frames: install ## COUNT (100000) random and changed WebSocket frames against a pool that computes (half an hour)
+	@PYTHONPATH=.:tests:tests/pool OMP_NUM_THREADS=1 $(BIN)/python -m sweeps.frames --count $${COUNT:-100000} --out benchmarks/results
 
 sweep-examples: install ## the property tests with other examples than those of make test, ROUNDS times (10)
 	@for round in $$(seq $${ROUNDS:-10}); do $(BIN)/pytest -q -n 2 --dist loadfile -m "hypothesis and not processes" --hypothesis-profile=search || exit 1; done

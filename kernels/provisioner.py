@@ -17,11 +17,10 @@ import msgspec
 from jupyter_client.provisioning.local_provisioner import LocalProvisioner
 from jupyter_core.paths import jupyter_runtime_dir
 
-from djinn_lab.client.credentials import TOKEN_VARIABLE
+from djinn_lab.client.credentials import TOKEN_VARIABLE, token_source
 from djinn_lab.client.rest import PoolClient
-from djinn_lab.errors import DjinnError
+from djinn_lab.errors import DjinnError, PoolNotFound
 from djinn_lab.magics.session_note import NOTE_VARIABLE, Note
-from djinn_lab.protocol.runtime_file import read_runtime
 
 
 class DjinnProvisioner(LocalProvisioner):
@@ -71,16 +70,12 @@ class DjinnProvisioner(LocalProvisioner):
 
     def _close(self, note: Note) -> None:
         try:
-            token = self._token
-            if token is None:
-                running = read_runtime()
-                if running is None or running.url != note.url:
-                    return  # that pool is gone, and with it all that the session held
-                token = running.token
-            client = PoolClient(note.url, token)
+            client = PoolClient(note.url, token_source(note.url, self._token)())
             held = any(one.session == note.session for one in client.sessions())
             if held:
                 client.close_session(note.session)
             client.close()
+        except PoolNotFound:
+            return  # it is gone, and with it all that the session held
         except DjinnError as error:
             self.log.warning("session %s of the kernel that ended was not closed: %s", note.session, error)

@@ -229,7 +229,7 @@ def _answer(kind: type[Kind], ask: Callable[[httpx.Client], httpx.Response]) -> 
 def _decoded(kind: type[Kind], answer: httpx.Response) -> Kind:
     try:
         return msgspec.json.decode(answer.content, type=kind)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise PoolError(f"The issuer's answer is not understood: {error}.", LOGIN_AGAIN) from None
 
 
@@ -263,7 +263,7 @@ def _read() -> dict[str, Login]:
         )
     try:
         return msgspec.json.decode(content, type=dict[str, Login])
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise PoolError(
             f"{path} is no file of logins: {error}.", f"Delete {path}, and log in again."
         ) from None

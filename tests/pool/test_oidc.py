@@ -41,7 +41,7 @@ def settings(issuer: Issuer, **changes: Any) -> str:
 
 
 def signed_with_the_public_key(issuer: Issuer, **claims: Any) -> str:
-    """Make a token whose secret everybody knows, by HS256."""
+    """Make a token whose secret is public, by HS256."""
     body = issuer.token(**claims).split(".")[1]
     header = base64.urlsafe_b64encode(b'{"alg":"HS256","kid":"first"}').rstrip(b"=").decode()
     secret = issuer.keys[0].as_pem(private=False)
@@ -76,6 +76,8 @@ def test_user_name_and_role_come_from_the_claims(issuer: Issuer, pool: RuntimeIn
         ({"sub": "auth0|7", "groups": "guests"}, ("oidc:sub%3Dauth0%7C7", "viewer")),
         ({"preferred_username": "sub=1", "groups": ["staff"]}, ("oidc:sub%3D1", "user")),
         ({"preferred_username": "a/b c", "groups": ["staff"]}, ("oidc:a%2Fb%20c", "user")),
+        ({"iss": f"{issuer.url}/", "groups": ["staff"]}, ("oidc:sub%3D1", "user")),
+        ({"aud": ["other", CLIENT], "groups": ["staff"]}, ("oidc:sub%3D1", "user")),
     ]
     for claims, expected in cases:
         with closing(rest(pool, issuer.token(**claims))) as client:
@@ -155,7 +157,7 @@ def test_es256_and_a_rotated_key_are_accepted_without_a_restart(tmp_path: Path) 
             assert web.get("/v1/status").status_code == 200, "a known key needs no issuer"
 
 
-def test_an_issuer_that_is_down_admits_nobody_and_is_named(tmp_path: Path) -> None:
+def test_issuer_that_is_down_admits_no_user_and_is_named(tmp_path: Path) -> None:
     with Issuer() as issuer, running_pool(tmp_path, "cpu:1", identity=settings(issuer)) as info:
         issuer.broken = True
         with http(info, issuer.token(groups=["staff"])) as web:

@@ -59,7 +59,8 @@ class Admission:
         if not self.providers or not secret:
             return
         digest = token_digest(secret)
-        if self._authentication.knows(digest) and not self._is_due(digest):
+        if self._authentication.knows(digest):
+            self._confirm(digest)
             return
         provider = next((one for one in self.providers if one.may_know(secret)), None)
         if provider is None:
@@ -72,21 +73,17 @@ class Admission:
     def confirm(self, digests: Iterable[str]) -> None:
         """Ask again about those of these tokens for which that is due; forget what has ended."""
         for digest in digests:
-            if self._is_due(digest):
-                provider, secret, _ = self._vouched[digest]
-                self._ask_soon(provider, secret, digest, "")
+            self._confirm(digest)
         self._authentication.sweep()
         for digest, (_, _, said) in list(self._vouched.items()):
             if said.expires_at < self._now_s():
                 del self._vouched[digest]
 
-    def _is_due(self, digest: str) -> bool:
+    def _confirm(self, digest: str) -> None:
+        """Ask again about a token for which that is due. What was said before counts meanwhile."""
         known = self._vouched.get(digest)
-        return (
-            known is not None
-            and known[2].ask_again_at is not None
-            and (known[2].ask_again_at <= self._now_s())
-        )
+        if known is not None and known[2].ask_again_at is not None and known[2].ask_again_at <= self._now_s():
+            self._ask_soon(known[0], known[1], digest, "")
 
     def _ask_soon(
         self, provider: IdentityProvider, secret: str, digest: str, host: str

@@ -77,5 +77,5 @@ class JupyterHubProvider:
             raise IdentityUnknown(f"The JupyterHub answered with HTTP {answer.status_code}.")
         try:
             return msgspec.json.decode(answer.content, type=HubUser)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise IdentityUnknown(f"The JupyterHub's answer is not understood: {error}.") from None

@@ -54,7 +54,7 @@ class OidcProvider:
         self._claims = jwt.JWTClaimsRegistry(
             now=lambda: int(now_s()),
             leeway=LEEWAY_S,
-            iss={"essential": True, "value": settings.issuer},
+            iss={"essential": True, "values": [settings.issuer, f"{settings.issuer}/"]},
             aud={"essential": True, "value": settings.audience},
             exp={"essential": True},
             sub={"essential": True},

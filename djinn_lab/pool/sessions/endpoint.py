@@ -37,6 +37,8 @@ BROKEN = (1005, 1006, 1011)
 """Close codes of connections that no client ended: its network, its process or its pings did."""
 RESUMING_VERSION = 9
 """Clients of older protocols open no second connection to a session."""
+UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""What decoding raises for bytes that are no message."""
 CLOSE_REFUSED = 4400
 """WebSocket close code after a Refused message."""
 
@@ -216,7 +218,7 @@ class SessionEndpoint:
                 return False
             try:
                 message = protocol.decode_to_pool(data)
-            except (msgspec.DecodeError, RecursionError) as error:
+            except UNREADABLE as error:
                 raise RefusedByPool(
                     "message", f"This is not a message of protocol {link.protocol_version}: {error}"
                 ) from None
@@ -337,7 +339,7 @@ def _read_hello(data: bytes) -> protocol.Hello:
         )
     try:
         greeting = msgspec.msgpack.decode(data, type=Greeting)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except UNREADABLE as error:
         raise RefusedByPool("message", f"The first message is not a Hello: {error}") from None
     if greeting.type != "hello":
         raise RefusedByPool("message", f"The first message must be a Hello, not {greeting.type[:40]!r}.")
@@ -349,7 +351,7 @@ def _read_hello(data: bytes) -> protocol.Hello:
         )
     try:
         hello = protocol.decode_to_pool(data)
-    except msgspec.DecodeError as error:
+    except UNREADABLE as error:
         raise RefusedByPool("message", f"The Hello is malformed: {error}") from None
     assert isinstance(hello, protocol.Hello)
     return hello
