@@ -180,8 +180,8 @@ class JobFinished(msgspec.Struct, frozen=True, tag=True):
 
 
 class JobReturned(msgspec.Struct, frozen=True, tag=True):
-    """A job of an earlier run of this pool, which was killed, continues: its client sends the next segment, or
-    sends it again. ``segment``: the last one that was answered, -1 for none, with ``ops_before`` ops up to
+    """A job of an earlier run of this pool, which was killed: its client sends the next segment, or sends it
+    again. ``segment``: the last one that was answered, -1 for none, with ``ops_before`` ops up to
     there. ``state``: how the job ended, where it did and others depend on it. The rest: as in
     :class:`~djinn_lab.jobs.job.Job`."""
 

@@ -38,8 +38,8 @@ class SessionOpened(msgspec.Struct, frozen=True, tag=True):
 
 
 class SessionReturned(msgspec.Struct, frozen=True, tag=True):
-    """A session of an earlier run of this pool, which was killed, continues. ``copy_bytes``: of its last whole
-    copy, the part of ``disk_bytes`` on the disk, that a process of ``device`` made; 0: it has none.
+    """A session of an earlier run of this pool, which was killed. ``copy_bytes``: of its last whole copy, the
+    part of ``disk_bytes`` on the disk, that a process of ``device`` made; 0: it has none.
     ``rebuild_bytes``: of values that its next segment makes again first, with ``peak_bytes`` beside them at
     most. ``connected``: its client is expected to be back at once, else the session is detached."""
 

@@ -22,6 +22,8 @@ def upgrade_to(connection: sa.Connection, version: int) -> None:
             chain_old_rows(connection)
         case 4:
             _give_tokens_a_table(connection)
+        case 5:
+            connection.execute(sa.text("ALTER TABLE jobs ADD COLUMN resume TEXT NOT NULL DEFAULT ''"))
         case _:
             raise AssertionError(version)
 
