@@ -31,6 +31,10 @@ class LeadTaken(sa.exc.InvalidRequestError):
     """Another pool has the database."""
 
 
+class DatabaseLost(PoolError):
+    """A pool that served cannot use its database any more."""
+
+
 class SchemaMismatch(sa.exc.InvalidRequestError):
     """The tables are those of another version."""
 
@@ -84,9 +88,9 @@ def unusable(url: str, error: Exception) -> PoolError:
     return PoolError(f"The database {shown(url)} cannot be used: {reason}", advice)
 
 
-def lost(url: str, error: Exception) -> PoolError:
+def lost(url: str, error: Exception) -> DatabaseLost:
     """Say that the pool lost its database."""
-    return PoolError(
+    return DatabaseLost(
         f"The pool lost its database {shown(url)}, and stops: {_reason(url, error)}",
         "All that clients received is in it. Start the pool again when the database answers.",
     )
