@@ -140,6 +140,10 @@ def start(
     identity_provider: Annotated[
         list[str] | None, typer.Option(help="Another identity provider, of an installed package.")
     ] = None,
+    restart: Annotated[
+        bool,
+        typer.Option("--restart/--no-restart", help="Start the server again when it crashes. Default: yes."),
+    ] = True,
     profile: Annotated[
         str | None, typer.Option("--profile", "-p", help="The profile whose pool settings are used.")
     ] = None,
@@ -201,7 +205,7 @@ def start(
         typed["identity"] = identity.encoded()
     given = {name: value for name, value in typed.items() if value is not None}
     before = read_runtime()
-    info = start_pool(**{**settings, **given}, wait_s=wait_s)
+    info = start_pool(**{**settings, **given}, wait_s=wait_s, restart=restart)
     found = before is not None and before.pid == info.pid
     doing = "stands by" if info.standing_by else "already runs" if found else "is ready"
     line = f"The pool {doing} at {info.url} (process {info.pid}): {describe_running(info)}."
@@ -232,8 +236,18 @@ def stop(
 def status(as_json: AsJson = False) -> None:
     """Show the pool, its devices and how busy they are."""
     from djinn_lab.client.rest import PoolClient
+    from djinn_lab.pool.launch import supervisor_process
 
-    client = PoolClient.find()
+    try:
+        client = PoolClient.find()
+    except PoolNotFound:
+        supervisor = supervisor_process()
+        if supervisor is None:
+            raise
+        raise PoolNotFound(
+            f"The pool's server crashed, and is being started again (by process {supervisor}).",
+            "Sessions and cells continue then. The end of pool.log, beside the runtime file, says why.",
+        ) from None
     answer = client.status()
     if as_json:
         print_json(answer)

@@ -9,7 +9,7 @@ from time import perf_counter
 
 from djinn_lab.capture.sending.backend import Cut
 from djinn_lab.client.report import CellReport
-from djinn_lab.errors import DjinnError, PoolLost
+from djinn_lab.errors import PoolLost
 from djinn_lab.jobs import NO_TERMS, Terms
 from djinn_lab.protocol.messages import SubmitSegment
 from djinn_lab.srg.program import EncodedProgram
@@ -45,7 +45,8 @@ class CellJob:
 
 @dataclass
 class Flight:
-    """A segment under way, sent at ``sent``, answered at ``received`` (this process's ``perf_counter``)."""
+    """A segment under way, sent at ``sent``, answered at ``received`` (this process's ``perf_counter``).
+    ``stopped``: by its user, which the pool may not know."""
 
     job: CellJob
     program: EncodedProgram
@@ -54,7 +55,8 @@ class Flight:
     sent: float
     received: float | None = None
     lost: PoolLost | None = None
-    refused: DjinnError | None = None
+    refused: BaseException | None = None
+    stopped: bool = False
 
 
 def _node_count(programs: Sequence[EncodedProgram]) -> int:

@@ -8,7 +8,6 @@ import ssl
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import TypeVar
 from urllib.parse import urlsplit
 
@@ -30,7 +29,7 @@ from djinn_lab.jobs import Terms
 from djinn_lab.protocol import messages
 from djinn_lab.protocol.compatibility import unsupported_options
 from djinn_lab.protocol.messages import CODES_MAX, UNKNOWN_TOKEN
-from djinn_lab.protocol.runtime_file import host_id, owner_of, process_is_alive
+from djinn_lab.protocol.runtime_file import host_id
 from djinn_lab.protocol.version import VERSION
 from djinn_lab.srg.wire import ProgramSender
 
@@ -56,6 +55,7 @@ class PoolConnection:
         self._backlog: deque[messages.FromPool] = deque()
         self.bytes_sent = 0
         self.bytes_received = 0
+        self._stopped = False
         refusals = []
         for version in reversed(messages.CLIENT_VERSIONS):
             self._websocket = _open(url, token, self.tls)
@@ -97,14 +97,9 @@ class PoolConnection:
 
     @property
     def can_resume(self) -> bool:
-        """Return whether, after the connection breaks, another one may be opened to the same session."""
-        if self.welcome.protocol_version < 9:
-            return False
-        directory = self.welcome.blob_directory
-        if directory is None:
-            return True  # on another host: the network may come back
-        owner = owner_of(Path(directory).parent)
-        return owner is not None and process_is_alive(owner)
+        """Return whether, after the connection broke, another one may be opened to the same session: the
+        network comes back, or the pool is started again. A pool that was stopped has ended its sessions."""
+        return self.welcome.protocol_version >= 9 and not self._stopped
 
     @property
     def takes_unhashed(self) -> bool:
@@ -203,7 +198,10 @@ class PoolConnection:
                 "Its values there are gone: run the cells that made them again. Plain variables and tensors "
                 "that were fetched are intact.",
             )
-        reason = getattr(ended, "reason", "") or "the connection closed"
+        self._stopped = self._stopped or getattr(ended, "code", None) == messages.CLOSE_POOL
+        reason = (
+            "it was stopped" if self._stopped else getattr(ended, "reason", "") or "the connection closed"
+        )
         return PoolLost(
             f"the pool at {self.url} went away ({reason}).",
             "Plain variables and tensors that were fetched or only uploaded are intact; the rest has "

@@ -46,6 +46,7 @@ from djinn_lab.protocol.messages import (
 )
 from djinn_lab.srg.merging import STREAMED
 from djinn_lab.srg.program import EncodedProgram
+from djinn_lab.units import format_seconds
 
 CANCEL_TIMEOUT_S = 10.0
 TICK_S = 0.05
@@ -141,27 +142,28 @@ class PoolExecutor:
         self._sent = SubmissionEncoder(connection.knows_deltas)
 
     def resume(self, lost: PoolLost, *first: Flight) -> None:
-        """After the connection broke, open another one to the same session, and send again what the pool may
-        not have got: ``first``, then all later segments. Raises PoolLost where that cannot be done, or the
-        user stops it."""
+        """After the connection broke, or the pool was started again, open another connection to the same
+        session, and send again what the pool may not have got: ``first``, then all later segments. Raises
+        PoolLost where that cannot be done, and KeyboardInterrupt where the user stops it: the session may be
+        resumed later."""
         broken = self._connection
         if broken is None or isinstance(lost, SessionLost):
             raise lost
         flights = (*first, *self._flights)
         began, pause_s = perf_counter(), RESUME_PAUSE_MIN_S
         while broken.can_resume and perf_counter() < began + RESUME_S:
+            if self.stop_at is not None and perf_counter() > self.stop_at:
+                raise KeyboardInterrupt
             try:
                 with delivered():
                     if self._resumed(broken.welcome.session, lost):
                         self._send_again(flights)
                         return
+                    self._say_broken(flights, began + RESUME_S - perf_counter())
                     sleep(pause_s)
-            except KeyboardInterrupt:
-                break
             except PoolLost as again:
                 if again is lost:
                     break
-            self._say_broken(flights)
             pause_s = min(RESUME_PAUSE_MAX_S, 2 * pause_s)
         raise lost
 
@@ -191,10 +193,11 @@ class PoolExecutor:
                 self.connection.send(whole)
                 flight.lost = None
 
-    def _say_broken(self, flights: Sequence[Flight]) -> None:
+    def _say_broken(self, flights: Sequence[Flight], left_s: float) -> None:
         self.on_tick()
         for flight in flights[:1]:
-            reason = "the connection to the pool broke, and is tried again"
+            left = format_seconds(max(1.0, round(left_s)))
+            reason = f"the pool does not answer; the cell waits for it to come back, {left} at most"
             self.on_update(JobUpdate(flight.message.job, "QUEUED", reason))
 
     @property
@@ -330,9 +333,11 @@ class PoolExecutor:
         try:
             while True:
                 try:
-                    return self._answer(flight, began, cancel)
+                    return self._answer(flight, began, cancel or flight.stopped)
                 except PoolLost as lost:
                     self.resume(lost, flight)
+        except KeyboardInterrupt:
+            return self._stopped_waiting()
         except PoolLost as lost:
             self.drop_connection()
             job.finished = True
@@ -348,6 +353,14 @@ class PoolExecutor:
             if flight.received is not None:
                 job.report.add("receive", job.outside_since - flight.received)
 
+    def _stopped_waiting(self) -> RunResult:
+        """The user stopped a cell while the pool was away: nothing of it is sent again, and what the pool has
+        of it ends once the session is resumed."""
+        stopped = CellCancelled("stopped while the cell waited for the pool to come back")
+        for follower in self._flights:
+            follower.refused = stopped
+        return RunResult(0, error=stopped, arrived=False)
+
     def _answer(self, flight: Flight, began: float, cancel: bool) -> RunResult:
         if flight.lost is not None:
             raise flight.lost
@@ -359,7 +372,8 @@ class PoolExecutor:
 
     def _finish(self, flight: Flight, began: float, cancelling: bool) -> RunResult:
         job, program, blobs, report = flight.job, flight.program, self.blobs, flight.job.report
-        result, interrupted = self._wait(self.connection, flight.message, cancelling)
+        result, interrupted = self._wait(self.connection, flight, cancelling)
+        interrupted = interrupted or flight.stopped
         if result.outcome == SKIPPED:
             job.segments -= 1  # the next one has its number
             return RunResult(
@@ -419,14 +433,16 @@ class PoolExecutor:
         )
 
     def _wait(
-        self, connection: PoolConnection, submit: SubmitSegment, cancelling: bool
+        self, connection: PoolConnection, flight: Flight, cancelling: bool
     ) -> tuple[SegmentResult, bool]:
         """Return the result of a segment, and whether the user interrupted while waiting (the segment was
         then cancelled)."""
+        submit = flight.message
         if not cancelling:
             try:
                 return self._receive_result(connection, submit, None), False
             except KeyboardInterrupt:
+                flight.stopped = True
                 connection.send(CancelJob(submit.job))
         while True:
             try:

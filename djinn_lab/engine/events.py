@@ -97,6 +97,7 @@ OfQueue = (
     | jobs.SegmentFinished
     | jobs.MemberLeft
     | jobs.JobFinished
+    | jobs.JobReturned
     | jobs.CheckpointAnnounced
     | jobs.DataPublished
     | jobs.ExternalDependencyChanged
@@ -112,6 +113,7 @@ OfQueue = (
 )
 OfMemory = (
     memory.SessionOpened
+    | memory.SessionReturned
     | memory.SessionResumed
     | memory.PhaseSignalled
     | memory.CopyWanted

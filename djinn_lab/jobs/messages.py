@@ -7,8 +7,10 @@ from typing import Literal
 import msgspec
 
 from djinn_lab.events import ClockTicked, DeviceAdded, MemoryRelease, SessionClosed, SessionDetached
+from djinn_lab.jobs.conditions import DependencyResults
 from djinn_lab.jobs.decision.rules.policy import QueuePolicy
 from djinn_lab.jobs.fairness import Limits, ShareState
+from djinn_lab.jobs.states import JobState
 from djinn_lab.jobs.terms import NO_TERMS, Terms
 
 MemoryNeed = Literal["free", "ask", "deferred", "queued", "granted"]
@@ -177,6 +179,32 @@ class JobFinished(msgspec.Struct, frozen=True, tag=True):
     message: str = ""
 
 
+class JobReturned(msgspec.Struct, frozen=True, tag=True):
+    """A job of an earlier run of this pool, which was killed: its client sends the next segment, or sends it
+    again. ``segment``: the last one that was answered, -1 for none, with ``ops_before`` ops up to
+    there. ``state``: how the job ended, where it did and others depend on it. The rest: as in
+    :class:`~djinn_lab.jobs.job.Job`."""
+
+    at_s: float
+    job: str
+    session: str
+    user: str
+    segment: int
+    priority: str = "NORMAL"
+    account: str = ""
+    ops_before: int = 0
+    submitted_at_s: float = 0.0
+    started_at_s: float | None = None
+    ran_s: float = 0.0
+    preemptions: int = 0
+    terms: Terms = NO_TERMS
+    deadline_at_s: float | None = None
+    dependency_results: DependencyResults = DependencyResults()
+    checkpoints: tuple[str, ...] = ()
+    state: JobState = JobState.WAITING
+    ended_at_s: float | None = None
+
+
 class CheckpointAnnounced(msgspec.Struct, frozen=True, tag=True):
     """The job, which continues, has reached the checkpoint ``name``."""
 
@@ -337,6 +365,7 @@ Event = (
     | SegmentFinished
     | MemberLeft
     | JobFinished
+    | JobReturned
     | CheckpointAnnounced
     | DataPublished
     | ExternalDependencyChanged

@@ -23,6 +23,9 @@ A segment may have to wait for session memory (:mod:`djinn_lab.memory`): its ses
 host, or the device's memory is full. Such a job is RESTORING, not pending, and other jobs may start before
 it.
 
+A job of an earlier run of the pool, which was killed, returns as WAITING: its client sends the segment again
+that was not answered.
+
 Nothing here reads a clock: every event carries its own time. An event that the table does not allow raises
 :class:`IllegalEvent` and changes nothing.
 
@@ -87,12 +90,15 @@ class JobTransition(StrEnum):
     FINISH = "finish"
     FAIL = "fail"
     CANCEL = "cancel"
+    RETURN = "return"
+    """The job is one of an earlier run of the pool, which was killed."""
 
 
 TRANSITIONS: Mapping[tuple[JobState | None, JobTransition], JobState] = {
     (None, JobTransition.SUBMIT): JobState.SUBMITTED,
     (None, JobTransition.FAIL): JobState.FAILED,
     (None, JobTransition.MORE): JobState.WAITING,
+    (None, JobTransition.RETURN): JobState.WAITING,
     (JobState.SUBMITTED, JobTransition.BIND): JobState.QUEUED,
     (JobState.SUBMITTED, JobTransition.FAIL): JobState.FAILED,
     (JobState.SUBMITTED, JobTransition.CANCEL): JobState.CANCELLED,

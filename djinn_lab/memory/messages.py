@@ -37,6 +37,23 @@ class SessionOpened(msgspec.Struct, frozen=True, tag=True):
     temporary: bool = False
 
 
+class SessionReturned(msgspec.Struct, frozen=True, tag=True):
+    """A session of an earlier run of this pool, which was killed. ``copy_bytes``: of its last whole copy, the
+    part of ``disk_bytes`` on the disk, that a process of ``device`` made; 0: it has none.
+    ``rebuild_bytes``: of values that its next segment makes again first, with ``peak_bytes`` beside them at
+    most. ``connected``: its client is expected to be back at once, else the session is detached."""
+
+    at_s: float
+    session: str
+    user: str
+    connected: bool = True
+    device: str = ""
+    copy_bytes: int = 0
+    disk_bytes: int = 0
+    rebuild_bytes: int = 0
+    peak_bytes: int = 0
+
+
 class SessionResumed(msgspec.Struct, frozen=True, tag=True):
     at_s: float
     session: str
@@ -208,6 +225,7 @@ Event = (
     | WorkerDied
     | HeartbeatChanged
     | SessionOpened
+    | SessionReturned
     | SessionDetached
     | SessionResumed
     | SessionClosed

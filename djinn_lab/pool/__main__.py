@@ -12,12 +12,19 @@ from djinn_lab.errors import DjinnError
 from djinn_lab.jobs.decision import OURS
 from djinn_lab.memory import POLICIES
 from djinn_lab.pool.certificates import ServerCertificate, given_certificate, own_certificate
-from djinn_lab.pool.database.engine import DATABASE_FILE, DATABASE_VARIABLE, checked_url, sqlite_url
+from djinn_lab.pool.database.engine import (
+    DATABASE_FILE,
+    DATABASE_VARIABLE,
+    DatabaseLost,
+    checked_url,
+    sqlite_url,
+)
 from djinn_lab.pool.devices.plans import plan_devices
 from djinn_lab.pool.identity.settings import decoded
 from djinn_lab.pool.policy_file import read_policy
 from djinn_lab.pool.server import LOOPBACK, PoolOptions, run_pool
 from djinn_lab.pool.sessions.detached import KEPT_S
+from djinn_lab.pool.supervisor import CANNOT_START
 from djinn_lab.pool.user_limits import CONNECTIONS_MAX, REQUESTS_PER_S, SESSIONS_MAX, UserLimits
 from djinn_lab.protocol.isolation import ISOLATION_DEFAULT, ISOLATIONS
 from djinn_lab.protocol.notebooks import OPEN_TO
@@ -67,9 +74,12 @@ def main() -> int:
             identity=decoded(arguments.identity),
         )
         run_pool(options)
-    except DjinnError as error:
+    except DatabaseLost as error:
         logging.getLogger(__name__).critical("%s", error)
         return 1
+    except DjinnError as error:
+        logging.getLogger(__name__).critical("%s", error)
+        return CANNOT_START
     return 0
 
 

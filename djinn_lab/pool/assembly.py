@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from djinn_lab.engine import PoolOpened
@@ -19,6 +19,7 @@ from djinn_lab.pool.context import Heartbeat, PoolContext
 from djinn_lab.pool.database import history
 from djinn_lab.pool.database.forecasts import RUN_RATIOS, START_WAITS, read_forecasts, read_samples
 from djinn_lab.pool.database.published import read_published
+from djinn_lab.pool.database.sessions import LeftSession
 from djinn_lab.pool.database.shares import read_shares
 from djinn_lab.pool.database.store import Store
 from djinn_lab.pool.database.users import read_tokens, read_users
@@ -35,11 +36,17 @@ from djinn_lab.pool.notebooks.service import NOTEBOOK_RULES, NotebookRules, Note
 from djinn_lab.pool.sessions.detached import DetachedRules
 from djinn_lab.pool.sessions.isolation import ISOLATION_RULES, IsolationRules
 from djinn_lab.pool.sessions.registry import SessionRegistry
+from djinn_lab.pool.sessions.returning import TakeCopies, TakenCopy, return_sessions
 from djinn_lab.pool.user_limits import UserLimits
 
 NO_OTHER_LIMITS = UserLimits()
 DETACHED_RULES = DetachedRules()
 NO_PROVIDERS = IdentitySettings()
+
+
+def _take_none(sessions: Sequence[LeftSession]) -> Mapping[str, TakenCopy]:
+    """Nothing was parked."""
+    return {}
 
 
 def assemble(
@@ -57,9 +64,11 @@ def assemble(
     detached: DetachedRules = DETACHED_RULES,
     isolation: IsolationRules = ISOLATION_RULES,
     identity: IdentitySettings = NO_PROVIDERS,
+    take_copies: TakeCopies = _take_none,
 ) -> PoolContext:
-    """Reads what the database knows, and ends there what an earlier pool left, so it blocks; call it before
-    serving. Raises SQLAlchemyError, and OptionError for an identity provider that is not there."""
+    """Reads what the database knows, and continues or ends there what an earlier pool left, so it blocks;
+    call it before serving. ``take_copies``: takes over what that pool had parked. Raises SQLAlchemyError, and
+    OptionError for an identity provider that is not there."""
     clock = PoolClock()
     started_at = clock.now_s()
     last_seq = store.opened()
@@ -67,7 +76,6 @@ def assemble(
     tokens = store.submit(read_tokens).result()
     shares = store.submit(read_shares).result()
     measurements = store.submit(history.read_measurements).result()
-    store.submit(lambda connection: history.end_jobs_of_dead_pools(connection, pool)).result()
     authentication = Authentication(token, clock.now_s)
     for name, role, above in users:
         if name != authentication.owner:  # may have been a user of another account's pool on this database
@@ -87,6 +95,7 @@ def assemble(
     for one in store.submit(read_published).result():
         accounting.published.add(one)
     driver = Driver(core, launcher, fleet, blobs, accounting, isolation)
+    return_sessions(driver, store, authentication, take_copies)
     providers = make_providers(identity, clock.now_s)
     admission = Admission(authentication, providers, accounting.audit, clock.now_s)
     heartbeat = Heartbeat(driver, store, authentication, admission, detached)

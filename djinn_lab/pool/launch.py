@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 
 from djinn_lab.errors import OptionError, PoolError
 from djinn_lab.memory import POLICIES
+from djinn_lab.pool import supervisor
 from djinn_lab.pool.certificates import encrypts
 from djinn_lab.pool.database.engine import DATABASE_VARIABLE, checked_url
 from djinn_lab.pool.devices.plans import plan_devices
@@ -34,6 +35,7 @@ from djinn_lab.protocol.runtime_file import (
 
 LOCK_FILE = "start.lock"
 LOG_FILE = "pool.log"
+SUPERVISOR_FILE = "supervisor.lock"
 LOG_BYTES_MAX = 10 * 2**20
 LOG_TAIL_LINES = 20
 POLL_S = 0.02
@@ -73,6 +75,7 @@ def start_pool(
     isolation: str | None = None,
     accept_weak_isolation: bool = False,
     identity: str | None = None,
+    restart: bool = True,
 ) -> RuntimeInfo:
     """Find the running pool, or start one and wait until it is ready, or stands by. It outlives the caller.
     Options are checked in any case; a pool that runs keeps its own
@@ -89,7 +92,8 @@ def start_pool(
     the clear. ``isolation``: one of :data:`djinn_lab.protocol.isolation.ISOLATIONS`.
     ``accept_weak_isolation``: let several users in where the sandbox of workers does not hold.
     ``detached_s``: for so long a session waits for its vanished client. ``identity``: the identity providers,
-    as :meth:`djinn_lab.pool.identity.settings.IdentitySettings.encoded`. Limits of a user:
+    as :meth:`djinn_lab.pool.identity.settings.IdentitySettings.encoded`. ``restart``: start the server again
+    when it crashes (:mod:`djinn_lab.pool.supervisor`). Limits of a user:
     :class:`djinn_lab.pool.user_limits.UserLimits`. Raises OptionError, or PoolError with the end of the
     server's log when it does not become ready within ``wait_s``."""
     deadline_s = time.monotonic() + wait_s
@@ -107,6 +111,8 @@ def start_pool(
         running = running_pool()
         if running is not None:
             return running
+        if supervisor_process() is not None:
+            return _wait_until_ready(None, deadline_s, wait_s)
         plan_devices(devices, memory_bytes, threads, host_bytes=host_bytes)  # is there so much host memory?
         arguments = {
             "--devices": devices,
@@ -136,7 +142,7 @@ def start_pool(
         options = [f"{name}={value}" for name, value in arguments.items() if value is not None]
         flags = {"--standby": standby, "--tls": encrypted, "--accept-weak-isolation": accept_weak_isolation}
         options += [name for name, wanted in flags.items() if wanted]
-        process = _spawn(options, environment)
+        process = _spawn(options, environment, restart)
         return _wait_until_ready(process, deadline_s, wait_s)
 
 
@@ -166,20 +172,34 @@ def running_pool() -> RuntimeInfo | None:
 def stop_pool(wait_s: float = 10) -> bool:
     """Stop the running pool, and return whether there was one. Raises PoolError when it does not end within
     ``wait_s``."""
-    info = running_pool()
-    if info is None:
+    info, supervisor = running_pool(), supervisor_process()
+    pids = [pid for pid in (supervisor, None if info is None else info.pid) if pid is not None]
+    if not pids:
         return False
     with contextlib.suppress(ProcessLookupError):
-        os.kill(info.pid, signal.SIGTERM)
+        os.kill(pids[0], signal.SIGTERM)  # a supervisor stops its server
     deadline_s = time.monotonic() + wait_s
-    while process_is_alive(info.pid):
+    while left := [pid for pid in pids if process_is_alive(pid)]:
         if time.monotonic() > deadline_s:
+            numbers = " ".join(map(str, left))
             raise PoolError(
-                f"The pool (process {info.pid}) has not stopped within {wait_s:.0f} s.",
-                f"See {runtime_directory() / LOG_FILE}, or end it with: kill -9 {info.pid}",
+                f"The pool (process {numbers}) has not stopped within {wait_s:.0f} s.",
+                f"See {runtime_directory() / LOG_FILE}, or end it with: kill -9 {numbers}",
             )
         time.sleep(POLL_S)
     return True
+
+
+def supervisor_process() -> int | None:
+    """Return the process that runs this user's pool and starts it again when it crashes, None for none."""
+    try:
+        with (runtime_directory() / SUPERVISOR_FILE).open() as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return None
+    except BlockingIOError:
+        return int((runtime_directory() / SUPERVISOR_FILE).read_text() or 0) or None
+    return None
 
 
 @contextlib.contextmanager
@@ -200,12 +220,18 @@ def _start_lock(deadline_s: float) -> Iterator[None]:
         yield
 
 
-def _spawn(arguments: Sequence[str], environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
+def _spawn(
+    arguments: Sequence[str], environment: Mapping[str, str], restart: bool
+) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "djinn_lab.pool", *arguments]
+    if restart:
+        lock = str(runtime_directory() / SUPERVISOR_FILE)
+        command = [sys.executable, "-S", "-E", supervisor.__file__, lock, *command]
     path = _log_path()
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     with os.fdopen(descriptor, "ab") as log_file:
         return subprocess.Popen(
-            [sys.executable, "-m", "djinn_lab.pool", *arguments],
+            command,
             stdin=subprocess.DEVNULL,
             stdout=log_file,
             stderr=log_file,
@@ -214,21 +240,26 @@ def _spawn(arguments: Sequence[str], environment: Mapping[str, str]) -> subproce
         )
 
 
-def _wait_until_ready(process: subprocess.Popen[bytes], deadline_s: float, wait_s: float) -> RuntimeInfo:
+def _wait_until_ready(
+    process: subprocess.Popen[bytes] | None, deadline_s: float, wait_s: float
+) -> RuntimeInfo:
+    """Wait for the pool that ``process`` starts; None: that a supervisor starts again."""
     while time.monotonic() < deadline_s:
         info = read_runtime()
-        if info is not None and info.pid == process.pid:
-            process.returncode = 0  # it is not ours to wait for any more
+        if info is not None:
+            if process is not None:
+                process.returncode = 0  # it is not ours to wait for any more
             return info
-        if process.poll() is not None:
+        if (process is None and supervisor_process() is None) or (process and process.poll() is not None):
             raise PoolError("The pool could not start. The end of its log:\n" + _log_tail())
         time.sleep(POLL_S)
-    process.terminate()
-    try:
-        process.wait(STOP_GRACE_S)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
+    if process is not None:
+        process.terminate()
+        try:
+            process.wait(STOP_GRACE_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
     raise PoolError(f"The pool was not ready within {wait_s:.0f} s. The end of its log:\n" + _log_tail())
 
 

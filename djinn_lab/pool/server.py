@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ipaddress
 import logging
 import os
@@ -17,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 import msgspec
 import sqlalchemy as sa
@@ -26,7 +28,9 @@ from djinn_lab.jobs.decision import QueuePolicy
 from djinn_lab.memory import POLICIES
 from djinn_lab.pool.blobs.directory import (
     PARKED,
+    Belonging,
     default_bytes_max,
+    left_directories,
     open_blob_directory,
     own_directory,
     remove_directory,
@@ -37,6 +41,7 @@ from djinn_lab.pool.context import spare_full_collections
 from djinn_lab.pool.database.engine import lost, unusable
 from djinn_lab.pool.devices.plans import DevicePlan
 from djinn_lab.pool.identity.settings import IdentitySettings
+from djinn_lab.pool.launchers.adoption import LeftCopy
 from djinn_lab.pool.launchers.local import LocalLauncher
 from djinn_lab.pool.sessions.detached import KEPT_S, DetachedRules
 from djinn_lab.pool.start_settings import settings_of
@@ -47,6 +52,7 @@ from djinn_lab.protocol.runtime_file import (
     RuntimeInfo,
     data_directory,
     host_id,
+    read_crashed,
     remove_runtime,
     runtime_directory,
     write_runtime,
@@ -55,6 +61,7 @@ from djinn_lab.protocol.version import VERSION
 
 if TYPE_CHECKING:
     from djinn_lab.pool.api.web_server import StandbyApp, WebServer
+    from djinn_lab.pool.database.sessions import LeftSession
     from djinn_lab.pool.database.store import Store
     from djinn_lab.pool.devices.fleet import Fleet
 
@@ -102,19 +109,39 @@ def run_pool(options: PoolOptions) -> None:
     """Serve until SIGTERM, SIGINT or a shutdown request. Raises PoolError when the pool cannot start."""
     signal.signal(signal.SIGTERM, _leave)
     pool = uuid.uuid4().hex[:12]
-    directory = open_blob_directory(pool, runtime_directory())
-    disk = own_directory(data_directory() / PARKED, pool)
+    belonging = Belonging.of(options.database, options.detached_s)
+    directory = open_blob_directory(pool, runtime_directory(), belonging)
+    disk = own_directory(data_directory() / PARKED, pool, belonging)
     launcher = LocalLauncher(directory, options.worker_command, directory / PARKED, disk)
+    places = Places(directory, disk, belonging)
     try:
         if not options.standby:
             _warm(launcher, options)
         sys.setswitchinterval(SWITCH_INTERVAL_S)
-        asyncio.run(_serve(options, pool, directory, launcher))
+        asyncio.run(_serve(options, pool, places, launcher))
     finally:
         launcher.kill()
-        remove_runtime(os.getpid())
-        remove_directory(directory)
-        remove_directory(disk)
+        if not places.needed:
+            remove_runtime(os.getpid())
+            remove_directory(directory)
+            remove_directory(disk)
+
+
+@dataclass(slots=True)
+class Places:
+    """The directories of this run of the pool. ``needed``: by a next one, since this one led and was not
+    stopped."""
+
+    blobs: Path
+    disk: Path
+    belonging: Belonging
+    needed: bool = False
+
+    def left(self) -> list[Path]:
+        """List the directories that dead pools on the same database left."""
+        return [
+            path for own in (self.blobs, self.disk) for path in left_directories(own.parent, self.belonging)
+        ]
 
 
 def _warm(launcher: LocalLauncher, options: PoolOptions) -> None:
@@ -128,14 +155,15 @@ def _leave(_number: int, _frame: FrameType | None) -> None:
     raise SystemExit(0)
 
 
-async def _serve(options: PoolOptions, pool: str, directory: Path, launcher: LocalLauncher) -> None:
+async def _serve(options: PoolOptions, pool: str, places: Places, launcher: LocalLauncher) -> None:
     # Imported while the workers load, which takes longer.
     from djinn_lab.pool.api.web_server import StandbyApp, WebServer
     from djinn_lab.pool.authentication import new_token
     from djinn_lab.pool.database.store import Store
 
     stopped = asyncio.Event()
-    listener = _listen(options.host, options.port)
+    before = read_crashed()
+    listener = _listen(options.host, options.port, before)
     name = f"{pool} on {socket.gethostname()[:24]}, process {os.getpid()}"
     store = Store(options.database, name, options.standby)
     front = StandbyApp(lambda: store.leader)
@@ -146,7 +174,7 @@ async def _serve(options: PoolOptions, pool: str, directory: Path, launcher: Loc
     serving = loop.create_task(server.serve(sockets=[listener]), name="serve")
     info = RuntimeInfo(
         url=_local_url(options, listener),
-        token=new_token(),
+        token=before.token if before is not None else new_token(),
         pool=pool,
         pid=os.getpid(),
         host=host_id(),
@@ -160,12 +188,11 @@ async def _serve(options: PoolOptions, pool: str, directory: Path, launcher: Loc
     running = ServingPool(options, launcher, store, front, server, serving, stopped)
     try:
         if await _until_leading(running, info):
-            await _lead(running, msgspec.structs.replace(info, standing_by=False), directory)
+            await _lead(running, msgspec.structs.replace(info, standing_by=False), places)
     except sa.exc.SQLAlchemyError as error:
         await launcher.close(at_once=True)  # no client is there for what it computes
         raise lost(options.database, error) from error
     finally:
-        remove_runtime(os.getpid())
         server.should_exit = True
         await asyncio.gather(serving, return_exceptions=True)
         await asyncio.to_thread(store.close)
@@ -199,7 +226,7 @@ async def _until_leading(running: ServingPool, info: RuntimeInfo) -> bool:
     return store.leads.done()
 
 
-async def _lead(running: ServingPool, info: RuntimeInfo, directory: Path) -> None:
+async def _lead(running: ServingPool, info: RuntimeInfo, places: Places) -> None:
     """Serve until asked to stop. Raises SQLAlchemyError when the database, and so the lead, is lost."""
     from djinn_lab.pool.api.app import create_app
     from djinn_lab.pool.assembly import assemble
@@ -211,7 +238,10 @@ async def _lead(running: ServingPool, info: RuntimeInfo, directory: Path) -> Non
     if options.standby:
         log.info("pool %s takes over", info.pool)
         _warm(launcher, options)
-    blobs = BlobStore(directory, options.blob_bytes_max or default_bytes_max(directory))
+    places.needed = True
+    left = places.left()
+    blobs = BlobStore(places.blobs, options.blob_bytes_max or default_bytes_max(places.blobs))
+    blobs.take_over(path for path in left if path.parent == places.blobs.parent)
     policy = POLICIES[options.memory_policy]
     notebooks = NotebookRules(options.notebook_slots, options.notebooks_for, options.notebook_umask)
     context = assemble(
@@ -229,7 +259,10 @@ async def _lead(running: ServingPool, info: RuntimeInfo, directory: Path) -> Non
         DetachedRules(options.detached_s),
         IsolationRules(options.isolation, options.accept_weak_isolation),
         options.identity,
+        lambda sessions: launcher.take_over(left_copies(sessions), left),
     )
+    for path in left:
+        remove_directory(path)
     running.front.app = create_app(context)
     for plan in options.plans:
         launcher.spawn(plan, context.driver)
@@ -252,17 +285,26 @@ async def _lead(running: ServingPool, info: RuntimeInfo, directory: Path) -> Non
         raise
     finally:
         ended.cancel()
-        remove_runtime(os.getpid())
-        context.driver.stop()
+        places.needed = not stopped.is_set()
+        context.driver.stop(for_good=stopped.is_set())
         await context.notebooks.stop()
         running.server.should_exit = True
         await asyncio.gather(running.serving, return_exceptions=True)
         heartbeat.cancel()
         await asyncio.gather(heartbeat, ended, return_exceptions=True)
-        await launcher.close()
+        await launcher.close(at_once=places.needed)
         context.driver.accounting.audit.flush(everything=True)
         context.driver.accounting.audit.note("", "pool stopped")
         context.heartbeat.save()
+
+
+def left_copies(sessions: Sequence[LeftSession]) -> dict[str, LeftCopy]:
+    """Return the last whole copies of sessions that a dead pool left, as the launcher takes them."""
+    return {
+        one.stored.session: LeftCopy(one.origin.group, one.manifest)
+        for one in sessions
+        if one.origin is not None and one.manifest is not None
+    }
 
 
 async def _done(future: Future[int] | Future[None]) -> None:
@@ -305,9 +347,13 @@ def _local_url(options: PoolOptions, listener: socket.socket) -> str:
     return f"{scheme}://{f'[{address}]' if address.version == 6 else address}:{port}"
 
 
-def _listen(host: str, port: int) -> socket.socket:
-    """Listen; early connections are answered once the pool serves. Raises PoolError when the port is taken,
-    or the address is not this machine's."""
+def _listen(host: str, port: int, before: RuntimeInfo | None) -> socket.socket:
+    """Listen; early connections are answered once the pool serves. ``before``: a pool that crashed, whose
+    port is used again where any will do. Raises PoolError when the port is taken, or the address is not this
+    machine's."""
+    if not port and before is not None and (last := urlsplit(before.url).port):
+        with contextlib.suppress(PoolError):
+            return _listen(host, last, None)
     family, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][::4]
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)  # or asyncio sets no NODELAY
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -27,11 +27,13 @@ CLIENT_VERSIONS = (1, 2, 3, 4, 5, 6, 7, 8, 9)
 MESSAGE_BYTES_MAX = 256 * 2**20
 """A WebSocket frame above this closes the connection with a reason; tensors travel as blobs instead."""
 RESUME_S = 75.0
-"""After a connection broke, its cells stay for so long, and the client may open another one to its
-session."""
+"""After a connection broke, or the pool was killed and started again, its cells stay for so long, and the
+client may open another one to its session."""
 UNKNOWN_TOKEN = "The token is missing or wrong."
 CLOSE_SESSION = 4410
 """The WebSocket's close code where the session was closed, and not by its client."""
+CLOSE_POOL = 4411
+"""The WebSocket's close code where the pool was stopped, and ended all sessions."""
 SKIPPED = "skipped"
 FOLLOWERS_MAX = 4
 """Segments of a session that a pool holds until those before them have run."""

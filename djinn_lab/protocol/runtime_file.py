@@ -20,6 +20,8 @@ DIRECTORY_VARIABLE = "DJINN_RUNTIME_DIR"
 FILE_NAME = "pool.json"
 OWNER_FILE = "owner.pid"
 Setting = str | int | bool
+PF_EXITING = 4
+"""Among a process's flags (linux/sched.h)."""
 
 
 class RuntimeInfo(msgspec.Struct, frozen=True):
@@ -63,6 +65,19 @@ def read_runtime() -> RuntimeInfo | None:
 
     Raises PoolError when the file can be read by others or is not ours, since its token is then no secret.
     """
+    info = _read()
+    return info if info is not None and process_is_alive(info.pid) else None
+
+
+def read_crashed() -> RuntimeInfo | None:
+    """Return the last pool of this runtime directory where it ended without being stopped, in this run of the
+    machine: the next one has its port and the owner's token. Raises PoolError as :func:`read_runtime`."""
+    info = _read()
+    crashed = info is not None and not process_is_alive(info.pid) and info.host == host_id()
+    return info if crashed else None
+
+
+def _read() -> RuntimeInfo | None:
     path = runtime_directory() / FILE_NAME
     try:
         status = path.stat()
@@ -75,12 +90,11 @@ def read_runtime() -> RuntimeInfo | None:
             f"Stop the pool, delete {path} and start the pool again.",
         )
     try:
-        info = msgspec.json.decode(content, type=RuntimeInfo)
+        return msgspec.json.decode(content, type=RuntimeInfo)
     except msgspec.DecodeError as error:
         raise PoolError(
             f"{path} is not a runtime file: {error}", f"Delete {path} and start the pool again."
         ) from None
-    return info if process_is_alive(info.pid) else None
 
 
 def write_runtime(info: RuntimeInfo) -> None:
@@ -106,11 +120,23 @@ def remove_runtime(pid: int) -> None:
 
 def process_is_alive(pid: int) -> bool:
     """Return whether a process of this id exists and is no zombie."""
+    return _state_of(pid) is not None
+
+
+def process_will_do_nothing(pid: int) -> bool:
+    """Return whether a process has ended, or is about to: it may have given up its locks already."""
+    state = _state_of(pid)
+    return state is None or bool(int(state[6]) & PF_EXITING)
+
+
+def _state_of(pid: int) -> list[str] | None:
+    """Return the fields of ``/proc/<pid>/stat`` from the state on; None for a process that has ended."""
     try:
         status = Path(f"/proc/{pid}/stat").read_text()
     except (FileNotFoundError, ProcessLookupError):
-        return False
-    return status.rpartition(")")[2].split()[0] not in ("Z", "X")
+        return None
+    fields = status.rpartition(")")[2].split()
+    return None if fields[0] in ("Z", "X") else fields
 
 
 def owner_of(directory: Path) -> int | None:

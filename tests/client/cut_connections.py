@@ -77,7 +77,11 @@ class Proxy:
             if not self._open:
                 client.close()
                 continue
-            pool = socket.create_connection(self._pool)
+            try:
+                pool = socket.create_connection(self._pool)
+            except OSError:
+                client.close()  # the pool is down
+                continue
             with self._lock:
                 self._pairs.append((client, pool))
             threading.Thread(target=self._pass_on, args=(client, pool, False), daemon=True).start()

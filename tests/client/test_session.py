@@ -22,7 +22,7 @@ from torch import nn
 
 import djinn_lab
 from djinn_lab.capture.lazy import is_lazy, recorder_of
-from djinn_lab.client import websocket
+from djinn_lab.client import executor, websocket
 from djinn_lab.client.connect import connect
 from djinn_lab.client.session import Session
 from djinn_lab.errors import (
@@ -312,7 +312,10 @@ def test_values_and_the_next_cell_survive_a_killed_worker(tmp_path: Path) -> Non
         assert torch.equal(again.detach().cpu(), y.detach().cpu())
 
 
-def test_a_killed_pool_is_named_and_the_next_one_is_found(tmp_path: Path) -> None:
+def test_a_killed_pool_is_named_and_the_next_one_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(executor, "RESUME_S", 0.5)
     with PoolUnderTest(tmp_path) as pool:
         session = connect()
         x = torch.randn(3, 3)

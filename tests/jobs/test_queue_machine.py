@@ -23,6 +23,7 @@ from djinn_lab.jobs import (
     Event,
     IllegalEvent,
     JobFinished,
+    JobReturned,
     JobState,
     MemberLeft,
     MemoryDeferred,
@@ -274,6 +275,15 @@ class QueueMachine(RuleBasedStateMachine):
     def finish_what_does_not_run(self, job: str, segment: int) -> None:
         if job not in self.on_device.values():
             assert self.feed(SegmentFinished(self.tick(), job, segment, "done", 0)) is None
+
+    @rule(job=JOBS, session=SESSIONS, segment=st.integers(-2, 2), ended=st.booleans())
+    def return_job(self, job: str, session: str, segment: int, ended: bool) -> None:
+        known = self.queue.job(job)
+        state = JobState.DONE if ended else JobState.WAITING
+        event = JobReturned(self.tick(), job, session, "ann", segment, state=state)
+        event = msgspec.structs.replace(event, ended_at_s=event.at_s if ended else None)
+        accepted = self.feed(event) is not None
+        assert accepted == (known is None and segment >= -1)
 
     @rule(job=JOBS, outcome=OUTCOMES)
     def finish_job(self, job: str, outcome: str) -> None:

@@ -27,6 +27,7 @@ from djinn_lab.memory import (
     SessionDetached,
     SessionOpened,
     SessionResumed,
+    SessionReturned,
     ValuesLost,
     WorkerDied,
 )
@@ -75,6 +76,17 @@ class AccountsMachine(RuleBasedStateMachine):
     def open(self, session: str) -> None:
         self.feed(SessionOpened(self.tick(), session, "ann"))
         assert self.accounts.session(session) is not None
+
+    @rule(session=SESSIONS, connected=st.booleans(), device=DEVICES, sizes=st.tuples(*[BYTES] * 4))
+    def return_session(
+        self, session: str, connected: bool, device: str, sizes: tuple[int, int, int, int]
+    ) -> None:
+        event = SessionReturned(self.tick(), session, "ann", connected, device, *sizes)
+        if self.feed(event) is not None:
+            account = self.accounts.session(session)
+            assert account is not None
+            assert account.device is None
+            assert account.total_bytes == event.copy_bytes
 
     @rule(session=SESSIONS)
     def detach(self, session: str) -> None:

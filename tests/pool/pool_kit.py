@@ -66,7 +66,7 @@ def running_pool(
             database=database,
             standby=standby,
             accept_weak_isolation=accept_weak_isolation,
-            **more,
+            **{"restart": False} | more,
         )
         try:
             yield info

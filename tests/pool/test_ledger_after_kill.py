@@ -44,7 +44,7 @@ def test_jobs_and_usage_survive_kills_at_any_moment(tmp_path: Path) -> None:
                 client.jobs(limit=1000)  # answered when what the start had to write is written
             found, rows = read(tmp_path)
             assert known <= set(found), "a job that the database knew is gone"
-            assert set(found.values()) <= {"DONE", "FAILED", "CANCELLED"}
+            assert set(found.values()) <= {"DONE", "WAITING"}, "a job ended because its pool was killed"
             assert rows[: len(ledger)] == ledger, "the ledger was rewritten"
             stretches = [(row[1], row[2], row[6]) for row in rows]
             assert len(set(stretches)) == len(stretches), "a stretch was charged twice"

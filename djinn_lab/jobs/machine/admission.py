@@ -10,15 +10,15 @@ from djinn_lab.jobs.conditions import DependencyState, jobs_in
 from djinn_lab.jobs.job import Job
 from djinn_lab.jobs.machine import dependencies
 from djinn_lab.jobs.machine.tables import QueueDevice, QueueTables, next_state
-from djinn_lab.jobs.messages import SegmentRefused, SegmentSubmitted
-from djinn_lab.jobs.states import RANKS, JobState, JobTransition
+from djinn_lab.jobs.messages import JobReturned, SegmentRefused, SegmentSubmitted
+from djinn_lab.jobs.states import FINISHED, RANKS, JobState, JobTransition
 from djinn_lab.jobs.terms import NO_TERMS, Terms
 
 
 def check(tables: QueueTables, event: SegmentSubmitted) -> None:
     """Raise IllegalEvent for a submit that must be rejected; change nothing."""
     old = _expect_next(tables, event)
-    if old is None:
+    if event.segment == 0:
         _check_terms(tables, event)
     _check_target(tables, event, event.terms if old is None else old.terms)
 
@@ -30,7 +30,9 @@ def submit(tables: QueueTables, event: SegmentSubmitted) -> None:
         raise IllegalEvent(f"memory is {event.memory} for a session without a device", "pool")
     job = _arrived(tables, event, old, next_state(old, JobTransition.SUBMIT))
     waiting = (
-        dependencies.begin(tables, event) if old is None else DependencyState((), job.dependency_results)
+        dependencies.begin(tables, event)
+        if event.segment == 0
+        else DependencyState((), job.dependency_results)
     )
     tables.external |= {one.job: one for one in event.external if one.job in jobs_in(waiting.open)}
     tables.put(
@@ -57,6 +59,50 @@ def refuse(tables: QueueTables, event: SegmentRefused) -> None:
     state = next_state(old, JobTransition.FAIL if event.final else JobTransition.MORE)
     job = replace(_arrived(tables, event, old, state), message=event.message)
     tables.put(replace(job, ended_at_s=event.at_s) if job.finished else job)
+
+
+def return_job(tables: QueueTables, event: JobReturned) -> None:
+    """Take up a job of an earlier run. One that waits for its client keeps its place before new ones."""
+    if tables.find(event.job) is not None:
+        raise IllegalEvent(f"job {event.job} is here already", "pool")
+    if event.segment < -1 or event.ops_before < 0 or event.priority not in RANKS:
+        raise IllegalEvent(f"job {event.job} returns with what no job has", "pool")
+    if event.state is not next_state(None, JobTransition.RETURN) and event.state not in FINISHED:
+        raise IllegalEvent(f"job {event.job} returns {event.state}", "pool")
+    if (event.ended_at_s is not None) != (event.state in FINISHED):
+        raise IllegalEvent(f"job {event.job} is {event.state}, and ended at {event.ended_at_s}", "pool")
+    number = tables.jobs_seen
+    tables.jobs_seen += 1
+    tables.segments_seen += 1
+    job = Job(
+        job=event.job,
+        session=event.session,
+        user=event.user,
+        account=event.account or event.user,
+        priority=event.priority,
+        number=number,
+        turn=number,
+        arrival=tables.segments_seen - 1,
+        state=event.state,
+        segment=event.segment,
+        final=event.state in FINISHED,
+        ops_total=0,
+        ops_before=event.ops_before,
+        submitted_at_s=event.submitted_at_s,
+        segment_at_s=event.at_s,
+        started_at_s=event.started_at_s,
+        ended_at_s=event.ended_at_s,
+        ran_s=event.ran_s,
+        preemptions=event.preemptions,
+        terms=event.terms,
+        deadline_at_s=event.deadline_at_s,
+        dependency_results=event.dependency_results,
+        checkpoints=event.checkpoints,
+    )
+    if job.finished:
+        tables.finished[job.job] = job
+    else:
+        tables.put(job)
 
 
 def _expect_next(tables: QueueTables, event: SegmentSubmitted | SegmentRefused) -> Job | None:

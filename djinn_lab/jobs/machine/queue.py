@@ -33,6 +33,7 @@ from djinn_lab.jobs.messages import (
     Event,
     ExternalDependencyChanged,
     JobFinished,
+    JobReturned,
     MemberLeft,
     MemoryDeferred,
     MemoryGranted,
@@ -82,7 +83,7 @@ class JobQueue:
     def check(self, event: SegmentSubmitted) -> None:
         """Raise IllegalEvent for a submit that :meth:`handle` would reject; change nothing."""
         admission.check(self._tables, event)
-        if event.segment == 0:
+        if self._tables.find(event.job) is None:
             self._dispatcher.check_limits(event)
 
     def check_target(self, target: str | None, tolerates: tuple[str, ...]) -> None:
@@ -337,6 +338,8 @@ class JobQueue:
                 lifecycle.request_preemption(tables, event)
             case JobFinished():
                 lifecycle.finish_job(tables, event)
+            case JobReturned():
+                admission.return_job(tables, event)
             case CancelRequested():
                 lifecycle.cancel(tables, tables.active(event.job, "client"), event.at_s, event.message)
             case SessionDetached():

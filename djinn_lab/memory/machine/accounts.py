@@ -19,6 +19,7 @@ from djinn_lab.memory.machine import (
     moving,
     phases,
     reports,
+    returning,
     serving_order,
     views,
 )
@@ -45,6 +46,7 @@ from djinn_lab.memory.messages import (
     SessionBound,
     SessionOpened,
     SessionResumed,
+    SessionReturned,
     TransferDone,
     TransferFailed,
 )
@@ -220,6 +222,8 @@ class MemoryAccounts:
                 self._tables.sessions[event.session] = SessionRecord(
                     event.session, event.user, connection, opened_s=event.at_s, temporary=event.temporary
                 )
+            case SessionReturned():
+                returning.return_session(self._tables, event)
             case SessionDetached():
                 self._detach(event)
             case SessionResumed():

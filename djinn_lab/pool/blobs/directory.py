@@ -1,45 +1,89 @@
-"""The directories of a pool: in shared memory for tensors on their way, on the disk for parked sessions."""
+"""The directories of a pool: in shared memory for tensors on their way, on the disk for parked sessions.
+
+Each run of a pool has its own, and removes them when it is stopped. Those of a pool that was killed stay:
+the next pool on the same database takes over what is in them. Other pools leave them alone for as long as a
+session may wait for its client, counted from when one of them first found the owner dead."""
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
+import time
 from pathlib import Path
 
+import msgspec
+import sqlalchemy as sa
+
 from djinn_lab.errors import PoolError
-from djinn_lab.protocol.runtime_file import OWNER_FILE, owner_of, process_is_alive
+from djinn_lab.protocol.runtime_file import OWNER_FILE, host_id, owner_of, process_will_do_nothing
 
 DIRECTORY_PREFIX = "djinn-"
 STORE = "store"
 RESULTS = "results"
 PARKED = "parked"
+USERS = "users"
+DATABASE_FILE = "database.json"
+FOUND_DEAD_FILE = "found-dead"
 SHARE_OF_FREE_SPACE = 0.5
 
 
-def open_blob_directory(pool: str, fallback: Path) -> Path:
-    """Make this pool's directory in shared memory (or below ``fallback``), and remove those of dead pools."""
+class Belonging(msgspec.Struct, frozen=True):
+    """The pool to which a directory belongs. ``database``: a digest of its address; ``file``: its path, empty
+    for one that is no file. ``host``: :func:`djinn_lab.protocol.runtime_file.host_id`. ``kept_s``: for so
+    long a session waits for its client."""
+
+    database: str
+    file: str
+    host: str
+    kept_s: float
+
+    @classmethod
+    def of(cls, database: str, kept_s: float) -> Belonging:
+        """``database``: its URL; its password and options are left out."""
+        url = sa.make_url(database).set(query={})
+        digest = hashlib.blake2b(url.render_as_string(hide_password=True).encode(), digest_size=16)
+        file = url.database or "" if url.get_backend_name() == "sqlite" else ""
+        return cls(digest.hexdigest(), file, host_id(), kept_s)
+
+    def is_left(self, by: Belonging) -> bool:
+        """Return whether this pool may take over what ``by`` left."""
+        return (self.database, self.host) == (by.database, by.host)
+
+
+def open_blob_directory(pool: str, fallback: Path, belonging: Belonging) -> Path:
+    """Make this pool's directory in shared memory (or below ``fallback``)."""
     base = Path("/dev/shm") if os.access("/dev/shm", os.W_OK) else fallback
-    directory = own_directory(base, pool)
-    for name in (STORE, RESULTS, PARKED):
+    directory = own_directory(base, pool, belonging)
+    for name in (STORE, RESULTS, PARKED, USERS):
         (directory / name).mkdir(mode=0o700)
     return directory
 
 
-def own_directory(base: Path, pool: str) -> Path:
-    """Make a directory of this pool's, and remove those of dead pools."""
+def own_directory(base: Path, pool: str, belonging: Belonging) -> Path:
+    """Make a directory of this pool's, and remove those of dead pools that no pool will take over."""
     remove_dead_directories(base)
     directory = base / f"{DIRECTORY_PREFIX}{pool}"
     directory.mkdir(mode=0o700, parents=True)
+    (directory / DATABASE_FILE).write_bytes(msgspec.json.encode(belonging))
     (directory / OWNER_FILE).write_text(str(os.getpid()))
     return directory
 
 
 def remove_dead_directories(base: Path) -> None:
-    """Remove the directories of pools whose process is dead."""
-    for directory in base.glob(f"{DIRECTORY_PREFIX}*"):
-        owner = owner_of(directory)
-        if owner is not None and not process_is_alive(owner):
+    """Remove the directories of pools whose process is dead, but for those that a next pool may take over."""
+    for directory in _dead_directories(base):
+        if not _may_be_taken_over(directory):
             shutil.rmtree(directory, ignore_errors=True)
+
+
+def left_directories(base: Path, belonging: Belonging) -> list[Path]:
+    """List the directories of dead pools on the same database, and in the same run of this machine."""
+    return [
+        directory
+        for directory in sorted(_dead_directories(base))
+        if (by := _belonging_of(directory)) is not None and belonging.is_left(by)
+    ]
 
 
 def default_bytes_max(directory: Path) -> int:
@@ -52,3 +96,30 @@ def remove_directory(directory: Path) -> None:
     if not directory.name.startswith(DIRECTORY_PREFIX):
         raise PoolError(f"{directory} is not the directory of a pool")
     shutil.rmtree(directory, ignore_errors=True)
+
+
+def _dead_directories(base: Path) -> list[Path]:
+    """List those whose owner is known, and dead."""
+    owners = ((directory, owner_of(directory)) for directory in base.glob(f"{DIRECTORY_PREFIX}*"))
+    return [path for path, owner in owners if owner is not None and process_will_do_nothing(owner)]
+
+
+def _may_be_taken_over(directory: Path) -> bool:
+    """Return whether a next pool on its database may still come."""
+    belonging = _belonging_of(directory)
+    if belonging is None or (belonging.file and not Path(belonging.file).exists()):
+        return False
+    found = directory / FOUND_DEAD_FILE
+    try:
+        if not found.exists():
+            found.touch()
+        return time.time() < found.stat().st_mtime + belonging.kept_s
+    except OSError:
+        return False  # another pool removes it
+
+
+def _belonging_of(directory: Path) -> Belonging | None:
+    try:
+        return msgspec.json.decode((directory / DATABASE_FILE).read_bytes(), type=Belonging)
+    except (OSError, msgspec.DecodeError):
+        return None

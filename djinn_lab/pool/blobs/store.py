@@ -2,6 +2,7 @@
 
 ``<directory>/store/``            what was uploaded; equal bytes once, for all users that uploaded them
 ``<directory>/results/``          where workers put fetched values
+``<directory>/users/<user>/``     a link to each upload of a user, by each of its names: for a next pool
 ``<directory>/parked/``           where workers keep the state of idle sessions
 ``<directory>/<session>/``        one session's own: it writes uploads here and finds its results here
 
@@ -14,11 +15,12 @@ user uploaded it. Another user's upload of equal bytes is dropped in favour of t
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import re
 import shutil
 import uuid
-from collections import Counter, OrderedDict
+from collections import Counter, OrderedDict, defaultdict
 from collections.abc import AsyncIterator, Callable, Iterable
 from pathlib import Path
 from typing import BinaryIO
@@ -26,7 +28,7 @@ from typing import BinaryIO
 from blake3 import blake3
 
 from djinn_lab.errors import Refused
-from djinn_lab.pool.blobs.directory import RESULTS, STORE
+from djinn_lab.pool.blobs.directory import RESULTS, STORE, USERS
 from djinn_lab.pool.user_limits import OverLimit
 from djinn_lab.srg.blob_names import UNHASHED_BYTES_MIN, is_digest, is_drawn, sketch_of
 from djinn_lab.units import format_bytes
@@ -38,6 +40,7 @@ CORES_FOR_MAPPING = 4
 READ_BYTES = 2**20
 """Read at once; stays in a core's cache until it is hashed."""
 
+_SESSION = re.compile(r"[0-9a-f]{32}")
 _NAME = re.compile(r"result-[0-9a-f-]{32,36}")
 
 
@@ -53,6 +56,7 @@ class Blob:
         self.digest: str | None = None
         self.names: set[str] = set()
         self.users: set[str] = set()
+        self.links: set[Path] = set()
         self.pins = 0
         self.wanted = 0
 
@@ -67,6 +71,7 @@ class BlobStore:
         self.user_bytes_max: Callable[[], int] = lambda: bytes_max
         self.results = directory / RESULTS
         self._store = directory / STORE
+        self._users = directory / USERS
         self._uploading: Counter[str] = Counter()
         """Bytes of uploads under way, by user."""
         self._blobs: OrderedDict[str, Blob] = OrderedDict()
@@ -256,7 +261,65 @@ class BlobStore:
         blob.names.add(name)
         self._named[name] = blob
         blob.users.add(user)
+        self._link(blob)
         self._blobs.move_to_end(blob.file)
+
+    def take_over(self, directories: Iterable[Path]) -> None:
+        """Move here what dead pools had: uploads, and what is in sessions' own directories: results, and what
+        their clients had written."""
+        for directory in directories:
+            self._take_over_uploads(directory)
+            for path in directory.iterdir():
+                if path.is_dir() and _SESSION.fullmatch(path.name):
+                    own = self.open_session(path.name)
+                    for file in path.iterdir():
+                        self._move(file, own / file.name)
+
+    def _take_over_uploads(self, directory: Path) -> None:
+        names: defaultdict[int, set[str]] = defaultdict(set)
+        users: defaultdict[int, set[str]] = defaultdict(set)
+        for link in (directory / USERS).glob("*/*"):
+            number = link.stat().st_ino
+            names[number].add(link.name)
+            users[number].add(_user_of(link.parent))
+        stored = [(path.stat(), path) for path in (directory / STORE).glob("*")]
+        for status, path in sorted(stored, key=lambda one: one[0].st_mtime_ns):
+            number = status.st_ino
+            if not users[number] or path.name in self._blobs:
+                continue  # it was being taken in, or given up
+            self._move(path, self._store / path.name)
+            sketch = _sketch_of(self._store / path.name, status.st_size)
+            blob = self._blobs[path.name] = Blob(path.name, status.st_size, sketch)
+            blob.users |= users[number]
+            if sketch is not None:
+                self._alike.setdefault(sketch, []).append(blob)
+            for name in (path.name, *names[number]):
+                blob.names.add(name)
+                self._named[name] = blob
+                blob.digest = name if is_digest(name) else blob.digest
+            self._link(blob)
+
+    async def take_written(self, user: str, session: str, names: Iterable[str]) -> None:
+        """Adopt files that the session's client wrote for a pool that died before it knew."""
+        for name in names:
+            path = self.directory / session / checked_name(name)
+            if not self.has(user, name) and path.is_file():
+                with contextlib.suppress(Refused):  # then it is missing, as it is
+                    await self.adopt(user, session, name, path.lstat().st_size)
+
+    def _move(self, source: Path, target: Path) -> None:
+        if not target.exists():
+            source.rename(target)
+
+    def _link(self, blob: Blob) -> None:
+        """Let a next pool find the blob by user and name."""
+        wanted = {self._users / _user_directory(user) / name for user in blob.users for name in blob.names}
+        for link in wanted - blob.links:
+            link.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            link.hardlink_to(self._store / blob.file)
+        for link in blob.links - wanted:
+            link.unlink(missing_ok=True)
+        blob.links = wanted
 
     def _unidentified(self, sketch: str) -> Blob | None:
         return next((blob for blob in self._alike.get(sketch, ()) if blob.digest is None), None)
@@ -265,6 +328,7 @@ class BlobStore:
         blob.digest = digest
         blob.names.add(digest)
         self._named[digest] = blob
+        self._link(blob)
 
     def bytes_of(self, user: str) -> int:
         """Return how many bytes of uploads the user has, with those under way."""
@@ -287,6 +351,7 @@ class BlobStore:
             return
         for blob in [blob for blob in self._unpinned() if user in blob.users]:
             blob.users.discard(user)
+            self._link(blob)
             if not blob.users:
                 self._evict(blob)
             free += blob.nbytes
@@ -316,6 +381,8 @@ class BlobStore:
 
     def _evict(self, blob: Blob) -> None:
         del self._blobs[blob.file]
+        blob.users.clear()
+        self._link(blob)
         for name in blob.names:
             del self._named[name]
         if blob.sketch is not None:
@@ -330,6 +397,15 @@ class BlobStore:
         dropped = self.results / f"dropped-{uuid.uuid4().hex}"
         path.rename(dropped)
         asyncio.get_running_loop().run_in_executor(None, dropped.unlink)
+
+
+def _user_directory(user: str) -> str:
+    """Return the name of a user's directory: a user's name may have a slash."""
+    return user.encode().hex()
+
+
+def _user_of(directory: Path) -> str:
+    return bytes.fromhex(directory.name).decode()
 
 
 def checked_name(name: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from hashlib import sha256
 
 import msgspec
@@ -15,9 +16,10 @@ from djinn_lab.jobs.resources import ResourceHistory, ResourceUse
 from djinn_lab.jobs.start_forecasts import StartForecasts
 from djinn_lab.pool.blobs.store import BlobStore
 from djinn_lab.pool.bookkeeping.audit_log import AuditLog
+from djinn_lab.pool.bookkeeping.kept_sessions import KeptSessions
 from djinn_lab.pool.bookkeeping.overruns import OverrunDetector
 from djinn_lab.pool.bookkeeping.records import JobRecord, RunningSegment
-from djinn_lab.pool.database.batch import Row, WriteKind
+from djinn_lab.pool.database.batch import PROMPT_PROGRAM_BYTES_MAX, Row, WriteKind
 from djinn_lab.pool.database.durability import Committed, Durability
 from djinn_lab.pool.database.forecasts import RUN_RATIOS, START_WAITS, forecast_rows, samples_row
 from djinn_lab.pool.database.published import PublishedData
@@ -66,6 +68,7 @@ class JobAccounting:
         self._changed: set[str] = set()
         self.audit = AuditLog(store, core.pool, core.clock.now_s)
         self.durability = Durability(store, self.save_changed)
+        self.sessions = KeptSessions(store, registry)
         self._ended: dict[str, None] = {}
         """Of the records, those of jobs that have ended, in that order."""
         self._past: dict[str, None] = {}
@@ -86,6 +89,16 @@ class JobAccounting:
         record.add_segment(submit)
         self._changed.add(submit.job)
         return record
+
+    def together(self) -> AbstractContextManager[None]:
+        """Write what is queued meanwhile, if anything, in one transaction, with the rows of all jobs that
+        changed."""
+        return self._store.together(self.save_changed)
+
+    def return_job(self, record: JobRecord) -> None:
+        """Take up the record of a job of an earlier run of the pool."""
+        self.records[record.job] = record
+        self._changed.add(record.job)
 
     def remember(self, ended: Iterable[str]) -> None:
         """Jobs that are no more than rows of the database."""
@@ -168,10 +181,14 @@ class JobAccounting:
         self.records[charge.job].add_energy(watts, charge.ended_at_s - charge.started_at_s)
         self._changed.add(charge.job)
 
-    def keep_program(self, submit: SubmitSegment) -> None:
-        """Keep a program for the graph and schedule pages, up to PROGRAM_BYTES_MAX."""
-        if len(submit.program) <= PROGRAM_BYTES_MAX:
-            self._store.put(program_row(submit.job, submit.segment, submit.program))
+    def keep_program(self, submit: SubmitSegment, flight: RunningSegment) -> None:
+        """Keep a program for the graph and schedule pages, up to PROGRAM_BYTES_MAX, and for replays."""
+        nbytes = len(submit.program)
+        if nbytes > PROGRAM_BYTES_MAX:
+            return
+        deferred = nbytes > PROMPT_PROGRAM_BYTES_MAX
+        self._store.put(program_row(submit.job, submit.segment, submit.program, deferred))
+        flight.deferred = self._store.deferred if deferred else 0
 
     def note(self, notice: jobs.Notify) -> None:
         """Record what the queue decided and notify the client."""
@@ -235,7 +252,7 @@ class JobAccounting:
     def _save(self, job: str) -> None:
         if job in self._changed:
             self._changed.discard(job)
-            row = self.records[job].row(self.core.pool)
+            row = self.records[job].row(self.core.pool, self.core.queue.job(job))
             row["code"] = str(row["code"]).replace("\0", "\ufffd")  # PostgreSQL's text has no such character
             self._store.put(Row(WriteKind.JOB, row))
 
@@ -265,8 +282,9 @@ class JobAccounting:
         flight = record.flight
         assert flight is not None
         record.flight = None
-        outcome = self._answer(record, flight, outcome, executed, seconds, done, error, report, rng_state)
-        self.on_answer(record, flight, outcome)
+        with self.together():
+            outcome = self._answer(record, flight, outcome, executed, seconds, done, error, report, rng_state)
+            self.on_answer(record, flight, outcome)
 
     def _answer(
         self,

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 import msgspec
 from msgspec.structs import replace
 
-from djinn_lab.jobs import Job, Notify
+from djinn_lab.jobs import Job, JobState, Notify, Terms
+from djinn_lab.jobs.conditions import DependencyResults
 from djinn_lab.jobs.resources import ResourceForecast, ResourceUse
 from djinn_lab.memory.footprint import Footprint
 from djinn_lab.pool.gangs.plans import GangPlan
@@ -69,6 +70,45 @@ class RunningSegment:
     """To recover from lost workers, with the runs that were lost."""
     recovery: str = ""
     """What was recovered, for its user."""
+    deferred: int = 0
+    """How many rows that no cell waits for were queued with its program's, where that is one of them."""
+
+
+class JobResume(msgspec.Struct, frozen=True):
+    """What a next pool needs to continue a job, beside its view. ``answered``: the last segment that was, -1
+    for none. ``stops``: of the segment in flight, which was preempted. The rest: as in
+    :class:`djinn_lab.jobs.Job` and :class:`JobRecord`."""
+
+    answered: int
+    account: str
+    ops_before: int
+    ran_s: float
+    preemptions: int
+    terms: Terms
+    deadline_at_s: float | None
+    dependency_results: DependencyResults
+    in_flight: bool
+    stops: SegmentPreemptions | None
+    program: str | None
+
+    @classmethod
+    def of(cls, job: Job, record: JobRecord) -> JobResume:
+        """Describe an unfinished job."""
+        flight = record.flight
+        waiting = job.state is JobState.WAITING
+        return cls(
+            answered=job.segment if waiting else job.segment - 1,
+            account=job.account,
+            ops_before=job.ops_before + (job.ops_total if waiting else 0),
+            ran_s=job.ran_s,
+            preemptions=job.preemptions,
+            terms=job.terms,
+            deadline_at_s=job.deadline_at_s,
+            dependency_results=job.dependency_results,
+            in_flight=not waiting,
+            stops=None if flight is None else flight.stops,
+            program=record.program,
+        )
 
 
 @dataclass(slots=True)
@@ -110,10 +150,35 @@ class JobRecord:
     """None once it ran on a device whose watts are unknown."""
     use: ResourceUse = field(default_factory=ResourceUse)
     flight: RunningSegment | None = None
+    stopped: tuple[int, SegmentPreemptions] | None = None
+    """A segment that an earlier run of the pool preempted, until it comes again."""
 
     @classmethod
     def of(cls, submit: SubmitSegment, session: str, user: str, at_s: float) -> JobRecord:
         return cls(submit.job, session, user, submit.cell, submit.priority, at_s, code=submit.code)
+
+    @classmethod
+    def returned(cls, view: JobView, code: str, resume: JobResume) -> JobRecord:
+        """Make the record of a job of an earlier run of the pool, as it was before the segment in flight."""
+        record = cls(view.job, view.session, view.user, view.cell, view.priority, view.submitted_at, code)
+        record.started_at = view.started_at
+        record.stages = dict(view.stages)
+        record.cuts = [cut for cut in view.cuts if cut.segment <= resume.answered]
+        record.segments = resume.answered + 1
+        record.peak_bytes, record.gang = view.peak_bytes, view.gang
+        record.predicted_s, record.measured_s = view.predicted_s, view.measured_s
+        record.ops_before = record.ops_done = record.ops_total = resume.ops_before
+        record.checkpoints, record.used_j = view.checkpoints, view.used_j or 0.0
+        record.program, record.predicted = resume.program, view.predicted
+        if resume.in_flight and resume.stops is not None:
+            resume.stops.since_s = None
+            record.stopped = resume.answered + 1, resume.stops
+        return record
+
+    def take_stopped(self, segment: int) -> SegmentPreemptions | None:
+        """Return how far an earlier run of the pool came with this segment."""
+        stopped, self.stopped = self.stopped, None
+        return stopped[1] if stopped is not None and stopped[0] == segment else None
 
     def note(self, notice: Notify, job: Job | None) -> None:
         """Take over what the queue decided."""
@@ -179,8 +244,8 @@ class JobRecord:
             used_j=self.used_j or None,
         )
 
-    def row(self, pool: str) -> dict[str, object]:
-        """Make the job's row for the database, with all cuts once it has ended."""
+    def row(self, pool: str, job: Job | None) -> dict[str, object]:
+        """Make the job's row for the database, with all cuts once it has ended. ``job``: in the queue."""
         view = self.view(CUTS_STORED_MAX if self.finished_at is None else None)
         return {
             "job": self.job,
@@ -191,6 +256,9 @@ class JobRecord:
             "submitted_at": self.submitted_at,
             "view": msgspec.json.encode(view).decode(),
             "code": self.code,
+            "resume": ""
+            if job is None or job.finished
+            else msgspec.json.encode(JobResume.of(job, self)).decode(),
         }
 
 

@@ -14,7 +14,17 @@ import sqlalchemy as sa
 from djinn_lab.jobs.resources import PROGRAMS_MAX
 from djinn_lab.pool.database.audit import AuditChain
 from djinn_lab.pool.database.engine import upsert_by
-from djinn_lab.pool.database.tables import forecasts, jobs, journal, programs, usage
+from djinn_lab.pool.database.tables import (
+    answers,
+    forecasts,
+    jobs,
+    journal,
+    programs,
+    releases,
+    runs,
+    sessions,
+    usage,
+)
 
 PROGRAM_JOBS_MAX = 200
 PROGRAMS_BYTES_MAX = 2**30
@@ -39,17 +49,24 @@ class WriteKind(Enum):
     PROGRAM = auto()
     TIMINGS = auto()
     FORECAST = auto()
+    SESSION = auto()
+    RUN = auto()
+    RELEASE = auto()
+    ANSWER = auto()
 
 
-DEFERRED = frozenset(
-    (WriteKind.JOURNAL, WriteKind.AUDIT, WriteKind.PROGRAM, WriteKind.TIMINGS, WriteKind.FORECAST)
-)
+DEFERRED = frozenset((WriteKind.JOURNAL, WriteKind.AUDIT, WriteKind.TIMINGS, WriteKind.FORECAST))
 """No cell waits for these."""
+PROMPT_PROGRAM_BYTES_MAX = 64 * 2**10
+"""Larger programs are written a moment later, and at once with an answer that comes earlier."""
 
 
 class Row(NamedTuple):
+    """``deferred``: no cell waits for it, though cells do for others of its kind."""
+
     kind: WriteKind
     values: dict[str, object]
+    deferred: bool = False
 
 
 class AwaitedWork(NamedTuple):
@@ -178,6 +195,14 @@ def statement(dialect: str, kind: WriteKind) -> sa.Executable:
             return upsert_by(dialect, programs, "job", "segment")
         case WriteKind.FORECAST:
             return upsert_by(dialect, forecasts, "kind", "name")
+        case WriteKind.SESSION:
+            return upsert_by(dialect, sessions, "session")
+        case WriteKind.RUN:
+            return upsert_by(dialect, runs, "session", "serial")
+        case WriteKind.RELEASE:
+            return upsert_by(dialect, releases, "session", "serial")
+        case WriteKind.ANSWER:
+            return upsert_by(dialect, answers, "session", "slot")
         case WriteKind.TIMINGS:
             return (
                 sa.update(programs)
@@ -195,17 +220,18 @@ def execute(
 
 
 def _trim(connection: sa.Connection) -> None:
-    """Keep the newest rows of the journal, the programs of the newest jobs within a total, and what
-    was learnt of the programs that ran last."""
+    """Keep the newest rows of the journal, the programs of the newest jobs within a total and those that
+    sessions may have to replay, and what was learnt of the programs that ran last."""
     newest = connection.scalar(sa.select(sa.func.max(journal.c.seq))) or 0
     connection.execute(sa.delete(journal).where(journal.c.seq <= newest - JOURNAL_ROWS_MAX))
     kept_bytes, kept_jobs = 0, 0
     sizes = sa.select(programs.c.job, sa.func.sum(programs.c.nbytes), sa.func.max(programs.c.id)).group_by(
         programs.c.job
     )
+    replayed = set(connection.scalars(sa.select(runs.c.job).distinct()))
     for job, nbytes, _ in connection.execute(sizes.order_by(sa.func.max(programs.c.id).desc())).all():
         kept_bytes, kept_jobs = kept_bytes + nbytes, kept_jobs + 1
-        if kept_jobs > PROGRAM_JOBS_MAX or kept_bytes > PROGRAMS_BYTES_MAX:
+        if job not in replayed and (kept_jobs > PROGRAM_JOBS_MAX or kept_bytes > PROGRAMS_BYTES_MAX):
             connection.execute(sa.delete(programs).where(programs.c.job == job))
     learnt = sa.select(forecasts.c.at_s).where(forecasts.c.kind == PROGRAM).order_by(forecasts.c.at_s.desc())
     oldest_kept = connection.scalar(learnt.offset(FORECAST_PROGRAMS_MAX - 1).limit(1))

@@ -14,7 +14,7 @@ from djinn_lab.pool.database.sqlite_file import sqlite_engine
 from djinn_lab.pool.database.tables import metadata, schema_version
 from djinn_lab.pool.database.upgrades import upgrade_to
 
-SCHEMA_VERSION = 5
+SCHEMA_VERSION = 6
 DATABASE_FILE = "pool.sqlite3"
 DATABASE_VARIABLE = "DJINN_DATABASE"
 CONNECT_TIMEOUT_S = 5
@@ -29,6 +29,10 @@ FORMS = "Use sqlite:///PATH or postgresql://USER:PASSWORD@HOST/NAME."
 
 class LeadTaken(sa.exc.InvalidRequestError):
     """Another pool has the database."""
+
+
+class DatabaseLost(PoolError):
+    """A pool that served cannot use its database any more."""
 
 
 class SchemaMismatch(sa.exc.InvalidRequestError):
@@ -84,9 +88,9 @@ def unusable(url: str, error: Exception) -> PoolError:
     return PoolError(f"The database {shown(url)} cannot be used: {reason}", advice)
 
 
-def lost(url: str, error: Exception) -> PoolError:
+def lost(url: str, error: Exception) -> DatabaseLost:
     """Say that the pool lost its database."""
-    return PoolError(
+    return DatabaseLost(
         f"The pool lost its database {shown(url)}, and stops: {_reason(url, error)}",
         "All that clients received is in it. Start the pool again when the database answers.",
     )

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from typing import NamedTuple
 
 import msgspec
 import sqlalchemy as sa
 
 from djinn_lab.journal import Record
+from djinn_lab.pool.bookkeeping.records import JobResume
 from djinn_lab.pool.database import tables
 from djinn_lab.protocol.rest.jobs import JobView
 from djinn_lab.protocol.rest.status import JournalLine
 from djinn_lab.protocol.worker import DeviceMeasured, NodeTimes
 
 _decode_timings = msgspec.msgpack.Decoder(bytes | tuple[list[float], list[float]]).decode
+_decode_resume = msgspec.json.Decoder(JobResume).decode
 _decode_view = msgspec.json.Decoder(JobView).decode
 
 
@@ -135,15 +138,41 @@ def read_measurements(connection: sa.Connection) -> dict[tuple[str, int], Device
     }
 
 
-def end_jobs_of_dead_pools(connection: sa.Connection, pool: str) -> None:
-    """Jobs that an earlier pool left unfinished are FAILED, and say so. They ended when that pool was last
-    known to live, not now."""
+class LeftJob(NamedTuple):
+    """A job that a dead pool left unfinished, with what is needed to continue it."""
+
+    view: JobView
+    code: str
+    resume: JobResume
+
+
+ENDED = ("DONE", "FAILED", "CANCELLED")
+
+
+def read_left_jobs(connection: sa.Connection) -> list[LeftJob]:
+    """Read the jobs that dead pools left unfinished, in the order in which they were submitted."""
     table = tables.jobs
-    unfinished = sa.select(table).where(
-        (table.c.pool != pool) & table.c.state.not_in(("DONE", "FAILED", "CANCELLED"))
-    )
+    query = sa.select(table).where(table.c.state.not_in(ENDED) & (table.c.resume != ""))
+    rows = connection.execute(query.order_by(table.c.submitted_at))
+    return [LeftJob(_decode_view(row.view), row.code, _decode_resume(row.resume)) for row in rows]
+
+
+def read_ended(connection: sa.Connection, names: Sequence[str]) -> list[JobView]:
+    """Read those of these jobs that have ended."""
+    table = tables.jobs
+    query = sa.select(table.c.view).where(table.c.job.in_(names) & table.c.state.in_(ENDED))
+    return [_decode_view(row.view) for row in connection.execute(query)]
+
+
+def end_jobs_of_dead_pools(connection: sa.Connection, pool: str, spared: Collection[str] = ()) -> None:
+    """Jobs that an earlier pool left unfinished are FAILED, and say so. They ended when that pool was last
+    known to live, not now. ``spared``: those that continue."""
+    table = tables.jobs
+    unfinished = sa.select(table).where((table.c.pool != pool) & table.c.state.not_in(ENDED))
     last_s: dict[str, float] = {}
     for row in connection.execute(unfinished).all():
+        if row.job in spared:
+            continue
         if row.pool not in last_s:
             last_s[row.pool] = _last_event_s(connection, row.pool)
         known = _decode_view(row.view)
@@ -155,7 +184,7 @@ def end_jobs_of_dead_pools(connection: sa.Connection, pool: str) -> None:
             estimate_s=None,
             finished_at=max(known.submitted_at, known.started_at or 0.0, last_s[row.pool]),
         )
-        values = {"state": "FAILED", "view": msgspec.json.encode(view).decode()}
+        values = {"state": "FAILED", "view": msgspec.json.encode(view).decode(), "resume": ""}
         connection.execute(sa.update(table).where(table.c.job == row.job).values(values))
 
 

@@ -19,7 +19,7 @@ import sqlite3
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
@@ -87,6 +87,9 @@ class Store:
         self._hurry = threading.Event()
         self._prompt: deque[Row] = deque()
         self._later: deque[Row | Handled] = deque()
+        self._group: list[Row] | None = None
+        self.deferred = self.deferred_written = 0
+        """How many of DEFERRED kinds were put, and how many of these are committed."""
         self._writing = threading.Lock()
         self._chain = AuditChain()
         self._quick: QuickWriter | None = None
@@ -110,12 +113,37 @@ class Store:
     def put(self, row: Row) -> None:
         """Queue a row; rows of one kind are written together."""
         self.queued += 1
-        (self._later if row.kind in DEFERRED else self._prompt).append(row)
+        if row.deferred or row.kind in DEFERRED:
+            self._defer(row)
+        elif self._group is not None:
+            self._group.append(row)
+        else:
+            self._prompt.append(row)
+
+    @contextlib.contextmanager
+    def together(self, collect: Callable[[], None]) -> Iterator[None]:
+        """Write the rows that are put meanwhile, if any, in one transaction, with those that ``collect`` puts
+        at the end. For the event loop's thread alone; one within another is a part of it."""
+        if self._group is not None:
+            yield
+            return
+        self._group = []
+        try:
+            yield
+            if self._group:
+                collect()
+        finally:
+            rows, self._group = self._group, None
+            self._prompt.extend(rows)  # at once: the thread takes what is there
+
+    def _defer(self, one: Row | Handled) -> None:
+        self.deferred += 1
+        self._later.append(one)
 
     def journal(self, handled: Handled) -> None:
         """Queue a line of the journal. The thread makes it, for it takes as long as many events do."""
         self.queued += 1
-        self._later.append(handled)
+        self._defer(handled)
 
     def submit(self, work: Callable[[sa.Connection], Result]) -> Future[Result]:
         """Queue a read or a write behind all writes so far, and hurry. Its result, or SQLAlchemyError, comes
@@ -273,6 +301,7 @@ class Store:
                 self._written = True
                 self._checked_s = time.monotonic()
                 Batch(rows, works, trim, self._chain).write(candidate.connection)
+                self.deferred_written += len(later)
 
     def _checkpoint(self, engine: sa.Engine, beside: ThreadPoolExecutor) -> None:
         """Checkpoint beside the writers, since it waits for the disk. Then the little that they wrote
@@ -327,10 +356,9 @@ def _nothing(_connection: sa.Connection) -> None:
     """Write nothing: the caller waits for the commit only."""
 
 
-def program_row(job: str, segment: int, program: bytes) -> Row:
-    return Row(
-        WriteKind.PROGRAM, {"job": job, "segment": segment, "nbytes": len(program), "program": program}
-    )
+def program_row(job: str, segment: int, program: bytes, deferred: bool = False) -> Row:
+    values = {"job": job, "segment": segment, "nbytes": len(program), "program": program}
+    return Row(WriteKind.PROGRAM, values, deferred)
 
 
 def timings_row(job: str, segment: int, timings: bytes) -> Row:

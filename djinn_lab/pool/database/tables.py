@@ -21,8 +21,62 @@ jobs = sa.Table(
     sa.Column("submitted_at", sa.Float, nullable=False, index=True),
     sa.Column("view", sa.Text, nullable=False),
     sa.Column("code", sa.Text, nullable=False),
+    sa.Column("resume", sa.Text, nullable=False, server_default=""),
 )
-"""``view``: the job as the API shows it, in JSON."""
+"""``view``: the job as the API shows it, in JSON. ``resume``: what a next pool needs to continue it, in JSON;
+empty for a job that has ended."""
+
+sessions = sa.Table(
+    "sessions",
+    metadata,
+    sa.Column("session", sa.String, primary_key=True),
+    sa.Column("state", sa.LargeBinary, nullable=False),
+)
+"""Open sessions; see :mod:`djinn_lab.pool.database.sessions` for these tables and those below. ``state`` and
+the other binary columns are MessagePack."""
+
+lineages = sa.Table(
+    "lineages",
+    metadata,
+    sa.Column("session", sa.String, primary_key=True),
+    sa.Column("state", sa.LargeBinary, nullable=False),
+)
+
+copies = sa.Table(
+    "copies",
+    metadata,
+    sa.Column("session", sa.String, primary_key=True),
+    sa.Column("manifest", sa.LargeBinary, nullable=False),
+)
+
+runs = sa.Table(
+    "runs",
+    metadata,
+    sa.Column("session", sa.String, primary_key=True),
+    sa.Column("serial", Number, primary_key=True),
+    sa.Column("job", sa.String, nullable=False, index=True),
+    sa.Column("segment", sa.Integer, nullable=False),
+    sa.Column("run", sa.LargeBinary, nullable=False),
+)
+"""``run``: without its program, which is that of the segment in ``programs``."""
+
+releases = sa.Table(
+    "releases",
+    metadata,
+    sa.Column("session", sa.String, primary_key=True),
+    sa.Column("serial", Number, primary_key=True),
+    sa.Column("released", sa.LargeBinary, nullable=False),
+)
+
+answers = sa.Table(
+    "answers",
+    metadata,
+    sa.Column("session", sa.String, primary_key=True),
+    sa.Column("slot", sa.Integer, primary_key=True),
+    sa.Column("number", sa.Integer, nullable=False),
+    sa.Column("answer", sa.LargeBinary, nullable=False),
+)
+"""The last answers to each session's client. ``number`` counts them."""
 
 programs = sa.Table(
     "programs",

@@ -24,6 +24,8 @@ def upgrade_to(connection: sa.Connection, version: int) -> None:
             _give_tokens_a_table(connection)
         case 5:
             _let_tokens_have_scopes(connection)
+        case 6:
+            connection.execute(sa.text("ALTER TABLE jobs ADD COLUMN resume TEXT NOT NULL DEFAULT ''"))
         case _:
             raise AssertionError(version)
 

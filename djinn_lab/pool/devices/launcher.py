@@ -98,4 +98,4 @@ class Launcher(Protocol):
 
     async def close(self, at_once: bool = False) -> None:
         """End all workers and remove what they left; later calls have no effect. ``at_once``: let none end
-        what it does."""
+        what it does, and leave what they parked to a next pool."""

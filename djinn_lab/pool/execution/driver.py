@@ -14,6 +14,7 @@ from functools import partial
 from djinn_lab import engine, jobs, memory
 from djinn_lab.pool.blobs.store import BlobStore
 from djinn_lab.pool.bookkeeping.job_accounting import JobAccounting
+from djinn_lab.pool.database.sessions import CopyOrigin
 from djinn_lab.pool.devices.fleet import Fleet
 from djinn_lab.pool.devices.launcher import GroupLost, Launcher
 from djinn_lab.pool.execution.clock import Timer
@@ -29,6 +30,8 @@ from djinn_lab.pool.sessions.registry import ClientSession
 from djinn_lab.pool.sessions.signals import SignalThrottle
 from djinn_lab.pool.sessions.submissions import SubmissionHandler
 from djinn_lab.protocol.messages import (
+    CLOSE_POOL,
+    CLOSE_SESSION,
     RESUME_S,
     ErrorInfo,
     FinishJob,
@@ -170,10 +173,16 @@ class Driver:
         """Drop values of a session that its client released."""
         self.transfers.release(session.session, values)
 
-    def stop(self) -> None:
+    def stop(self, for_good: bool) -> None:
         """The pool is about to close its connections. Unfinished jobs stay so, since no client went away; the
-        next pool on the database ends them."""
+        next pool on the database ends them. ``for_good``: it ends all sessions, too, and says so."""
         self._stopping = True
+        if not for_good:
+            return
+        self.accounting.sessions.closed_all()
+        for session in self.registry:
+            if session.link is not None:
+                session.link.close(CLOSE_POOL)
 
     def await_client(self, session: ClientSession) -> None:
         """Keep a session's cells: its connection broke, and its client may open another one."""
@@ -191,6 +200,10 @@ class Driver:
 
     def detach(self, session: ClientSession) -> None:
         """Detach a session whose client vanished; its values stay."""
+        with self.accounting.together():
+            self._detach(session)
+
+    def _detach(self, session: ClientSession) -> None:
         session.awaited = False
         session.answers.clear()
         self.signals.settle(session)
@@ -200,6 +213,7 @@ class Driver:
         self.submissions.unpin_query(session)
         self.submissions.drop_followers(session)
         if not self._stopping:
+            self.accounting.sessions.changed(session)
             self.handle(engine.SessionDetached(now_s, session.session))
 
     def close(self, session: ClientSession, why: str = "") -> None:
@@ -212,15 +226,20 @@ class Driver:
         self.submissions.drop_followers(session)
         self.handle(engine.SessionClosed(now_s, session.session))
         self.recovery.closed(session.session)
+        self.accounting.sessions.closed(session)
         self.registry.remove(session.session)
         self.blobs.close_session(session.session)
         if session.link is not None:
-            session.link.close(session_closed=True)
+            session.link.close(CLOSE_SESSION)
             session.link = None
 
     # -- from workers --------------------------------------------------------------------------------------
 
     def worker_said(self, device: str, message: FromWorker) -> None:
+        with self.accounting.together():
+            self._worker_said(device, message)
+
+    def _worker_said(self, device: str, message: FromWorker) -> None:
         match message:
             case (
                 SegmentStarted()
@@ -310,11 +329,12 @@ class Driver:
     def handle(self, event: engine.Event) -> None:
         """Handle an event with the engine and carry out its commands. Raises the IllegalEvent of
         :mod:`djinn_lab.jobs` or :mod:`djinn_lab.memory`, with nothing changed."""
-        commands = self.core.handle(event)
-        if isinstance(event, engine.PartMemoryWithdrawn | engine.PartMemoryReleased):
-            part = event.part
-            self._commands.drop(lambda one: isinstance(one, engine.PartMemoryAnswer) and one.part == part)
-        self._perform(commands)
+        with self.accounting.together():
+            commands = self.core.handle(event)
+            if isinstance(event, engine.PartMemoryWithdrawn | engine.PartMemoryReleased):
+                part = event.part
+                self._commands.drop(lambda one: isinstance(one, engine.PartMemoryAnswer) and one.part == part)
+            self._perform(commands)
 
     def _perform(self, commands: Sequence[engine.Command]) -> None:
         self._commands.put(commands)
@@ -380,8 +400,9 @@ class Driver:
         waits = record is not None and self.recovery.pending(record.session)
         return None if waits else reads_of(job, record)
 
-    def _copied(self, done: CopyDone) -> None:
-        self.recovery.copied(done)
+    def _copied(self, device: str, done: CopyDone, released: Sequence[int]) -> None:
+        origin = CopyOrigin(device, self.trust_group(done.session) or "", tuple(released))
+        self.recovery.copied(done, origin)
 
     def _released(self, session: str, values: Sequence[int]) -> int:
         return self.recovery.released(session, values)

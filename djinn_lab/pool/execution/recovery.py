@@ -18,6 +18,7 @@ from djinn_lab.events import Rebuild
 from djinn_lab.pool.blobs.store import BlobStore
 from djinn_lab.pool.bookkeeping.job_accounting import JobAccounting
 from djinn_lab.pool.bookkeeping.records import JobRecord, RunningSegment
+from djinn_lab.pool.database.sessions import CopyOrigin, LeftSession
 from djinn_lab.pool.devices.launcher import Launcher
 from djinn_lab.pool.execution.journaled_engine import JournaledEngine
 from djinn_lab.pool.execution.state_transfers import StateTransfers
@@ -86,6 +87,7 @@ class Recovery:
         self._transfers = transfers
         self._handle = handle
         self._over = over
+        self._kept = accounting.sessions
         self._logs: defaultdict[str, SessionLog] = defaultdict(SessionLog)
         self._replays: dict[str, Replay] = {}
         self._losses: dict[str, LostWorker] = {}
@@ -103,7 +105,9 @@ class Recovery:
 
     def released(self, session: str, values: Sequence[int]) -> int:
         """Return the serial of a release."""
-        return self._logs[session].release(values)
+        serial = self._logs[session].release(values)
+        self._kept.released(session, serial, values)
+        return serial
 
     def ran(self, message: Answer) -> None:
         """Note what a segment did to its session. Call before the answer is handled."""
@@ -112,11 +116,15 @@ class Recovery:
         if record is None or flight is None or flight.segment != message.segment:
             return
         flight.sent_s = None
-        run = _run_of(flight, message, self._core.clock.now_s())
+        run = _run_of(flight, message, record.session)
         kept = self._logs[record.session]
         if run is not None:
             before_bytes = kept.nbytes
             kept.ran(run)
+            if kept.void:
+                self._kept.rewrite(record.session, kept)
+            else:
+                self._kept.ran(record.session, run, flight)
             self._blobs.want(run.blobs)
             self._nbytes += kept.nbytes - before_bytes
             self._drop(kept)
@@ -132,14 +140,16 @@ class Recovery:
 
         if self._nbytes > LOGS_BYTES_MAX:
             self._nbytes = sum(one.nbytes for one in self._logs.values())
-            largest = max(self._logs.values(), key=lambda one: one.nbytes)
+            name, largest = max(self._logs.items(), key=lambda one: one[1].nbytes)
             if self._nbytes > LOGS_BYTES_MAX:
                 limit = format_bytes(LOGS_BYTES_MAX)
                 largest.make_void(f"all sessions ran more than {limit} of programs", largest.serials)
+                self._kept.rewrite(name, largest)
                 self._drop(largest)
 
     def began_gang(self, session: str) -> None:
         self._logs[session].began_gang()
+        self._kept.rewrite(session, self._logs[session])
 
     def ended_gang(self, device: str, message: SegmentDone | SegmentCancelled | None, job: str) -> None:
         """Note the end of a gang; None for one that continues as a whole."""
@@ -149,13 +159,14 @@ class Recovery:
         serial = kept.next_serial()
         self._transfers.drop_values(device, record.session, (), serial)
         plain = isinstance(message, SegmentDone) and flight.stops is None
-        run = _run_of(flight, message, self._now_s()) if plain and message is not None else None
+        run = _run_of(flight, message, record.session) if plain and message is not None else None
         kept.ended_gang(run, serial)
+        self._kept.rewrite(record.session, kept)
         if run is not None:
             self._blobs.want(run.blobs)
         self._drop(kept)
 
-    def copied(self, done: worker.CopyDone) -> None:
+    def copied(self, done: worker.CopyDone, origin: CopyOrigin) -> None:
         """Note a whole copy of a session."""
         kept = self._logs.get(done.session)
         if kept is None:
@@ -166,7 +177,47 @@ class Recovery:
         if not nbytes and account is not None:
             nbytes = account.total_bytes
         kept.copied(Copy(done.serial, nbytes, done.values))
+        if not kept.spread and done.manifest is not None:
+            self._kept.copied(done.session, kept, origin, done.manifest)
         self._drop(kept)
+
+    def returned(self, left: LeftSession, gone: str, cell: str) -> str:
+        """Take up the log of a session of an earlier run of the pool. ``gone``: why its copy cannot be used,
+        empty for no reason. ``cell``: that was under way. Return why its values are lost, empty where they
+        are not."""
+        session, kept = left.stored.session, left.log
+        self._logs[session] = kept
+        kept.spread = False  # what ran on several devices was not answered: its session is as it was before
+        if gone and kept.copy is not None:
+            kept.make_void(gone, kept.serials)
+        if not kept.lost():
+            why = kept.void
+            kept.reset()
+            kept.take_dropped()
+            return why
+        for run in kept.runs:
+            self._blobs.want(run.blobs)
+        kept.recount()
+        self._nbytes += kept.nbytes
+        self._kept.returned(session, left.origin)
+        self._losses[session] = LostWorker("", cell, bool(cell))
+        return ""
+
+    def was_lost(self, session: str) -> bool:
+        """Return whether nothing is left of a returned session."""
+        kept = self._logs.get(session)
+        return kept is None or (kept.copy is None and not kept.runs)
+
+    def rebuild_of(self, session: str) -> Rebuild:
+        """Say how the values of a returned session are made again."""
+        kept = self._logs[session]
+        return Rebuild(kept.copy.nbytes if kept.copy else 0, kept.peak_bytes)
+
+    def replay_bytes(self, session: str) -> int:
+        """Return about how many bytes the pending runs of a returned session make."""
+        kept = self._logs[session]
+        copied = kept.copy.nbytes if kept.copy else 0
+        return max(1, kept.runs[-1].held_bytes - copied) if kept.pending else 0
 
     # -- what is lost ---------------------------------------------------------------------------------------
 
@@ -194,6 +245,7 @@ class Recovery:
             if kept.lost():
                 rebuilds[session] = Rebuild(kept.copy.nbytes if kept.copy else 0, kept.peak_bytes)
                 self._losses[session] = LostWorker(device)
+            self._kept.rewrite(session, kept)
             self._drop(kept)
         for record in [records[job] for job in running if was_there(records[job].session)]:
             self._losses[record.session] = LostWorker(device, record.cell, True)
@@ -210,6 +262,7 @@ class Recovery:
             return ""
         why = kept.void
         kept.reset()
+        self._kept.rewrite(session, kept)
         self._drop(kept)
         return why
 
@@ -286,6 +339,7 @@ class Recovery:
             case RunPreempted():
                 assert replay.run is not None
                 kept.split(replay.run, message.executed, message.rng_state)
+                self._kept.rewrite(replay.session, kept)
                 self._stopped(replay, message.undone)
             case SegmentFailed():
                 self._give_up(replay, message.error.message)
@@ -306,6 +360,7 @@ class Recovery:
         self._account(replay)
         serial, released = kept.release_all(replay.releases)
         if released:
+            self._kept.rewrite(replay.session, kept)
             self._transfers.drop_values(replay.device, replay.session, released, serial)
         replay.then()
 
@@ -371,7 +426,7 @@ class Recovery:
         session = self._accounting.registry.get(replay.session)
         known = self._losses.pop(replay.session, None)
         if session is not None:
-            how = f"the process of {known.device} was lost" if known is not None else "a worker was lost"
+            how = "a worker was lost" if known is None else known.how
             session.lost = f"{how[0].upper()}{how[1:]}, and its values could not be made again: {why}."
         replay.then()
 
@@ -406,7 +461,7 @@ class Recovery:
         return self._core.clock.now_s()
 
 
-def _run_of(flight: RunningSegment, message: Answer, now_s: float) -> Run | None:
+def _run_of(flight: RunningSegment, message: Answer, session: str) -> Run | None:
     """Return what an answered run did to its session; None for nothing."""
     stops = flight.stops
     begin = stops.executed if stops is not None else 0
@@ -440,4 +495,5 @@ def _run_of(flight: RunningSegment, message: Answer, now_s: float) -> Run | None
         loaded=loaded,
         run_s=run_s,
         peak_bytes=flight.footprint.peak_bytes,
+        held_bytes=message.memory.session_bytes.get(session, 0),
     )

@@ -27,6 +27,9 @@ from djinn_lab.srg.plan_key import decode_contents
 from djinn_lab.srg.program import decode_program
 from djinn_lab.units import capitalised
 
+AN_EARLIER_RUN = "an earlier run of the pool"
+"""Holds what no present process has."""
+
 _NOTHING = worker.WorkerMemory(0, 0, {})
 
 log = logging.getLogger(__name__)
@@ -68,9 +71,10 @@ Transfer = memory.TransferCommand | memory.ExpediteTransfer
 class StateTransfers:
     """Order transfers of sessions' state, and turn workers' answers into events. ``handle``: handles an event
     with the engine, and carries out its commands. ``reads``: what a job's segment reads of its session, None
-    where it is to start when all of that is there. ``copied``: is called with each manifest. ``released``:
-    gives a release its serial (:attr:`djinn_lab.protocol.worker.RunSegment.serial`). ``unread``: of a
-    session's released values, those that no replay of lost runs will read."""
+    where it is to start when all of that is there. ``copied``: is called with each manifest, its device, and
+    values in it that were released. ``released``: gives a release its serial
+    (:attr:`djinn_lab.protocol.worker.RunSegment.serial`). ``unread``: of a session's released values, those
+    that no replay of lost runs will read."""
 
     def __init__(
         self,
@@ -79,7 +83,7 @@ class StateTransfers:
         registry: SessionRegistry,
         handle: Callable[[engine.Event], None],
         reads: Callable[[str], worker.Reads | None],
-        copied: Callable[[worker.CopyDone], None],
+        copied: Callable[[str, worker.CopyDone, Sequence[int]], None],
         released: Callable[[str, Sequence[int]], int],
         unread: Callable[[str, Sequence[int]], list[int]],
     ) -> None:
@@ -97,6 +101,11 @@ class StateTransfers:
         self._reported: dict[str, worker.WorkerMemory] = {}
         self._releases: defaultdict[tuple[str, str], PendingReleases] = defaultdict(PendingReleases)
         """By device and session."""
+
+    def returned(self, session: str, manifest: bytes, released: Sequence[int]) -> None:
+        """Know a session that an earlier run of the pool parked. ``released``: values in the manifest that
+        the session has released."""
+        self._stored[session] = StoredSession(manifest, AN_EARLIER_RUN, [*released])
 
     # -- from the engine -----------------------------------------------------------------------------------
 
@@ -197,7 +206,7 @@ class StateTransfers:
             holder = self._launcher.holder(device, done.session)
             self._stored[done.session] = StoredSession(done.manifest, holder, released)
             self._drop_former(done.session)
-            self._copied(done)
+            self._copied(device, done, released)
         if done.kind == "restore":
             self._restored(device, done.session)
         self._transfer_ended(

@@ -6,11 +6,13 @@ pair, which is seen at once."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
 
+from djinn_lab.pool.blobs.directory import PARKED
 from djinn_lab.pool.devices.launcher import WorkerEvents, WorkerHealth
 from djinn_lab.pool.devices.plans import DevicePlan
+from djinn_lab.pool.launchers.adoption import LeftCopy, TakenCopy
 from djinn_lab.pool.launchers.device import DeviceWorkers
 from djinn_lab.pool.launchers.premises import Premises
 from djinn_lab.pool.launchers.processes import CommandStarter, Starter
@@ -69,6 +71,7 @@ class LocalLauncher:
 
     async def close(self, at_once: bool = False) -> None:
         self._premises.stopping = True
+        self._premises.left = self._premises.left or at_once
         if at_once:
             self.kill()
         else:
@@ -86,6 +89,14 @@ class LocalLauncher:
         if plan.device not in self._devices:
             device = self._devices[plan.device] = DeviceWorkers(plan, self._premises)
             device.warm()
+
+    def take_over(self, copies: Mapping[str, LeftCopy], left: Sequence[Path]) -> dict[str, TakenCopy]:
+        """Take over the sessions that dead pools parked, by session, before any :meth:`spawn`; what is not
+        among the result is gone. ``left``: their directories."""
+        parked = [path / PARKED for path in left if (path / PARKED).is_dir()]
+        return self._premises.take_over(
+            copies, parked, [path for path in left if path / PARKED not in parked]
+        )
 
     def kill(self) -> None:
         """End every worker at once, for good."""

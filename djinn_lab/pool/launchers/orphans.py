@@ -19,6 +19,10 @@ class OrphanedFiles:
         for directory in self._directories:
             self._files.update(directory.glob(f"*/*-{pid}.*"), directory.glob(f"*/*-{pid}-*"))
 
+    def adopted(self, paths: Iterable[Path]) -> None:
+        """Note files that a dead pool left."""
+        self._files.update(paths)
+
     def sweep(self, manifests: Iterable[bytes]) -> None:
         """Remove those that no manifest names."""
         if not self._files:

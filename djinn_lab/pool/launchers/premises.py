@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from djinn_lab.pool.blobs.directory import RESULTS, STORE
 from djinn_lab.pool.devices.launcher import WorkerEvents
 from djinn_lab.pool.devices.plans import DevicePlan
+from djinn_lab.pool.launchers.adoption import Adoption, LeftCopy, TakenCopy, take_copies
 from djinn_lab.pool.launchers.orphans import OrphanedFiles
 from djinn_lab.pool.launchers.processes import Starter
 from djinn_lab.protocol.template import WorkerOptions
@@ -15,11 +17,12 @@ from djinn_lab.protocol.template import WorkerOptions
 
 class Premises:
     """``host``, ``disk``: where workers park sessions, each trust group below a directory of its own; None
-    where no plan has such a tier. ``stopping``: no worker is started any more."""
+    where no plan has such a tier. ``stopping``: no worker is started any more. ``left``: a next pool needs
+    what workers parked."""
 
     def __init__(self, starter: Starter, blobs: Path, host: Path | None, disk: Path | None) -> None:
         self.starter = starter
-        self.stopping = False
+        self.stopping = self.left = False
         self.events: WorkerEvents | None = None
         self._blobs = blobs
         self._host = host
@@ -27,6 +30,8 @@ class Premises:
         self._first = _drawn()
         self._names: dict[str, str] = {}
         """By trust group, of its directories: no path shows a user's name."""
+        self._adopted = False
+        """Files of dead pools take space that was found to be free then."""
         self._orphans = OrphanedFiles([path for path in (host, disk) if path is not None])
 
     def options(self, plan: DevicePlan, group: str | None, beside: bool) -> WorkerOptions:
@@ -41,7 +46,7 @@ class Premises:
             result_directory=str(self._blobs / RESULTS),
             host_bytes=plan.host_bytes if self._host is not None else 0,
             host_directory=_made(self._host, name) if plan.host_bytes else None,
-            host_fits=beside,
+            host_fits=beside or self._adopted,
             disk_bytes=plan.disk_bytes if self._disk is not None else 0,
             disk_directory=_made(self._disk, name) if plan.disk_bytes else None,
             link_bytes_per_second=float(plan.link_bytes_per_s),
@@ -52,6 +57,22 @@ class Premises:
         if self._first not in self._names.values():
             self._names.setdefault(group, self._first)
         return self._names.get(group) == self._first
+
+    def take_over(
+        self, copies: Mapping[str, LeftCopy], host: Sequence[Path], disk: Sequence[Path]
+    ) -> dict[str, TakenCopy]:
+        """Take over what workers of dead pools parked, by session. ``host``, ``disk``: their directories."""
+        adoption = Adoption(host, disk, self._place)
+        taken = take_copies(copies, adoption)
+        self._orphans.adopted(adoption.files)
+        self._adopted = self._adopted or bool(adoption.files)
+        return taken
+
+    def _place(self, group: str, on_disk: bool) -> Path | None:
+        """Return the directory of a group, as :meth:`options` will give it to its workers."""
+        self.is_first(group)
+        made = _made(self._disk if on_disk else self._host, self._names.setdefault(group, _drawn()))
+        return None if made is None else Path(made)
 
     def ended(self, pid: int | None) -> None:
         """Note what a worker that has ended left behind."""
@@ -64,8 +85,9 @@ class Premises:
             self._orphans.sweep(self.events.manifests())
 
     def clear(self) -> None:
-        """Remove all that dead workers parked."""
-        self._orphans.sweep(())
+        """Remove all that dead workers parked, unless it is left to a next pool."""
+        if not self.left:
+            self._orphans.sweep(())
 
 
 def _drawn() -> str:

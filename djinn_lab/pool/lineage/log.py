@@ -16,7 +16,7 @@ class Run(NamedTuple):
     """One run of a segment. It began before op ``begin``, with this random state where that is not the
     program's; and ended before op ``end``, None for its own end. ``closes``: the segment is over with it,
     so that only what the client holds is left. ``loaded``: what came with the program is there.
-    ``peak_bytes``: that it held at most beside its session's values."""
+    ``peak_bytes``: that it held at most beside its session's values. ``held_bytes``: of these, after it."""
 
     serial: int
     job: str
@@ -31,6 +31,7 @@ class Run(NamedTuple):
     loaded: bool = True
     run_s: float = 0.0
     peak_bytes: int = 0
+    held_bytes: int = 0
 
     @property
     def whole(self) -> bool:
@@ -113,14 +114,14 @@ class SessionLog:
         self._drop(cut)
         self.done = max(0, self.done - cut)
         self.released = [one for one in self.released if one[0] > copy.serial]
-        self._count()
+        self.recount()
 
     def make_void(self, why: str, until: int) -> None:
         """Give up: nothing can be made again before a copy of the serial ``until``, or later."""
         self.void, self.void_until = why, until
         self._drop(len(self.runs))
         self.done = 0
-        self._count()
+        self.recount()
 
     def began_gang(self) -> None:
         """The session's state is spread over several devices until :meth:`ended_gang`."""
@@ -141,7 +142,7 @@ class SessionLog:
         self._drop(len(self.runs))
         self.released.clear()
         self.done = 0
-        self._count()
+        self.recount()
 
     def lost(self) -> bool:
         """The device's state is gone. Return whether it can be made again."""
@@ -172,7 +173,7 @@ class SessionLog:
         self.runs[self.done : self.done + len(first)] = [*first, rest]
         self.done += len(first)
         self._renumber(self.done)
-        self._count()
+        self.recount()
 
     def _is_next(self, run: Run) -> bool:
         """Return whether the log still has a replayed run: a copy that was made, and reported, just before
@@ -201,7 +202,7 @@ class SessionLog:
             self.runs[place] = run._replace(serial=self.next_serial())
         self.released = [(self.next_serial(), values) for _, values in self.released]
 
-    def _count(self) -> None:
+    def recount(self) -> None:
         self.nbytes = sum(len(run.program) for run in self.runs)
         self.run_s = sum(run.run_s for run in self.runs)
         self.asked_s = min(self.asked_s, self.run_s)

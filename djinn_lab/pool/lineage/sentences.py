@@ -9,8 +9,9 @@ from djinn_lab.units import counted, format_seconds
 
 @dataclass(slots=True)
 class LostWorker:
-    """A lost worker of ``device``, of which a session's user has not heard. ``cell``: that ran there, if any,
-    and whether it ran again. ``values``, ``ops``: that were replayed."""
+    """A lost worker of ``device``, or the whole pool where that is empty, of which a session's user has not
+    heard. ``cell``: that was under way, if any, and whether it ran again. ``values``, ``ops``: that were
+    replayed."""
 
     device: str
     cell: str = ""
@@ -18,6 +19,11 @@ class LostWorker:
     values: int = 0
     ops: int = 0
     recovery_s: float = 0.0
+
+    @property
+    def how(self) -> str:
+        """Say what was lost, as the beginning of a sentence."""
+        return f"the process of {self.device} was lost" if self.device else "the pool was killed"
 
 
 def recovered(lost: LostWorker, copied: int) -> str:
@@ -32,4 +38,5 @@ def recovered(lost: LostWorker, copied: int) -> str:
     if lost.again:
         parts.append("the cell ran again")
     took = f", {format_seconds(lost.recovery_s)}"
-    return f"worker of {lost.device} lost{where}; {', '.join(parts) or 'nothing was lost with it'}{took}"
+    what = f"worker of {lost.device} lost{where}" if lost.device else f"pool killed{where} and started again"
+    return f"{what}; {', '.join(parts) or 'nothing was lost with it'}{took}"

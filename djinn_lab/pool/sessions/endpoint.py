@@ -155,6 +155,7 @@ class SessionEndpoint:
             )
             session.process = hello.process
             self._driver.handle(memory.SessionOpened(now_s, session.session, user.name))
+        self._driver.accounting.sessions.changed(session)
         action = "session resumed" if resumed else "session opened"
         about = f"{session.session} {session.name} from {host_of(websocket.client)} by {user.way}"
         self._audit.note(user.name, action, about)
@@ -169,7 +170,8 @@ class SessionEndpoint:
                 resumed=resumed,
                 blob_directory=str(directory) if same_host else None,
                 devices=self._driver.fleet.infos(),
-            )
+            ),
+            self._driver.accounting.durability.commit(),
         )
         return session, link
 
@@ -393,8 +395,7 @@ async def _send_all(websocket: WebSocket, link: ClientLink) -> None:
     if websocket.application_state is WebSocketState.CONNECTED:
         with contextlib.suppress(RuntimeError, WebSocketDisconnect):
             refused = isinstance(message, protocol.RequestRefused)
-            ended = protocol.CLOSE_SESSION if link.session_closed else 1000
-            await websocket.close(CLOSE_REFUSED if refused else ended)
+            await websocket.close(CLOSE_REFUSED if refused else link.close_code)
 
 
 async def _refuse(websocket: WebSocket, refusal: RefusedByPool) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -42,6 +42,9 @@ DELTA_INLINE_BYTES_MAX = 256 * 2**10
 """Programs with more bytes are read in a thread."""
 
 
+KeepAnswer = Callable[["ClientSession", SegmentResult], None]
+
+
 class Outgoing(NamedTuple):
     """``after``: it leaves once that is done."""
 
@@ -64,7 +67,7 @@ class ClientLink:
         self._below_limit = asyncio.Event()
         self._below_limit.set()
         self.decoder = SubmissionDecoder()
-        self.session_closed = False
+        self.close_code = 1000
 
     def send(self, message: FromPool, after: Committed | None = None) -> None:
         """``after``: what must be committed before it leaves; those behind it wait, too."""
@@ -91,9 +94,9 @@ class ClientLink:
         """Note that no message leaves any more."""
         self._below_limit.set()
 
-    def close(self, session_closed: bool = False) -> None:
-        """End the connection after what is queued. ``session_closed``: with the code CLOSE_SESSION."""
-        self.session_closed = self.session_closed or session_closed
+    def close(self, code: int = 1000) -> None:
+        """End the connection after what is queued. ``code``: of the first call that gives one."""
+        self.close_code = code if self.close_code == 1000 else self.close_code
         self._outgoing.append(None)
         self._queued.set()
 
@@ -142,6 +145,10 @@ class Arrival(NamedTuple):
     pins: list[str] = []  # noqa: RUF012 - never changed
 
 
+def _keep_no_answer(session: ClientSession, answer: SegmentResult) -> None:
+    """Keep it in memory only."""
+
+
 @dataclass(slots=True)
 class ClientSession:
     """``account``: pays for its cells. ``pins``: blobs held for the next submit. ``verifying``: uploads under
@@ -150,7 +157,7 @@ class ClientSession:
     how often it may ask. ``followers``: segments that came while the one before them ran. ``done``: the last
     segment that was answered, where it ended well. ``process``: as in
     :class:`djinn_lab.protocol.messages.Hello`. ``awaited``: its connection broke, and its client may come
-    back. ``answers``: the last ones, for that case."""
+    back. ``answers``: the last ones, for that case, of ``answered`` in all."""
 
     session: str
     user: str
@@ -172,11 +179,15 @@ class ClientSession:
     process: int | None = None
     awaited: bool = False
     answers: deque[Outgoing] = field(default_factory=lambda: deque(maxlen=ANSWERS_KEPT))
+    answered: int = 0
+    keep_answer: KeepAnswer = _keep_no_answer
 
     def send(self, message: FromPool, after: Committed | None = None) -> None:
         """Send a message to the client, if one is connected. ``after``: as for :meth:`ClientLink.send`."""
         if isinstance(message, SegmentResult) and message.outcome != SKIPPED:
             self.answers.append(Outgoing(message, after))
+            self.answered += 1
+            self.keep_answer(self, message)
         if self.link is not None:
             self.link.send(message, after)
 
@@ -196,10 +207,12 @@ class ClientSession:
 
 
 class SessionRegistry:
-    """Keep all sessions of the pool by id."""
+    """Keep all sessions of the pool by id. ``keep_answer``: called with each answer that a session may have
+    to send again."""
 
     def __init__(self) -> None:
         self._sessions: dict[str, ClientSession] = {}
+        self.keep_answer: KeepAnswer = _keep_no_answer
 
     def __iter__(self) -> Iterator[ClientSession]:
         return iter(list(self._sessions.values()))
@@ -218,9 +231,15 @@ class SessionRegistry:
             at_s,
             link,
             notebook=user.notebook,
+            keep_answer=self.keep_answer,
         )
         self._sessions[session.session] = session
         return session
+
+    def return_session(self, session: ClientSession) -> None:
+        """Add a session of an earlier run of the pool."""
+        session.keep_answer = self.keep_answer
+        self._sessions[session.session] = session
 
     def remove(self, session: str) -> None:
         del self._sessions[session]

@@ -71,6 +71,8 @@ class SubmissionHandler:
             inspected = error
         else:
             gang = await self._judge(submit, inspected, self._core.queue.job(submit.job))
+        if submit.again and not isinstance(inspected, Refused):
+            await self._blobs.take_written(session.user, session.session, inspected.blobs)
         if self._came_before(session, submit):
             self.unpin_query(session)
             return
@@ -125,6 +127,10 @@ class SubmissionHandler:
             self._blobs.unpin(session.followers.popleft().pins)
 
     def _admit(self, session: ClientSession, arrival: Arrival) -> None:
+        with self._accounting.together():
+            self._decide(session, arrival)
+
+    def _decide(self, session: ClientSession, arrival: Arrival) -> None:
         """Hand a segment to the engine, or answer with the reason why not."""
         submit, inspected, gang = arrival.submit, arrival.inspected, arrival.gang
         if submit.follows and session.done != (submit.job, submit.segment - 1):
@@ -284,13 +290,14 @@ class SubmissionHandler:
         record.gang = event.devices_why
         for digest in flight.blobs:
             self._blobs.pin(digest)
+        flight.stops = record.take_stopped(submit.segment)
         record.flight = flight
+        self._accounting.keep_program(submit, flight)
         self._perform(commands)
         # beside the worker, which has it by now if it may start
         self.unpin_query(session)
         if submit.segment == 0:
             self._accounting.forecast(record, flight)
-        self._accounting.keep_program(submit)
 
     def _decline(self, session: ClientSession, submit: SubmitSegment, refusal: Refused) -> None:
         """Answer a segment that makes no event of the queue."""

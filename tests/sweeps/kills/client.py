@@ -1,15 +1,16 @@
 """A client under load, in a process of its own: submit small cells and note every message of the pool.
 
-The client speaks the protocol itself, so that no message escapes its notes, and continues with whichever pool
-leads next.
-"""
+The client speaks the protocol itself, so that no message escapes its notes. It continues its session with
+whichever pool leads next, and sends again what was not answered."""
 
 from __future__ import annotations
 
 import json
+import os
 import random
 import sys
 import time
+import uuid
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -28,40 +29,62 @@ class Target(NamedTuple):
     token: str
 
 
+class Cell(NamedTuple):
+    """A cell under way: its present segment, of ``count`` in all, and that segment's program."""
+
+    segment: int
+    count: int
+    program: Any
+
+
 def main(addresses: str, token: str, seed: str, log: str, stop: str) -> None:
     """Submit cells to the leading pool until the file ``stop`` is there."""
     chance = random.Random(int(seed))
+    cells: dict[str, Cell] = {}
+    session: str | None = None
     with Path(log).open("a", buffering=1) as notes:
-        while not Path(stop).exists():
+        while cells or not Path(stop).exists():
             try:
-                with Client(Target(leader_url(addresses), token)) as client:  # type: ignore[arg-type]
-                    while not Path(stop).exists():
-                        run_some(client, chance, notes)
+                target = Target(leader_url(addresses), token)
+                with Client(target, session=session, process=os.getpid()) as client:  # type: ignore[arg-type]
+                    if session is not None and not client.welcome.resumed:
+                        note(notes, lost=session)
+                        cells.clear()
+                    session = client.session
+                    for job, cell in cells.items():
+                        send(client, job, cell, again=True)
+                    while cells or not Path(stop).exists():
+                        run_some(client, chance, notes, cells)
             except (ConnectionClosed, InvalidHandshake, OSError, EOFError, PoolNotFound, AssertionError):
                 time.sleep(RETRY_S)  # it was killed, or takes over (a denied handshake asserts)
 
 
-def run_some(client: Client, chance: random.Random, notes: IO[str]) -> None:
-    """Run one to four cells at once, of one to three segments each; cancel one in twelve."""
-    segments: dict[str, int] = {}
-    for _ in range(chance.choice((1, 1, 2, 4))):
-        count = chance.choice((1, 1, 2, 3))
-        job = client.submit(program(chance), final=count == 1)
-        segments[job] = count
+def run_some(client: Client, chance: random.Random, notes: IO[str], cells: dict[str, Cell]) -> None:
+    """Run one to four cells at once, of one to three segments each; cancel one in twelve. ``cells``: those
+    under way, which come first."""
+    for _ in range(0 if cells else chance.choice((1, 1, 2, 4))):
+        job, cell = uuid.uuid4().hex, Cell(0, chance.choice((1, 1, 2, 3)), program(chance))
+        cells[job] = cell
+        send(client, job, cell)
         if chance.random() < 1 / 12:
             client.send(CancelJob(job))
-    while segments:
+    while cells:
         message = client.receive()
         if isinstance(message, JobUpdate):
             note(notes, job=message.job, state=message.state)
-        elif isinstance(message, SegmentResult):
-            more = segments[message.job] - message.segment - 1
-            final = more == 0 or message.outcome != "done"
+        elif isinstance(message, SegmentResult) and message.job in cells:
+            cell = cells[message.job]
+            final = message.segment == cell.count - 1 or message.outcome != "done"
             note(notes, job=message.job, segment=message.segment, outcome=message.outcome, final=final)
             if final:
-                del segments[message.job]
+                del cells[message.job]
             else:
-                client.submit(program(chance), message.job, message.segment + 1, final=more == 1)
+                cells[message.job] = Cell(message.segment + 1, cell.count, program(chance))
+                send(client, message.job, cells[message.job])
+
+
+def send(client: Client, job: str, cell: Cell, again: bool = False) -> None:
+    client.submit(cell.program, job, cell.segment, final=cell.segment == cell.count - 1, again=again)
 
 
 def program(chance: random.Random) -> Any:

@@ -48,7 +48,7 @@ def run(directory: Path, database: str, pools: int, moments: int, seed: int) -> 
         with _clients(directory, park, seed):
             for moment in range(moments):
                 leader = park.leader()
-                _until_loaded(logs, engine, leader.pool, findings)
+                _until_loaded(logs, engine, findings)
                 time.sleep(chance.uniform(0, MOMENT_S))
                 park.kill(leader)
                 killed_s = time.monotonic()
@@ -64,7 +64,7 @@ def run(directory: Path, database: str, pools: int, moments: int, seed: int) -> 
                 park.start()
                 print(f"\r{moment + 1}/{moments}, {len(findings.wrong)} wrong", end="", flush=True)
         leader = park.leader()
-        _check_new_notes(logs, engine, leader.pool, findings)
+        _check_new_notes(logs, engine, findings)
         with closing(rest(leader)) as client:
             _until_idle(client)
             accounts = client.queue().accounts
@@ -100,9 +100,9 @@ def _clients(directory: Path, park: Pools, seed: int) -> Iterator[None]:
             process.wait()
 
 
-def _until_loaded(logs: Sequence[Log], engine: sa.Engine, pool: str, findings: Findings) -> None:
+def _until_loaded(logs: Sequence[Log], engine: sa.Engine, findings: Findings) -> None:
     """Check what this pool and earlier ones reported so far, and wait for more."""
-    _check_new_notes(logs, engine, pool, findings)
+    _check_new_notes(logs, engine, findings)
     deadline_s = time.monotonic() + LOAD_S
     before = sum(log.size() for log in logs)
     while sum(log.size() for log in logs) < before + BYTES_BEFORE:
@@ -110,9 +110,11 @@ def _until_loaded(logs: Sequence[Log], engine: sa.Engine, pool: str, findings: F
         time.sleep(0.02)
 
 
-def _check_new_notes(logs: Sequence[Log], engine: sa.Engine, pool: str, findings: Findings) -> None:
+def _check_new_notes(logs: Sequence[Log], engine: sa.Engine, findings: Findings) -> None:
     for log in logs:
-        check(engine, log.new(), pool, findings)
+        check(engine, log.new(), findings)
+        findings.wrong += [f"session {session} was not continued" for session in log.lost]
+        log.lost.clear()
 
 
 def _until_idle(client: PoolClient) -> None:

@@ -56,6 +56,7 @@ class Pools:
                         database=self.database,
                         standby=len(self._ports) > 1,
                         wait_s=READY_S,
+                        restart=False,
                     )
 
     def leader(self) -> RuntimeInfo:

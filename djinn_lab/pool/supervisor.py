@@ -1,0 +1,101 @@
+"""``python supervisor.py LOCK COMMAND...``: runs a pool's server, and starts it again when it crashes.
+
+It imports little, so that it stays small beside the server, and is run by its path, without site packages. It
+holds a lock on the file ``LOCK``, with its process number in it, while it runs. A server that was stopped, or
+that cannot start, is not started again, and neither is one that crashes over and over."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from types import FrameType
+
+CANNOT_START = 2
+"""The server's exit code for options or a machine with which it cannot start."""
+RESTARTS_MAX = 10
+WITHIN_S = 600.0
+PAUSE_MIN_S, PAUSE_MAX_S = 0.1, 10.0
+
+
+class Supervisor:
+    """``command``: of the server."""
+
+    def __init__(self, command: Sequence[str]) -> None:
+        self._command = list(command)
+        self._server: int | None = None
+        self._stopping = False
+        self._restarts: list[float] = []
+
+    def run(self) -> int:
+        """Return the server's last exit code."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._stop)
+        while True:
+            code = self._serve()
+            if self._stopping or code in (0, CANNOT_START):
+                return code
+            pause_s = self._pause_s()
+            if pause_s is None:
+                say(f"the server crashed {RESTARTS_MAX + 1} times in {WITHIN_S:.0f} s: it stays down")
+                return code
+            say(f"the server {described(code)}; it is started again in {pause_s:.1f} s")
+            time.sleep(pause_s)
+            if self._stopping:
+                return 0
+
+    def _serve(self) -> int:
+        """Run the server once, and return its exit code; negative for a signal."""
+        self._server = os.posix_spawn(self._command[0], self._command, os.environ)
+        if self._stopping:
+            self._end()
+        while True:
+            try:
+                _, status = os.waitpid(self._server, 0)
+            except InterruptedError:
+                continue
+            self._server = None
+            return os.waitstatus_to_exitcode(status)
+
+    def _pause_s(self) -> float | None:
+        """Return how long to wait before the next start; None for no more."""
+        now_s = time.monotonic()
+        self._restarts = [at_s for at_s in self._restarts if at_s > now_s - WITHIN_S]
+        if len(self._restarts) >= RESTARTS_MAX:
+            return None
+        self._restarts.append(now_s)
+        return min(PAUSE_MAX_S, PAUSE_MIN_S * 2.0 ** (len(self._restarts) - 1))
+
+    def _stop(self, _number: int, _frame: FrameType | None) -> None:
+        self._stopping = True
+        self._end()
+
+    def _end(self) -> None:
+        if self._server is not None:
+            os.kill(self._server, signal.SIGTERM)
+
+
+def described(code: int) -> str:
+    return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
+
+
+def say(what: str) -> None:
+    print(f"{time.strftime('%Y-%m-%d %H:%M:%S')} supervisor: {what}", file=sys.stderr, flush=True)
+
+
+def main(arguments: Sequence[str]) -> int:
+    with open(arguments[0], "a+") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        lock.truncate(0)
+        lock.write(str(os.getpid()))
+        lock.flush()
+        code = Supervisor(arguments[1:]).run()
+        lock.truncate(0)
+    return code if code >= 0 else 128 - code
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,115 @@
+"""A pool's server that crashes is started again by itself; one that was stopped, or cannot start, is not."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from pool_kit import Client, act, rest, running_pool, until_dead
+from real_pool import wait_for
+from typer.testing import CliRunner
+
+from djinn_lab.cli.app import build_app
+from djinn_lab.errors import PoolError
+from djinn_lab.pool import supervisor
+from djinn_lab.pool.launch import start_pool, stop_pool, supervisor_process
+from djinn_lab.protocol.runtime_file import RuntimeInfo, read_runtime
+
+CRASHING = ("/bin/sh", "-c", "echo x >> {0}; kill -SEGV $$")
+
+
+@pytest.fixture
+def handlers() -> Iterator[None]:
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.processes
+def test_killed_server_is_back_on_its_port_with_the_session_and_its_cell(tmp_path: Path) -> None:
+    with running_pool(tmp_path, "cpu:1", restart=True) as first:
+        keeper = supervisor_process()
+        assert keeper is not None
+        assert psutil.Process(first.pid).ppid() == keeper
+        assert psutil.Process(keeper).memory_info().rss < 16 * 2**20
+        with Client(first) as client:
+            client.run(act("", keep=True))
+            job = client.submit(act("sleep 60"))
+            client.until(job, "RUNNING")
+            os.kill(first.pid, signal.SIGKILL)
+        second: RuntimeInfo = wait_for(read_runtime)
+        assert second.pid != first.pid
+        assert (second.url, second.token) == (first.url, first.token)
+        assert start_pool(devices="cpu:1") == second
+        assert supervisor_process() == keeper
+        with Client(first, session=client.session) as client:
+            assert client.welcome.resumed
+            assert client.run(act(""), job=job, again=True).outcome == "done"
+        assert {one.state for one in rest(second).jobs()} == {"DONE"}
+        assert stop_pool()
+        until_dead(keeper)
+        until_dead(second.pid)
+        assert supervisor_process() is None
+        assert not stop_pool()
+
+
+@pytest.mark.processes
+def test_status_and_stop_while_the_server_is_down(tmp_path: Path) -> None:
+    with running_pool(tmp_path, "cpu:1", restart=True) as info:
+        keeper = supervisor_process()
+        assert keeper is not None
+        os.kill(keeper, signal.SIGSTOP)
+        os.kill(info.pid, signal.SIGKILL)
+        until_dead(info.pid)
+        shown = CliRunner().invoke(build_app(), ["pool", "status"])
+        assert shown.exit_code != 0
+        assert "is being started again" in str(shown.exception or shown.output)
+        os.kill(keeper, signal.SIGTERM)
+        os.kill(keeper, signal.SIGCONT)
+        until_dead(keeper)
+        assert read_runtime() is None
+
+
+@pytest.mark.processes
+def test_server_that_cannot_start_is_not_started_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DJINN_RUNTIME_DIR", str(tmp_path))
+    with pytest.raises(PoolError, match="could not start"):
+        start_pool(devices="cpu:1", worker_command=("/bin/false",))
+    assert supervisor_process() is None
+    assert "started again" not in (tmp_path / "pool.log").read_text()
+
+
+def test_server_that_crashes_over_and_over_stays_down(
+    tmp_path: Path, handlers: None, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(supervisor, "PAUSE_MIN_S", 0.0)
+    starts = tmp_path / "starts"
+    command = [part.format(starts) for part in CRASHING]
+    assert supervisor.Supervisor(command).run() == -signal.SIGSEGV
+    assert len(starts.read_text().split()) == supervisor.RESTARTS_MAX + 1
+    assert "was killed by SIGSEGV" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("code", [0, supervisor.CANNOT_START])
+def test_server_that_ends_by_itself_is_not_started_again(code: int, handlers: None) -> None:
+    assert supervisor.Supervisor(["/bin/sh", "-c", f"exit {code}"]).run() == code
+
+
+def test_stop_between_two_starts_ends_the_supervisor(tmp_path: Path) -> None:
+    starts = tmp_path / "starts"
+    command = [part.format(starts) for part in CRASHING]
+    script = [sys.executable, "-S", "-E", supervisor.__file__, str(tmp_path / "lock")]
+    with subprocess.Popen([*script, *command], stderr=subprocess.DEVNULL) as process:
+        wait_for(lambda: starts.exists() and len(starts.read_text().split()) == 6)  # 3.2 s to the next
+        process.terminate()
+        assert process.wait() == 0
+    assert len(starts.read_text().split()) == 6
