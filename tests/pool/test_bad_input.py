@@ -91,6 +91,13 @@ def test_bodies_that_no_client_sends_are_refused(shared_pool: RuntimeInfo, body:
                 assert 400 <= answer.status_code < 500 or answer.status_code == 204, (path, answer.text)
 
 
+@pytest.mark.parametrize("path", ["/v1/events?after=", "/v1/audit?after=", "/v1/jobs/none/program?segment="])
+@pytest.mark.parametrize("number", [2**63, -(2**64), 10**40])
+def test_numbers_that_no_database_takes_are_refused(shared_pool: RuntimeInfo, path: str, number: int) -> None:
+    with http(shared_pool) as web:
+        assert web.get(f"{path}{number}").status_code == 422
+
+
 def test_another_protocol_version_is_named_before_anything_else_is_read(shared_pool: RuntimeInfo) -> None:
     with Wire(shared_pool) as wire:
         future = {"type": "hello", "protocol_version": 99, "client_version": ["not", "text"], "new": 1}

@@ -16,7 +16,7 @@ from djinn_lab.protocol.runtime_file import RuntimeInfo
 
 pytestmark = pytest.mark.processes
 
-STEPS, FRAMES = 40, 160
+STEPS, FRAMES = 100, 160
 
 
 def test_requests_drawn_from_the_schema_are_answered_below_500(tmp_path: Path) -> None:

@@ -54,6 +54,18 @@ def test_one_bad_row_loses_no_other(database: str) -> None:
     store.close()
 
 
+@pytest.mark.parametrize("name", [2**64, "\ud800"])
+def test_a_value_that_no_database_takes_fails_alone(database: str, name: object) -> None:
+    store = Store(database)
+    query = sa.text("select * from users where name = :name")
+    future = store.submit(lambda connection: connection.execute(query, {"name": name}))
+    store.write(write_user("ann", "user", None))
+    with pytest.raises(sa.exc.SQLAlchemyError):
+        future.result()
+    assert [row[0] for row in store.submit(read_users).result()] == ["ann"]
+    store.close()
+
+
 def test_a_read_that_fails_says_so(database: str) -> None:
     store = Store(database)
     future = store.submit(lambda connection: connection.execute(sa.text("select * from nowhere")))

@@ -22,7 +22,7 @@ from djinn_lab.pool.api.notebooks import add_notebook_routes
 from djinn_lab.pool.api.queue import add_queue_routes
 from djinn_lab.pool.api.read_limits import ReadLimiter
 from djinn_lab.pool.api.request_limits import BodyLimiter
-from djinn_lab.pool.api.responses import admin, answer, documented, reader, runner
+from djinn_lab.pool.api.responses import ROW_MAX, admin, answer, documented, reader, runner
 from djinn_lab.pool.api.status import memory_view, pool_status, session_view
 from djinn_lab.pool.api.tokens import add_token_routes
 from djinn_lab.pool.api.users import add_user_routes
@@ -43,7 +43,6 @@ from djinn_lab.protocol.version import VERSION
 from djinn_lab.units import format_seconds
 
 EVENTS_MAX = 1000
-ROW_MAX = 2**63 - 1
 CHUNK_BYTES = 2**20
 
 
@@ -115,7 +114,7 @@ def _add_status_routes(app: FastAPI, context: PoolContext) -> None:
     @app.get("/v1/events", responses=documented(list[JournalLine]), summary="The journal")
     async def events(
         _user: Annotated[User, Depends(reader)],
-        after: int | None = None,
+        after: Annotated[int | None, Query(ge=-ROW_MAX, le=ROW_MAX)] = None,
         limit: Annotated[int, Query(ge=1, le=EVENTS_MAX)] = 200,
     ) -> Response:
         pool = context.driver.core.pool

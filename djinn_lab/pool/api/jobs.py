@@ -11,7 +11,7 @@ import msgspec
 from fastapi import Depends, FastAPI, HTTPException, Query, Response
 
 from djinn_lab.jobs import FINISHED, IllegalEvent, JobState
-from djinn_lab.pool.api.responses import answer, documented, reader, runner
+from djinn_lab.pool.api.responses import ROW_MAX, answer, documented, reader, runner
 from djinn_lab.pool.authentication import Role, User
 from djinn_lab.pool.context import PoolContext
 from djinn_lab.pool.database import history
@@ -27,6 +27,7 @@ from djinn_lab.srg.program import Program, decode_program, encode_program
 
 JOBS_MAX = 1000
 CUTS_LISTED_MAX = 32
+Segment = Annotated[int | None, Query(ge=-ROW_MAX, le=ROW_MAX)]
 
 
 def add_job_routes(app: FastAPI, context: PoolContext) -> None:
@@ -80,22 +81,18 @@ def _add_program_routes(app: FastAPI, context: PoolContext) -> None:
     @app.get(
         "/v1/jobs/{job}/program", summary="A job's encoded program of what was recorded between two cuts"
     )
-    async def program(
-        job: str, user: Annotated[User, Depends(reader)], segment: int | None = None
-    ) -> Response:
+    async def program(job: str, user: Annotated[User, Depends(reader)], segment: Segment = None) -> Response:
         stored = await _own_program(context, job, segment, user)
         encoded = await asyncio.to_thread(lambda: encode_program(program_of(stored)))
         return Response(encoded, media_type="application/octet-stream")
 
     @app.get("/v1/jobs/{job}/graph", summary="A job's semantically rich graph")
-    async def graph(job: str, user: Annotated[User, Depends(reader)], segment: int | None = None) -> Response:
+    async def graph(job: str, user: Annotated[User, Depends(reader)], segment: Segment = None) -> Response:
         stored = await _own_program(context, job, segment, user)
         return await _computed(lambda: graph_json(stored))
 
     @app.get("/v1/jobs/{job}/schedule", summary="A job's execution schedule")
-    async def schedule(
-        job: str, user: Annotated[User, Depends(reader)], segment: int | None = None
-    ) -> Response:
+    async def schedule(job: str, user: Annotated[User, Depends(reader)], segment: Segment = None) -> Response:
         stored = await _own_program(context, job, segment, user)
         view, _ = await find_job(context, job)
         infos = context.driver.fleet.infos()

@@ -8,6 +8,9 @@ from fastapi import HTTPException, Request, Response
 from djinn_lab.pool.authentication import Authentication, Role, User
 from djinn_lab.pool.scopes import lacks
 
+ROW_MAX = 2**63 - 1
+"""The largest number that a database takes."""
+
 
 def answer(value: object, status_code: int = 200) -> Response:
     return Response(msgspec.json.encode(value), status_code, media_type="application/json")

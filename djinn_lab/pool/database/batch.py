@@ -78,6 +78,10 @@ class AwaitedWork(NamedTuple):
     everything: bool
 
 
+class UnfitValues(sa.exc.InvalidRequestError):
+    """A number is too large for the database, or a text has no encoding."""
+
+
 class Batch:
     """Collect what one transaction writes. ``chain``: links the rows of the audit."""
 
@@ -159,15 +163,19 @@ def _execute_all(statement: sa.Executable, connection: sa.Connection, rows: list
 
 
 def _plainly(connection: sa.Connection, work: Callable[[sa.Connection], object]) -> object:
-    """Do work; its error ends the transaction."""
-    return work(connection)
+    """Do work; its error ends the transaction. Raises SQLAlchemyError, also for values that no database
+    takes."""
+    try:
+        return work(connection)
+    except (OverflowError, ValueError) as error:
+        raise UnfitValues(str(error)) from error
 
 
 def _apart(connection: sa.Connection, work: Callable[[sa.Connection], object]) -> object:
     """Do work in a savepoint, and return its error."""
     try:
         with connection.begin_nested():
-            return work(connection)
+            return _plainly(connection, work)
     except sa.exc.SQLAlchemyError as error:
         if connection.invalidated or not connection.in_transaction():
             raise

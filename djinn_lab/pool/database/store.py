@@ -192,7 +192,7 @@ class Store:
             if self._quick is not None:
                 self._quick.write((statement("sqlite", row.kind), row.values) for row in rows)
                 return True
-        except sqlite3.Error:
+        except (sqlite3.Error, OverflowError, ValueError):
             log.debug("left to the thread", exc_info=True)  # which finds out what is wrong
         finally:
             self._writing.release()

@@ -15,7 +15,7 @@ from sweeps.api.calls import sweep, tracebacks, until
 from benchmarks.machine import checkout_commit, now, this_machine
 from djinn_lab.pool.launch import LOG_FILE
 
-EXAMPLES = 3
+EXAMPLES = 10
 GROWTH_MB_MAX = 200
 """After the first samples; users, tokens and accounts that were made stay."""
 
