@@ -95,8 +95,8 @@ sweep-libraries: install $(LIBRARIES)/.installed ## programs of libraries from P
 sweep-fuzz: install ## COUNT (100000) random sequences of ops with odd dtypes, sizes and aliases, captured beside eager
 	@PYTHONPATH=.:tests:tests/capture OMP_NUM_THREADS=1 $(BIN)/python -m sweeps.fuzz --count $${COUNT:-100000} --out benchmarks/results
 
-sweep-kills: install postgresql ## pools killed at 200 random moments under load: what they told is in the database (a quarter of an hour)
-	@PYTHONPATH=.:tests:tests/pool $(BIN)/python -m sweeps.kills --out benchmarks/results
+sweep-kills: install postgresql ## pools killed at 300 random moments under load: notebooks continue, and nothing is lost or run twice (half an hour)
+	@PYTHONPATH=.:tests:tests/pool OMP_NUM_THREADS=1 $(BIN)/python -m sweeps.kills --out benchmarks/results
 
 sweep-losses: install ## workers killed at 500 random moments of random notebooks: variables come back bit for bit (an hour or two)
 	@PYTHONPATH=.:tests OMP_NUM_THREADS=1 $(BIN)/python -m sweeps.losses --out benchmarks/results $(if $(KILLS),--kills $(KILLS))

@@ -13,7 +13,10 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import torch
 from sweeps.kills.harness import Outcome, run
+from sweeps.losses.harness import Outcome as Comparison
+from sweeps.losses.harness import run as run_notebooks
 from throwaway_postgresql import running_postgresql
 
 from benchmarks.machine import now, this_machine
@@ -22,6 +25,7 @@ from djinn_lab.pool.database.engine import checked_url
 KINDS = {
     "sqlite": "SQLite, one pool that is started again",
     "postgresql": "PostgreSQL, a second pool stands by",
+    "notebooks": "SQLite, notebooks beside eager torch; the pool is started again by itself",
 }
 
 
@@ -54,6 +58,9 @@ def _run(kind: str, options: argparse.Namespace) -> dict[str, Any]:
     print(KINDS[kind])
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="djinn-kills-")))
+        if kind == "notebooks":
+            torch.set_num_threads(1)
+            return _notebook_figures(run_notebooks(directory, options.moments, options.seed, server=True))
         if kind == "sqlite":
             url, pools = f"sqlite:///{directory / 'pool.sqlite3'}", 1
         else:
@@ -61,6 +68,21 @@ def _run(kind: str, options: argparse.Namespace) -> dict[str, Any]:
         return _figures(
             run(directory, checked_url(url), pools, options.moments, options.seed), options.moments
         )
+
+
+def _notebook_figures(outcome: Comparison) -> dict[str, Any]:
+    took_s = sorted(outcome.recovery_s)
+    return {
+        "kills": outcome.kills,
+        "programs": outcome.programs,
+        "cells": outcome.cells,
+        "cells that recovered": outcome.recovered,
+        "of these, ran again": outcome.reran,
+        "of these, replayed": outcome.replayed,
+        "of these, restored from copies": outcome.restored,
+        "recovery, s, median": round(median(took_s), 2) if took_s else None,
+        "wrong": outcome.wrong[:50],
+    }
 
 
 def _figures(outcome: Outcome, moments: int) -> dict[str, Any]:

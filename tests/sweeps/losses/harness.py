@@ -1,5 +1,5 @@
-"""Kill workers at random moments of random training programs, and compare what the notebook has with eager
-torch, bit by bit."""
+"""Kill workers, or the pool's server, at random moments of random training programs, and compare what the
+notebook has with eager torch, bit by bit."""
 
 from __future__ import annotations
 
@@ -80,27 +80,31 @@ class Notebook:
         return found | {"seen": torch.tensor(self.seen, dtype=torch.float64)}
 
 
-def run(directory: Path, kills: int, seed: int) -> Outcome:
-    """Kill ``kills`` workers, and return what was found."""
+def run(directory: Path, kills: int, seed: int, server: bool = False) -> Outcome:
+    """Kill ``kills`` workers, or servers, and return what was found."""
     outcome, chance = Outcome(), random.Random(seed)
     while outcome.kills < kills:
         place = directory / f"pool{outcome.kills}"
         place.mkdir(mode=0o700)
-        with PoolUnderTest(place, devices="cpu:2") as pool:
+        with PoolUnderTest(place, devices="cpu:2", restart=server) as pool:
             until = min(kills, outcome.kills + KILLS_EACH)
             while outcome.kills < until:
                 program = chance.randrange(2**30)
-                with Killer(pool, until - outcome.kills, chance) as killer, pool.session() as session:
+                most = until - outcome.kills
+                with Killer(pool, most, chance, server) as killer, pool.session() as session:
                     _compare(session, program, outcome)
                 outcome.kills += killer.kills
+            ended = [job for job in pool.rest.jobs(limit=1000) if job.state != "DONE"]
+            outcome.wrong += [f"{job.cell} is {job.state}: {job.reason}" for job in ended if server]
     return outcome
 
 
 class Killer:
-    """Kills workers at random moments until the end of its block."""
+    """Kills workers, or the server, at random moments until the end of its block."""
 
-    def __init__(self, pool: PoolUnderTest, most: int, chance: random.Random) -> None:
+    def __init__(self, pool: PoolUnderTest, most: int, chance: random.Random, server: bool) -> None:
         self.kills = 0
+        self._server = server
         self._pool = pool
         self._most = most
         self._random = random.Random(chance.random())
@@ -118,6 +122,11 @@ class Killer:
     def _work(self) -> None:
         """Wait for each one's successor: a cell that loses two workers fails, as it should."""
         while self.kills < self._most and not self._over.wait(self._random.uniform(0.0, PAUSE_S)):
+            if self._server:
+                self._pool.kill()
+                self._pool.start()  # waits for its supervisor
+                self.kills += 1
+                continue
             busy = [job.device for job in self._pool.rest.jobs(limit=5) if job.state == "RUNNING"]
             kill_worker(self._pool, busy[0] or "cpu:0" if busy else self._random.choice(("cpu:0", "cpu:1")))
             self.kills += 1
