@@ -51,7 +51,8 @@ class ExternalDependency(msgspec.Struct, frozen=True):
 
 class SegmentSubmitted(msgspec.Struct, frozen=True, tag=True):
     """``target``: where the user wants the segment to run, as :mod:`djinn_lab.jobs.targets` has it.
-    ``predicted_s``: expected run time, None when unknown. ``memory_reason``, ``memory_wait_s`` and the
+    ``predicted_s``: expected run time, None when unknown; nine of ten such segments end within
+    ``predicted_spread`` times as long. ``memory_reason``, ``memory_wait_s`` and the
     other ``memory_`` fields: as in :class:`MemoryDeferred`. ``account``: the leaf of the share tree that
     pays, the user's name if empty. ``terms`` count with the first segment. ``devices``: that this segment
     can use at once, at most as many as its terms ask for; ``devices_why``: why they are fewer. ``move_s``:
@@ -83,6 +84,7 @@ class SegmentSubmitted(msgspec.Struct, frozen=True, tag=True):
     parts_s: float = 0.0
     external: tuple[ExternalDependency, ...] = ()
     notebook: str = ""
+    predicted_spread: float = 1.0
 
 
 class SegmentRefused(msgspec.Struct, frozen=True, tag=True):
