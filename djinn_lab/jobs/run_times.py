@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import OrderedDict, deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from math import isfinite
 from statistics import median
 from typing import Literal
@@ -82,16 +82,21 @@ class RunTimeHistory:
         self._compared: set[Source] = set()
 
     def predict(
-        self, device: str, key: bytes | None, graph_s: float | None, unpriced: tuple[str, ...] = ()
+        self,
+        device: str,
+        key: bytes | None,
+        graph_s: Callable[[], float | None],
+        unpriced: tuple[str, ...] = (),
     ) -> RunTime | None:
-        """``key``: equal for equal programs, None for one without. ``graph_s``: what its graph costs, None
-        while the device is not measured. None: nothing is known."""
+        """``key``: equal for equal programs, None for one without. ``graph_s``: prices its graph, None while
+        the device is not measured; only called where no run is known. None: nothing is known."""
         runs = None if key is None else self._runs.get((device, key))
         if runs:
             return RunTime(median(runs), self._spreads["runs"].high, len(runs))
-        if graph_s is None:
+        seconds = graph_s()
+        if seconds is None:
             return None
-        return RunTime(graph_s, self._spreads["graph"].high, 0, unpriced)
+        return RunTime(seconds, self._spreads["graph"].high, 0, unpriced)
 
     def ended(self, device: str, key: bytes | None, predicted: RunTime | None, run_s: float) -> None:
         """Record a run that ended well. Raises ValueError for seconds that cannot be, with nothing

@@ -79,7 +79,7 @@ class Heartbeat:
             self.save(learnt=ticks % REFRESH_EVERY_TICKS == 0)
             if ticks % REFRESH_EVERY_TICKS == 0:
                 await self._forecast()
-                await asyncio.to_thread(self._driver.accounting.costs.learn)
+                await self._driver.accounting.costs.learn()
                 self._driver.accounting.refresh_waiting()
                 self._driver.give_up_clients()
                 self._driver.accounting.audit.flush()

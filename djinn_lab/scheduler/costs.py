@@ -7,6 +7,7 @@ from typing import Protocol
 import msgspec
 
 from djinn_lab.srg.curves import Bound, DeviceCurves
+from djinn_lab.srg.families import Charge
 from djinn_lab.srg.graph import Node
 
 GIB = 2**30
@@ -71,5 +72,14 @@ class CostEstimator(Protocol):
 class GraphCostEstimator:
     """The device's curves over what the node charges."""
 
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[DeviceCurves, dict[Charge, NodeEstimate]]] = {}
+        """By the identity of the curves, which are kept with them."""
+
     def estimate(self, node: Node, device: DeviceProfile) -> NodeEstimate:
-        return NodeEstimate(device.curves.seconds(node.charge), device.curves.bound(node.charge))
+        curves, charge = device.curves, node.charge
+        _, known = self._known.setdefault(id(curves), (curves, {}))
+        found = known.get(charge)
+        if found is None:
+            found = known[charge] = NodeEstimate(curves.seconds(charge), curves.bound(charge))
+        return found

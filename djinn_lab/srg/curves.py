@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from math import exp, isfinite, log
 from typing import Literal
@@ -101,6 +101,11 @@ class DeviceCurves(msgspec.Struct, frozen=True):
             curves = self.find(charge.family, charge.dtype) or self.families[f"{FALLBACK}/{DTYPE}"]
             seconds = _between(curves, charge.lane, charge.work / charge.calls) * charge.calls
         return seconds + self.first_s.get(charge.family, 0.0) if charge.first else seconds
+
+    def each(self, charges: Sequence[Charge]) -> list[float]:
+        """Price many calls, equal ones once."""
+        known = {charge: self.seconds(charge) for charge in set(charges)}
+        return [known[charge] for charge in charges]
 
     def corrected(self, factors: Mapping[str, float]) -> DeviceCurves:
         """Return the curves with the seconds of families times a factor."""

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from djinn_lab.srg.curves import Curve, DeviceCurves, fit
-from djinn_lab.srg.families import FAMILY_OF, UNKNOWN, VIEW, Charge
+from djinn_lab.srg.families import UNKNOWN, VIEW, Charge
+from djinn_lab.srg.family_table import FAMILY_OF
 
 works = st.floats(1.0, 1e12)
 times = st.floats(1e-8, 1e3)

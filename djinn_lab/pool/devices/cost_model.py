@@ -3,8 +3,10 @@ is."""
 
 from __future__ import annotations
 
+import asyncio
 from collections import defaultdict
 from collections.abc import Sequence
+from functools import partial
 from time import perf_counter
 from typing import NamedTuple
 
@@ -34,8 +36,7 @@ class SampledRun(NamedTuple):
 
 
 class CostModel:
-    """``ratios``: of run times over predictions, in an earlier pool. Run on the event loop, except
-    :meth:`learn`."""
+    """``ratios``: of run times over predictions, in an earlier pool. For the event loop."""
 
     def __init__(self, fleet: Fleet, ratios: dict[str, tuple[float, ...]] | None = None) -> None:
         self._fleet = fleet
@@ -59,8 +60,8 @@ class CostModel:
         ``gang``: how many devices it runs on at once, ``gang_s``: what that takes by its graph."""
         found = []
         for status in self._candidates(device):
-            graph_s = gang_s if gang > 1 or status.curves is None else work.seconds(status.curves)
-            one = self.history.predict(status.kind_name, gang_key(key, gang), graph_s, work.unpriced)
+            price = partial(_graph_s, work, status.curves, gang_s)
+            one = self.history.predict(status.kind_name, gang_key(key, gang), price, work.unpriced)
             found += [] if one is None else [one]
         return max(found, key=lambda one: one.seconds, default=None)
 
@@ -90,15 +91,15 @@ class CostModel:
         if due and 0 < ops <= SAMPLED_OPS_MAX and self._fleet.status(device).plan.kind == "cpu":
             self._sample = SampledRun(device, program, done)
 
-    def learn(self) -> None:
-        """Look at the sampled run, for so long that it stays a small part of the time."""
+    async def learn(self) -> None:
+        """Look at the sampled run beside the event loop, so seldom that it stays a small part of the time."""
         sample, self._sample = self._sample, None
         if sample is None:
             return
         started_s = perf_counter()
         status = self._fleet.status(sample.device)
         if status.measured is not None:
-            sums = _by_family(sample, status.measured.curves)
+            sums = await asyncio.to_thread(_by_family, sample, status.measured.curves)
             drift = self._drifts[status.kind_name]
             if drift.observed(sums):
                 self._fleet.correct(status.kind_name, drift.factors)
@@ -134,6 +135,12 @@ class CostModel:
         )
 
 
+def _graph_s(work: Work, curves: DeviceCurves | None, gang_s: float | None) -> float | None:
+    if gang_s is not None or curves is None:
+        return gang_s
+    return work.seconds(curves)
+
+
 def gang_key(key: bytes | None, gang: int) -> bytes | None:
     """A program on several devices is another one."""
     return key if key is None or gang == 1 else key + gang.to_bytes(4, "big")
@@ -147,8 +154,8 @@ def _by_family(sample: SampledRun, curves: DeviceCurves) -> dict[str, FamilySums
         return {}
     predicted: defaultdict[str, float] = defaultdict(float)
     measured: defaultdict[str, float] = defaultdict(float)
-    for index, charge in enumerate(charges):
+    for index, (charge, seconds) in enumerate(zip(charges, curves.each(charges), strict=True)):
         until_s = starts[index + 1] if index + 1 < len(starts) else ends[index]
-        predicted[charge.family] += curves.seconds(charge)
+        predicted[charge.family] += seconds
         measured[charge.family] += max(0.0, until_s - starts[index])
     return {family: FamilySums(predicted[family], measured[family]) for family in predicted}

@@ -139,7 +139,7 @@ def decide_gang(
         return GangDecision(
             None, f"It runs on one device: it has {len(program.nodes):,} ops, and {found_in}."
         )
-    seconds = [curves.seconds(charge) for charge in node_charges(program)[0]]
+    seconds = curves.each(node_charges(program)[0])
     found = known.best(program, key, curves, seconds, devices)
     if found is None:
         return GangDecision(
