@@ -39,6 +39,8 @@ MEASURE_EVERY = 24
 THREADS = 1
 ROOFLINE = "roofline"
 MEDIAN_GOAL, P90_GOAL = 0.2, 0.4
+COMPARED_BYTES_MIN = 2**16
+"""Of less, a peak is mostly what the session holds already."""
 
 
 class Compared(NamedTuple):
@@ -148,7 +150,11 @@ def _errors(name: str, compared: Sequence[Compared], judged: bool = False) -> li
 def _all(compared: Sequence[Compared]) -> list[Figure]:
     found = _errors("all", compared, judged=True)
     found[0].facts["unpriced"] = sorted({name for one in compared for name in one.unpriced})
-    peaks = [_off(one.predicted_bytes, one.measured_bytes) for one in compared if one.measured_bytes]
+    peaks = [
+        _off(one.predicted_bytes, one.measured_bytes)
+        for one in compared
+        if one.measured_bytes >= COMPARED_BYTES_MIN
+    ]
     return [*found, figure(NAME, "all: peak memory predicted, off by", "part", {OURS: peaks})]
 
 

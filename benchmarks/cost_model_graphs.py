@@ -219,7 +219,7 @@ class _Residual(nn.Module):
 def _convnet(chance: random.Random) -> tuple[Callable[[], nn.Module], tuple[int, ...]]:
     widths = [3] + [chance.choice((8, 16, 32, 64)) for _ in range(chance.randint(2, 4))]
     depthwise, pool = chance.random() < 0.3, chance.random() < 0.5
-    side, batch = chance.choice((16, 32, 64)), chance.choice((1, 2, 8))
+    side, batch = chance.choice((16, 32, 64)), chance.choice((2, 4, 8))
 
     def make() -> nn.Module:
         layers: list[nn.Module] = []

@@ -71,8 +71,12 @@ FAMILY_OF = _table(
         "permutation": "_sample_dirichlet randperm multinomial binomial",
         "softmax": "_softmax softmax _safe_softmax _log_softmax log_softmax _masked_softmax",
         "softmax_backward": "_softmax_backward_data _log_softmax_backward_data masked_softmax_backward",
-        "layer_norm": "_weight_norm_interface _weight_norm native_layer_norm layer_norm rms_norm _fused_rms_norm",
-        "layer_norm_backward": "_weight_norm_interface_backward native_layer_norm_backward _fused_rms_norm_backward",
+        "layer_norm": """
+        native_layer_norm layer_norm rms_norm _fused_rms_norm _weight_norm_interface _weight_norm
+        """,
+        "layer_norm_backward": """
+        native_layer_norm_backward _fused_rms_norm_backward _weight_norm_interface_backward
+        """,
         "group_norm": "native_group_norm group_norm instance_norm",
         "group_norm_backward": "native_group_norm_backward",
         "batch_norm": """

@@ -44,6 +44,7 @@ ALONE_S = 0.0005
 FIRST_RUNS = 5
 KEPT_BYTES = 2**23
 """Of results from this size on every second is kept for a while, so that the next needs other memory."""
+GROWN_BYTES = 2**16
 FLUSHED_ELEMENTS = 6 * 2**20
 """Read between two first calls: 24 MiB."""
 COPIES_MAX, COPIES_BYTES = 8, 16 * 2**20
@@ -229,7 +230,9 @@ def _quartile(samples: Sequence[float]) -> float:
 
 
 def _is_large(op: RecordedOp) -> bool:
-    return any(tensor is not None and tensor.nbytes >= KEPT_BYTES for tensor in op.outputs)
+    """Whether its results need other memory with every call: large ones, and those of caches that grow."""
+    limit = GROWN_BYTES if op.template.op.startswith("aten.cat.") else KEPT_BYTES
+    return any(tensor is not None and tensor.nbytes >= limit for tensor in op.outputs)
 
 
 def _program(ops: Sequence[RecordedOp], keeps: bool = False) -> Program:
@@ -248,7 +251,9 @@ def _program(ops: Sequence[RecordedOp], keeps: bool = False) -> Program:
     fresh = len(sources)
     nodes = []
     keep: list[int] = []
-    for turn, op in enumerate(ops):
+    large = 0
+    for op in ops:
+        large += _is_large(op)
         inputs = tuple(numbers[id(tensor)] for tensor in op.inputs)
         outputs: list[int | None] = []
         output_metas: list[int | None] = []
@@ -259,7 +264,7 @@ def _program(ops: Sequence[RecordedOp], keeps: bool = False) -> Program:
                     column.append(None)
                 continue
             value = numbers.get(id(result), fresh)
-            if keeps and turn % 2 and value == fresh and _is_large(op):
+            if keeps and large % 2 and value == fresh and _is_large(op):
                 keep.append(value)
             outputs.append(value)
             output_metas.append(len(metas))
