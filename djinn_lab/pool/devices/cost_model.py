@@ -89,7 +89,7 @@ class CostModel:
         ops = len(done.node_times) // 16
         due = self._sample is None and perf_counter() >= self._rests_until_s
         if due and 0 < ops <= SAMPLED_OPS_MAX and self._fleet.status(device).plan.kind == "cpu":
-            self._sample = SampledRun(device, program, done)
+            self._sample = SampledRun(device, program, NodeTimes(node_times=done.node_times))
 
     async def learn(self) -> None:
         """Look at the sampled run beside the event loop, so seldom that it stays a small part of the time."""
