@@ -16,6 +16,8 @@ from djinn_lab.protocol.certificates import fingerprint
 from djinn_lab.units import format_bytes, format_seconds, parse_bytes, parse_seconds
 
 if TYPE_CHECKING:
+    from djinn_lab.jobs.cost_drift import FamilyDrift
+    from djinn_lab.protocol.rest.costs import DeviceCosts
     from djinn_lab.protocol.rest.status import DeviceView
 
 
@@ -24,6 +26,8 @@ def build_group() -> typer.Typer:
     group.command("start")(start)
     group.command("stop")(stop)
     group.command("status")(status)
+    group.command("costs")(costs)
+    group.command("calibrate")(calibrate)
     return group
 
 
@@ -262,6 +266,59 @@ def status(as_json: AsJson = False) -> None:
     print_line(f"Sessions: {answer.sessions}. Jobs: {jobs or 'none yet'}.")
     headings = ("device", "state", "memory used", "threads", "queue", "job", "speed", "labels")
     print_table("Devices", headings, [_device_row(device) for device in answer.devices])
+
+
+def costs(as_json: AsJson = False) -> None:
+    """Show what run times are predicted from, and how far predictions were off."""
+    from djinn_lab.client.rest import PoolClient
+
+    answer = PoolClient.find().costs()
+    if as_json:
+        print_json(answer)
+        return
+    print_line(
+        f"Nine of ten cells end within {answer.runs_spread:.2f} times their prediction where they ran "
+        f"before, within {answer.graph_spread:.2f} times where it comes from their graph."
+    )
+    for device in answer.devices:
+        print_line(_device_costs(device))
+        if device.families:
+            headings = ("family", "runs", "measured / predicted", "middle half", "factor")
+            print_table(device.device, headings, [_family_row(one) for one in device.families])
+
+
+def _device_costs(device: DeviceCosts) -> str:
+    if device.flops_per_s is None or device.memory_bytes_per_s is None or device.op_s is None:
+        doing = "is being measured" if device.measuring else "is measured when it has been idle for a moment"
+        return f"{device.device} {doing}."
+    again = ", to be measured again" if device.drift == "asked" or device.measuring else ""
+    return (
+        f"{device.device}: {device.flops_per_s / 1e9:.0f} GFLOP/s, "
+        f"{format_bytes(int(device.memory_bytes_per_s))}/s, {format_seconds(device.op_s)} for an op{again}."
+    )
+
+
+def _family_row(one: FamilyDrift) -> tuple[str, ...]:
+    return (
+        one.family,
+        str(one.runs),
+        f"{one.ratio:.2f}",
+        f"{one.low:.2f} to {one.high:.2f}",
+        f"{one.factor:.2f}",
+    )
+
+
+def calibrate(
+    device: Annotated[str | None, typer.Argument(help="Which device; default: all of the pool.")] = None,
+) -> None:
+    """Measure devices again, as soon as they are idle (operators)."""
+    from djinn_lab.client.rest import PoolClient
+
+    client = PoolClient.find()
+    names = [one.device for one in client.costs().devices] if device is None else [device]
+    for name in names:
+        client.calibrate(name)
+    print_line(f"To be measured when idle: {', '.join(names)}. See: djinn-lab pool costs")
 
 
 def _device_row(device: DeviceView) -> tuple[str, ...]:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:  # each method imports its own: a command starts without the q
     from djinn_lab.protocol.messages import PhaseAnswered
     from djinn_lab.protocol.rest.announcements import Announced, Published
     from djinn_lab.protocol.rest.audit import AuditRow, ChainHead
+    from djinn_lab.protocol.rest.costs import CostView
     from djinn_lab.protocol.rest.jobs import JobDetail, JobUsage, JobView
     from djinn_lab.protocol.rest.notebooks import NewNotebook, NotebookView
     from djinn_lab.protocol.rest.queue import QueueView, WhatIfAnswer, WhyAnswer
@@ -320,6 +321,16 @@ class PoolClient(PoolRequests):
     def uncordon(self, device: str) -> None:
         """Start jobs on a device again."""
         self._request("POST", f"/v1/devices/{path_part(device)}/uncordon")
+
+    def calibrate(self, device: str) -> None:
+        """Measure a device again as soon as it is idle."""
+        self._request("POST", f"/v1/devices/{path_part(device)}/calibrate")
+
+    def costs(self) -> CostView:
+        """Show what run times are predicted from, and how predictions fare."""
+        from djinn_lab.protocol.rest.costs import CostView
+
+        return self._read(CostView, "/v1/costs")
 
     def describe_device(
         self,

@@ -78,6 +78,8 @@ class Job(msgspec.Struct, frozen=True):
     """Devices that a running gang holds beside ``assigned_device``."""
     ran_s: float = 0.0
     """Run time before ``running_since_s``, over all segments."""
+    predicted_spread: float = 1.0
+    """Nine of ten such segments end within so many times their prediction."""
 
     @property
     def finished(self) -> bool:

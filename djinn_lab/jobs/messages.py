@@ -53,14 +53,15 @@ class ExternalDependency(msgspec.Struct, frozen=True):
 
 class SegmentSubmitted(msgspec.Struct, frozen=True, tag=True):
     """A segment was submitted. ``target``: where the user wants the segment to run, as
-    :mod:`djinn_lab.jobs.targets` has it. ``predicted_s``: expected run time, None when unknown.
-    ``memory_reason``, ``memory_wait_s`` and the other ``memory_`` fields: as in :class:`MemoryDeferred`.
-    ``account``: the leaf of the share tree that pays, the user's name if empty. ``terms`` count with the
-    first segment. ``devices``: that this segment can use at once, at most as many as its terms ask for;
-    ``devices_why``: why they are fewer. ``move_s``: seconds to move the session's state to another device,
-    None when it cannot be moved. ``parts_s``: seconds to move what the parts of a gang will hold beside it.
-    ``met``: data conditions of its dependencies that were published before. ``external``: batch notebooks
-    that it depends on. ``notebook``: the batch notebook that the session belongs to, empty for none."""
+    :mod:`djinn_lab.jobs.targets` has it. ``predicted_s``: expected run time, None when unknown; nine of ten
+    such segments end within ``predicted_spread`` times as long. ``memory_reason``, ``memory_wait_s`` and the
+    other ``memory_`` fields: as in :class:`MemoryDeferred`. ``account``: the leaf of the share tree that
+    pays, the user's name if empty. ``terms`` count with the first segment. ``devices``: that this segment can
+    use at once, at most as many as its terms ask for; ``devices_why``: why they are fewer. ``move_s``:
+    seconds to move the session's state to another device, None when it cannot be moved. ``parts_s``: seconds
+    to move what the parts of a gang will hold beside it. ``met``: data conditions of its dependencies that
+    were published before. ``external``: batch notebooks that it depends on. ``notebook``: the batch notebook
+    that the session belongs to, empty for none."""
 
     at_s: float
     job: str
@@ -85,6 +86,7 @@ class SegmentSubmitted(msgspec.Struct, frozen=True, tag=True):
     parts_s: float = 0.0
     external: tuple[ExternalDependency, ...] = ()
     notebook: str = ""
+    predicted_spread: float = 1.0
 
 
 class SegmentRefused(msgspec.Struct, frozen=True, tag=True):

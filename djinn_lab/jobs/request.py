@@ -64,11 +64,12 @@ class Request(msgspec.Struct, frozen=True):
     """A job as decisions see it. ``account``: the leaf of the share tree that pays, such as
     ``"vision/train/ann"``. ``rank``: of its priority, 0 first. ``number``: of its arrival, unique.
     ``estimate_s``: predicted run time still to come, None when unknown; it orders and sizes holes, and never
-    kills. ``attained_s``: device-seconds attained so far. ``home``: the node with its state; another one
-    costs ``move_s``. ``preempted``: how often it was preempted, last at ``preempted_at_s``. ``startable``
-    False: its state or memory is not on its device yet; it keeps its queue position, and other jobs may start
-    before it. ``stuck``: nothing is being restored or freed for it, so that no capacity is reserved for it.
-    ``park_s``: the expected cost of preempting it once it runs."""
+    kills. ``spread``: nine of ten such requests end within so many times their estimate. ``attained_s``:
+    device-seconds attained so far. ``home``: the node with its state; another one costs ``move_s``.
+    ``preempted``: how often it was preempted, last at ``preempted_at_s``. ``startable`` False: its state or
+    memory is not on its device yet; it keeps its queue position, and other jobs may start before it.
+    ``stuck``: nothing is being restored or freed for it, so that no capacity is reserved for it. ``park_s``:
+    the expected cost of preempting it once it runs."""
 
     job: str
     account: str
@@ -87,6 +88,13 @@ class Request(msgspec.Struct, frozen=True):
     park_s: float = 0.0
     stuck: bool = False
     segment_at_s: float = 0.0
+    spread: float = 1.0
+
+    @property
+    def promised_s(self) -> float | None:
+        """The conservative end of the estimate, for all that is promised on it: holes before reservations,
+        starts that are held, deadlines."""
+        return None if self.estimate_s is None else self.estimate_s * self.spread
 
     @property
     def waits_since_s(self) -> float:

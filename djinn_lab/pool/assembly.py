@@ -17,12 +17,19 @@ from djinn_lab.pool.bookkeeping.job_accounting import PAST_MAX, JobAccounting
 from djinn_lab.pool.bookkeeping.overruns import OverrunDetector
 from djinn_lab.pool.context import Heartbeat, PoolContext
 from djinn_lab.pool.database import history
-from djinn_lab.pool.database.forecasts import RUN_RATIOS, START_WAITS, read_forecasts, read_samples
+from djinn_lab.pool.database.forecasts import (
+    RUN_RATIOS,
+    RUN_TIME_RATIOS,
+    START_WAITS,
+    read_forecasts,
+    read_samples,
+)
 from djinn_lab.pool.database.published import read_published
 from djinn_lab.pool.database.sessions import LeftSession
 from djinn_lab.pool.database.shares import read_shares
 from djinn_lab.pool.database.store import Store
 from djinn_lab.pool.database.users import read_tokens, read_users
+from djinn_lab.pool.devices.cost_model import CostModel
 from djinn_lab.pool.devices.fleet import Fleet
 from djinn_lab.pool.devices.launcher import Launcher
 from djinn_lab.pool.devices.plans import DevicePlan
@@ -86,10 +93,13 @@ def assemble(
     fleet = Fleet(plans, measurements)
     core = JournaledEngine(pool, clock, store.journal, last_seq)
     core.handle(PoolOpened(started_at, queue_policy, shares, policy, this_version()))
-    accounting = JobAccounting(core, blobs, store, SessionRegistry(), metrics.observe_segment)
+    samples = store.submit(read_samples).result()
+    costs = CostModel(
+        fleet, {source: samples.get(RUN_TIME_RATIOS + source, ()) for source in ("runs", "graph")}
+    )
+    accounting = JobAccounting(core, blobs, store, SessionRegistry(), metrics.observe_segment, costs)
     accounting.remember(store.submit(lambda connection: history.read_names(connection, PAST_MAX)).result())
     accounting.resources = ResourceHistory(store.submit(read_forecasts).result())
-    samples = store.submit(read_samples).result()
     accounting.starts = StartForecasts(samples.get(START_WAITS, ()))
     accounting.overruns = OverrunDetector(samples.get(RUN_RATIOS, ()))
     for one in store.submit(read_published).result():

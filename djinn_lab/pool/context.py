@@ -7,6 +7,8 @@ import gc
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+import msgspec
+
 from djinn_lab.pool.api.queue_report import expected_starts
 from djinn_lab.pool.authentication import Authentication
 from djinn_lab.pool.blobs.store import BlobStore
@@ -89,6 +91,7 @@ class Heartbeat:
             self.save(learnt=ticks % REFRESH_EVERY_TICKS == 0)
             if ticks % REFRESH_EVERY_TICKS == 0:
                 await self._forecast()
+                await self._driver.accounting.costs.learn()
                 self._driver.accounting.refresh_waiting()
                 self._driver.give_up_clients()
                 self._driver.accounting.audit.flush()
@@ -119,9 +122,8 @@ class Heartbeat:
             self._driver.accounting.save_learnt()
         fleet = self._driver.fleet
         measured, fleet.new_measurements = fleet.new_measurements, []
-        for name, threads, values in measured:
-            figures = {field: getattr(values, field) for field in values.__struct_fields__}
-            self._store.write(write_measurement(name, threads, figures))
+        for kind, values in measured:
+            self._store.write(write_measurement(*kind, msgspec.msgpack.encode(values.curves)))
 
 
 @dataclass(slots=True)

@@ -12,6 +12,7 @@ from collections.abc import Callable
 import msgspec
 
 from djinn_lab.jobs import Terms
+from djinn_lab.srg.curves import DeviceCurves
 from djinn_lab.srg.program import TensorMeta
 
 PROTOCOL_VERSION = 9
@@ -64,7 +65,7 @@ class Hello(msgspec.Struct, frozen=True, tag="hello"):
 
 
 class DeviceInfo(msgspec.Struct, frozen=True):
-    """``flops_per_s`` and the rest are None until measured."""
+    """``curves``: None until measured."""
 
     device: str
     kind: str
@@ -72,9 +73,7 @@ class DeviceInfo(msgspec.Struct, frozen=True):
     memory_bytes: int
     threads: int
     torch_version: str
-    flops_per_s: float | None = None
-    memory_bytes_per_s: float | None = None
-    op_overhead_s: float | None = None
+    curves: DeviceCurves | None = None
 
 
 class Welcome(msgspec.Struct, frozen=True, tag="welcome"):

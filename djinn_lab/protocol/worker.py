@@ -14,6 +14,7 @@ from typing import Literal
 import msgspec
 
 from djinn_lab.protocol.isolation import SandboxLevel
+from djinn_lab.srg.curves import DeviceCurves
 from djinn_lab.srg.program import TensorMeta
 
 FRAME_BYTES_MAX = 2**31 - 1
@@ -89,7 +90,8 @@ class Close(msgspec.Struct, frozen=True, tag="close"):
 
 
 class Calibrate(msgspec.Struct, frozen=True, tag="calibrate"):
-    """Measure this device (about half a second); answered by :class:`DeviceMeasured`."""
+    """Measure this device, between what else it runs (about ten seconds in all); answered by
+    :class:`DeviceMeasured`. One that is under way begins anew."""
 
 
 class Lease(msgspec.Struct, frozen=True, tag="lease"):
@@ -221,11 +223,9 @@ class Leased(msgspec.Struct, frozen=True, tag="leased"):
 
 
 class DeviceMeasured(msgspec.Struct, frozen=True, tag="measured"):
-    """Medians of short runs: matmul rate, copy rate, and the fixed cost of one op."""
+    """What short runs of ops of every family took."""
 
-    flops_per_s: float
-    memory_bytes_per_s: float
-    op_overhead_s: float
+    curves: DeviceCurves
 
 
 class SegmentStarted(msgspec.Struct, frozen=True, tag="started"):

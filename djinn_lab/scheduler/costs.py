@@ -1,16 +1,13 @@
-"""What the scheduler knows about a device, and how long a node takes there: the roofline model.
-
-A node is limited either by arithmetic or by moving its bytes, by the slower of both
-(:func:`djinn_lab.srg.costs.roofline_s`), plus the fixed cost of starting an op.
-"""
+"""What the scheduler knows about a device, and how long a node takes there: as its curves say."""
 
 from __future__ import annotations
 
-from typing import Literal, Protocol
+from typing import Protocol
 
 import msgspec
 
-from djinn_lab.srg.costs import roofline_s
+from djinn_lab.srg.curves import Bound, DeviceCurves
+from djinn_lab.srg.families import Charge
 from djinn_lab.srg.graph import Node
 
 GIB = 2**30
@@ -19,26 +16,24 @@ _DEFAULT_MEMORY_BYTES = {"cpu": 4 * GIB, "cuda": 16 * GIB}
 
 
 class DeviceProfile(msgspec.Struct, frozen=True):
-    """Rates and memory of one device.
+    """Speed and memory of one device.
 
     ``memory_bytes``: the limit. ``used_bytes``: what others hold (other sessions, or values of this
     session that the graph does not mention). ``transfer_bytes_per_s``: to and from the client; None: half
-    the memory rate, as a copy reads and writes. ``measured``: whether the rates come from calibration.
+    the memory rate, as a copy reads and writes. ``measured``: whether the curves come from calibration.
     """
 
     device: str
     kind: str
     memory_bytes: int
-    flops_per_s: float
-    memory_bytes_per_s: float
-    op_overhead_s: float
+    curves: DeviceCurves
     measured: bool = True
     used_bytes: int = 0
     transfer_bytes_per_s: float | None = None
 
     def __post_init__(self) -> None:
-        if min(self.flops_per_s, self.memory_bytes_per_s) <= 0 or min(self.memory_bytes, self.used_bytes) < 0:
-            raise ValueError(f"the rates and memory of device {self.device} must be positive")
+        if min(self.memory_bytes, self.used_bytes) < 0:
+            raise ValueError(f"the memory of device {self.device} must be positive")
 
     @classmethod
     def default(
@@ -48,23 +43,17 @@ class DeviceProfile(msgspec.Struct, frozen=True):
         ``cpu`` or ``cuda``, else ValueError."""
         if kind not in _DEFAULT_RATES:
             raise ValueError(f"no default rates for a device of kind {kind!r}; known: cpu, cuda")
-        flops_per_s, memory_bytes_per_s, op_overhead_s = _DEFAULT_RATES[kind]
         return cls(
             device=device or f"{kind}:0",
             kind=kind,
             memory_bytes=_DEFAULT_MEMORY_BYTES[kind] if memory_bytes is None else memory_bytes,
-            flops_per_s=flops_per_s,
-            memory_bytes_per_s=memory_bytes_per_s,
-            op_overhead_s=op_overhead_s,
+            curves=DeviceCurves.of_rates(*_DEFAULT_RATES[kind]),
             measured=False,
         )
 
     def transfer_s(self, nbytes: int) -> float:
         """Return the seconds to move bytes between client and device."""
-        return nbytes / (self.transfer_bytes_per_s or self.memory_bytes_per_s / 2)
-
-
-Bound = Literal["compute", "memory", "overhead"]
+        return nbytes / (self.transfer_bytes_per_s or self.curves.memory_bytes_per_s / 2)
 
 
 class NodeEstimate(msgspec.Struct, frozen=True):
@@ -81,13 +70,16 @@ class CostEstimator(Protocol):
 
 
 class GraphCostEstimator:
-    """The roofline over the graph's FLOPs and bytes."""
+    """The device's curves over what the node charges."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[DeviceCurves, dict[Charge, NodeEstimate]]] = {}
+        """By the identity of the curves, which are kept with them."""
 
     def estimate(self, node: Node, device: DeviceProfile) -> NodeEstimate:
-        moved_bytes = node.bytes_read + node.bytes_written
-        busy_s = roofline_s(node.flops, moved_bytes, device.flops_per_s, device.memory_bytes_per_s)
-        seconds = busy_s + device.op_overhead_s
-        if busy_s <= device.op_overhead_s:
-            return NodeEstimate(seconds, "overhead")
-        memory_bound = moved_bytes / device.memory_bytes_per_s >= busy_s
-        return NodeEstimate(seconds, "memory" if memory_bound else "compute")
+        curves, charge = device.curves, node.charge
+        _, known = self._known.setdefault(id(curves), (curves, {}))
+        found = known.get(charge)
+        if found is None:
+            found = known[charge] = NodeEstimate(curves.seconds(charge), curves.bound(charge))
+        return found

@@ -13,8 +13,9 @@ from typing import Literal
 
 import msgspec
 
-from djinn_lab.scheduler.costs import Bound, DeviceProfile
+from djinn_lab.scheduler.costs import DeviceProfile
 from djinn_lab.scheduler.memory_plan import MemoryPlan
+from djinn_lab.srg.curves import Bound
 from djinn_lab.srg.program import Phase
 
 Times = tuple[Sequence[float], Sequence[float]]

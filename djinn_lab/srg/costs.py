@@ -1,14 +1,17 @@
-"""FLOPs and bytes of each node, worked out once per op and layout, and of whole programs: what run time is
-guessed from before a program ran."""
+"""FLOPs, bytes and charges of each node, worked out once per op and layout, and the work of whole programs:
+what run time is predicted from before a program ran."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 
+from djinn_lab.srg.curves import DeviceCurves
 from djinn_lab.srg.estimates import estimate_flops
+from djinn_lab.srg.families import UNKNOWN, VIEW, Charge, Sizes, charge
 from djinn_lab.srg.flops import COUNTED, OpCall, fill_template
 from djinn_lab.srg.program import NodeRecord, Program, TensorMeta
 from djinn_lab.srg.wiring import Wiring, trace_wiring
@@ -25,6 +28,10 @@ _ALLOCATIONS = frozenset(
 """Ops that reserve memory without writing to it."""
 
 
+VIEW_CHARGE = Charge(VIEW, "", 1.0)
+"""What every node costs that only looks at its inputs' memory."""
+
+
 @dataclass(frozen=True)
 class NodeCost:
     """FLOPs and bytes of a node. ``counted``: torch's FLOP counter knows the op; otherwise ``flops`` is an
@@ -34,15 +41,23 @@ class NodeCost:
     counted: bool
     bytes_read: int
     bytes_written: int
+    charge: Charge = VIEW_CHARGE
 
 
 class CostBook:
-    """Costs of a program's nodes. ``unknown`` fills up with the ops whose arithmetic is not known."""
+    """Costs of a program's nodes. ``unknown`` fills up with the ops whose arithmetic is not known,
+    ``unpriced`` with those of no family."""
 
     def __init__(self, wiring: Wiring) -> None:
         self._wiring = wiring
         self._known: dict[tuple[object, ...], NodeCost] = {}
         self._unknown: dict[str, None] = {}
+        self._unpriced: dict[str, None] = {}
+        self._met: set[str] = set()
+
+    @property
+    def unpriced(self) -> tuple[str, ...]:
+        return tuple(self._unpriced)
 
     @property
     def unknown(self) -> tuple[str, ...]:
@@ -55,7 +70,11 @@ class CostBook:
         cost = self._known.get(key)
         if cost is None:
             cost = self._known[key] = self._work_out(index, record, metas)
-        return cost
+        name = self._wiring.names[record.template]
+        if name in self._met:
+            return cost
+        self._met.add(name)
+        return replace(cost, charge=msgspec.structs.replace(cost.charge, first=True))
 
     def _work_out(self, index: int, record: NodeRecord, metas: Sequence[TensorMeta | None]) -> NodeCost:
         wiring = self._wiring
@@ -68,12 +87,12 @@ class CostBook:
         call = fill_template(template, metas, outputs, written)
         flops, counted = self._flops(name, call)
         fresh = self._fresh_bytes(record, outputs)
-        return NodeCost(
-            flops=flops,
-            counted=counted,
-            bytes_read=_bytes_read(name, call),
-            bytes_written=(0 if name in _ALLOCATIONS else fresh) + sum(meta.blob_bytes for meta in written),
-        )
+        read = _bytes_read(name, call)
+        made = (0 if name in _ALLOCATIONS else fresh) + sum(meta.blob_bytes for meta in written)
+        charged = charge(name, call, Sizes(flops, read + made))
+        if charged.family == UNKNOWN:
+            self._unpriced.setdefault(name)
+        return NodeCost(flops, counted, read, made, charged)
 
     def _flops(self, name: str, call: OpCall) -> tuple[int, bool]:
         if (formula := COUNTED.get(name)) is not None:
@@ -103,31 +122,27 @@ def _bytes_read(name: str, call: OpCall) -> int:
     return sum(meta.blob_bytes for meta in metas)
 
 
-def roofline_s(flops: int, moved_bytes: int, flops_per_s: float, memory_bytes_per_s: float) -> float:
-    """Bound run time by arithmetic or by memory, the slower of both, in seconds (Williams, Waterman,
-    Patterson, "Roofline", CACM 2009)."""
-    return max(flops / flops_per_s, moved_bytes / memory_bytes_per_s)
-
-
 class Work(msgspec.Struct, frozen=True):
-    """Sums over all ops. ``moved_bytes``: read and written on the device."""
+    """What a program charges a device: each different charge with how often it comes. ``unpriced``: ops of no
+    family, priced by their bytes."""
 
     ops: int
-    flops: int
-    moved_bytes: int
+    charges: tuple[tuple[Charge, int], ...]
+    unpriced: tuple[str, ...] = ()
 
-    def seconds(self, flops_per_s: float, memory_bytes_per_s: float, op_overhead_s: float) -> float:
-        """Predict the run time by the roofline of the whole, plus the fixed cost of every op."""
-        busy_s = roofline_s(self.flops, self.moved_bytes, flops_per_s, memory_bytes_per_s)
-        return busy_s + self.ops * op_overhead_s
+    def seconds(self, curves: DeviceCurves) -> float:
+        """Predict the run time on a device."""
+        return sum(count * curves.seconds(charged) for charged, count in self.charges)
+
+
+def node_charges(program: Program) -> tuple[list[Charge], tuple[str, ...]]:
+    """Return what each node of a valid program charges, and the names of ops without a family."""
+    book = CostBook(trace_wiring(program))
+    charges = [book.cost(index, record).charge for index, record in enumerate(program.nodes)]
+    return charges, book.unpriced
 
 
 def work_of(program: Program) -> Work:
     """Sum the work of all ops of a valid program."""
-    book = CostBook(trace_wiring(program))
-    flops = moved_bytes = 0
-    for index, record in enumerate(program.nodes):
-        cost = book.cost(index, record)
-        flops += cost.flops
-        moved_bytes += cost.bytes_read + cost.bytes_written
-    return Work(len(program.nodes), flops, moved_bytes)
+    charges, unpriced = node_charges(program)
+    return Work(len(charges), tuple(Counter(charges).items()), unpriced)

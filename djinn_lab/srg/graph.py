@@ -15,6 +15,7 @@ import msgspec
 
 from djinn_lab.srg.attention import find_attention, refine_phases
 from djinn_lab.srg.costs import CostBook
+from djinn_lab.srg.families import Charge
 from djinn_lab.srg.identity import structural_hash
 from djinn_lab.srg.modality import assign_modality
 from djinn_lab.srg.program import Modality, Phase, Program, Residency, TensorMeta
@@ -42,7 +43,7 @@ class Value(msgspec.Struct, frozen=True, gc=False):
 class Node(msgspec.Struct, frozen=True, gc=False):
     """One op. ``flops`` equals ``torch.utils.flop_counter`` where that counts the op (``flops_counted``),
     else it is an estimate. ``writes`` are the inputs changed in place. ``is_view``: the results alias the
-    inputs and nothing runs."""
+    inputs and nothing runs. ``charge``: what it costs a device."""
 
     id: int
     op: str
@@ -63,6 +64,7 @@ class Node(msgspec.Struct, frozen=True, gc=False):
     outputs: tuple[int, ...]
     writes: tuple[int, ...]
     is_view: bool
+    charge: Charge
 
 
 class Edge(msgspec.Struct, frozen=True, gc=False):
@@ -79,7 +81,8 @@ class Edge(msgspec.Struct, frozen=True, gc=False):
 @dataclass(frozen=True)
 class SRG:
     """The semantically rich graph of a program. ``unknown_flops``: names of ops that count 0 because nothing
-    is known about their arithmetic."""
+    is known about their arithmetic. ``unpriced``: of no family, so that their time is a guess from their
+    bytes."""
 
     nodes: tuple[Node, ...]
     edges: tuple[Edge, ...]
@@ -88,6 +91,7 @@ class SRG:
     fetch: tuple[int, ...]
     structural_hash: str
     unknown_flops: tuple[str, ...]
+    unpriced: tuple[str, ...] = ()
 
     @classmethod
     def from_program(cls, program: Program) -> SRG:
@@ -105,6 +109,7 @@ class SRG:
             fetch=tuple(program.fetch),
             structural_hash=structural_hash(program),
             unknown_flops=costs.unknown,
+            unpriced=costs.unpriced,
         )
 
     @property
@@ -208,6 +213,7 @@ def _nodes(
                 outputs=outputs,
                 writes=writes,
                 is_view=wiring.views[index],
+                charge=cost.charge,
             )
         )
     return nodes

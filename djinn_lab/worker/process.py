@@ -6,6 +6,7 @@ from __future__ import annotations
 import queue
 import socket
 import threading
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter
@@ -14,8 +15,9 @@ import torch
 
 from djinn_lab.protocol import worker as messages
 from djinn_lab.protocol.isolation import SandboxLevel
+from djinn_lab.srg.curves import DeviceCurves
 from djinn_lab.worker import numa, tier_service
-from djinn_lab.worker.calibration import measure
+from djinn_lab.worker.calibration import calibration
 from djinn_lab.worker.copying import Copies
 from djinn_lab.worker.cuda_link import CudaLink
 from djinn_lab.worker.framing import FrameReader, send_frame
@@ -74,13 +76,14 @@ class WorkerProcess:
         self._inbox: queue.SimpleQueue[messages.ToWorker | Given | None] = queue.SimpleQueue()
         self._given: dict[str, Given] = {}
         self._sent_at = 0.0
+        self._calibration: Iterator[DeviceCurves | None] | None = None
 
     def serve(self) -> None:
         """Until the pool closes the connection or says shutdown."""
         threading.Thread(target=self._read, daemon=True).start()
         self._send(self._ready())
         while True:
-            message = self._inbox.get()
+            message = self._next()
             if message is None or isinstance(message, messages.Shutdown):
                 self._tiers.stop()
                 return
@@ -93,7 +96,16 @@ class WorkerProcess:
                 self._interpreter.close(message.session)
                 self._send(messages.Closed(message.session, self._memory()))
             elif isinstance(message, messages.Calibrate):
-                self._send(measure(self._device))
+                self._calibration = calibration(self._device)
+
+    def _next(self) -> messages.ToWorker | Given | None:
+        """Wait for the next message; measure the device meanwhile, where that was asked for."""
+        while self._calibration is not None and self._inbox.empty():
+            curves = next(self._calibration)
+            if curves is not None:
+                self._calibration = None
+                self._send(messages.DeviceMeasured(curves))
+        return self._inbox.get()
 
     def _read(self) -> None:
         frames = FrameReader(self._connection)

@@ -51,6 +51,17 @@ def test_easy_passes_only_what_does_not_delay() -> None:
     assert pool.first_start_s == {"first": 0.0, "wide": 10.0, "long": 20.0, "short": 0.0}
 
 
+@pytest.mark.parametrize(("spread", "starts_s"), [(1.0, 0.0), (2.0, 0.0), (4.0, 20.0)])
+def test_backfill_counts_on_the_conservative_end_of_an_estimate(spread: float, starts_s: float) -> None:
+    """A hole of ten seconds before a reservation takes a job of five only if nine of ten such jobs fit."""
+    pool = DrivenPool(device_nodes(2), POLICIES["easy"])
+    pool.arrive(request("first", 0, seconds=10))
+    pool.arrive(request("wide", 1, members=2, seconds=10))
+    pool.arrive(request("unsure", 2, seconds=5, spread=spread))
+    pool.run()
+    assert pool.first_start_s == {"first": 0.0, "wide": 10.0, "unsure": starts_s}
+
+
 def test_srtf_runs_the_shortest() -> None:
     pool = DrivenPool(device_nodes(1), POLICIES["srtf"])
     pool.arrive(request("long", 0, seconds=100))

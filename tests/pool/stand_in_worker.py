@@ -18,6 +18,7 @@ import uuid
 from pathlib import Path
 
 from djinn_lab.protocol import worker as wire
+from djinn_lab.srg.curves import DeviceCurves
 from djinn_lab.srg.program import Program, decode_program
 
 INLINE_BYTES_MAX = 64 * 2**10
@@ -66,7 +67,7 @@ class StandIn:
                     self.values.pop(message.session, None)
                     self.send(wire.Closed(message.session, self.memory()))
                 case wire.Calibrate():
-                    self.send(wire.DeviceMeasured(1e9, 1e9, 1e-6))
+                    self.send(wire.DeviceMeasured(DeviceCurves.of_rates(1e9, 1e9, 1e-6)))
                 case wire.Lease():
                     self.send(wire.Leased(message.limit_bytes))
                 case wire.Shutdown():

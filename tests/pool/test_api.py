@@ -39,9 +39,9 @@ def test_an_idle_device_is_measured_once(tmp_path: Path) -> None:
             assert time.monotonic() < deadline
             time.sleep(0.05)
         with Client(info) as client:
-            assert client.welcome.devices[0].flops_per_s == 1e9
+            assert client.welcome.devices[0].curves is not None
     with running_pool(tmp_path, "cpu:1") as info:
-        assert rest(info).status().devices[0].flops_per_s == 1e9
+        assert rest(info).status().devices[0].flops_per_s == pytest.approx(1e9)
 
 
 def test_jobs_are_listed_newest_first_and_filtered(client: Client, shared_pool: RuntimeInfo) -> None:
@@ -104,11 +104,12 @@ def test_without_a_segment_the_largest_is_shown(client: Client, shared_pool: Run
 
 
 def test_a_repeated_cell_has_a_prediction(client: Client, shared_pool: RuntimeInfo) -> None:
-    first = client.run(act("sleep 0.05"), cell="loop")
-    again = client.run(act("sleep 0.05"), cell="loop")
+    first = client.run(act("sleep 0.06", "", "", "", ""), cell="loop")
+    again = client.run(act("sleep 0.06", "", "", "", ""), cell="loop")
     api = rest(shared_pool)
     assert api.job(first.job).predicted_s != api.job(first.job).measured_s
     assert api.job(again.job).predicted_s == api.job(first.job).measured_s
+    assert (api.job(again.job).predicted_spread or 0) >= 1
 
 
 def test_sessions_are_listed_and_closed(shared_pool: RuntimeInfo) -> None:

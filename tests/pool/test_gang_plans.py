@@ -8,12 +8,12 @@ from programs import Script
 
 from djinn_lab.pool.gangs import plans as gang_plans
 from djinn_lab.pool.gangs.plans import BranchCache, GangDecision, decide_gang
-from djinn_lab.protocol.worker import DeviceMeasured
+from djinn_lab.srg.curves import DeviceCurves
 from djinn_lab.srg.plan_key import plan_key
 from djinn_lab.srg.program import Program, encode_program
 
 FLOPS_PER_S = 1e9
-RATES = DeviceMeasured(flops_per_s=FLOPS_PER_S, memory_bytes_per_s=1e10, op_overhead_s=1e-6)
+CURVES = DeviceCurves.of_rates(FLOPS_PER_S, 1e10, 1e-6)
 SIZE = 100
 STEP_S = 2 * SIZE**3 / FLOPS_PER_S
 
@@ -31,7 +31,9 @@ def search(branches: int, steps: int) -> Program:
 
 
 def judged(program: Program, asked: int = 2, pool: int = 2, known: BranchCache | None = None) -> GangDecision:
-    return decide_gang(program, asked, pool, RATES, known or BranchCache(), plan_key(encode_program(program)))
+    return decide_gang(
+        program, asked, pool, CURVES, known or BranchCache(), plan_key(encode_program(program))
+    )
 
 
 def test_a_search_is_worth_as_many_devices_as_were_asked_for() -> None:
@@ -76,8 +78,8 @@ def test_a_device_that_turns_out_to_be_faster_does_not_change_what_is_worth_it()
     """Branches found at a guessed speed lead to the same decision as those found at the measured speed."""
     known, program = BranchCache(), search(4, 50)
     key = plan_key(encode_program(program))
-    guessed = decide_gang(program, 2, 2, RATES, known, key)
-    faster = DeviceMeasured(flops_per_s=3 * FLOPS_PER_S, memory_bytes_per_s=1e10, op_overhead_s=1e-6)
+    guessed = decide_gang(program, 2, 2, CURVES, known, key)
+    faster = DeviceCurves.of_rates(3 * FLOPS_PER_S, 1e10, 1e-6)
     measured = decide_gang(program, 2, 2, faster, known, key)
     assert (guessed.devices, measured.devices) == (2, 2)
     assert measured == decide_gang(program, 2, 2, faster, BranchCache(), key)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import msgspec
 import pytest
 import sqlalchemy as sa
 from throwaway_postgresql import Postgresql
@@ -17,6 +18,7 @@ from djinn_lab.pool.database import store as store_module
 from djinn_lab.pool.database.engine import LeadTaken, SchemaMismatch, checked_url, sqlite_url
 from djinn_lab.pool.database.store import Store, program_row, write_measurement
 from djinn_lab.pool.database.users import read_users, write_user
+from djinn_lab.srg.curves import DeviceCurves
 
 
 def handled(seq: int) -> Handled:
@@ -170,12 +172,27 @@ def test_rows_of_all_kinds_and_works_appear_at_once(database: str, bad: bool) ->
 
 def test_an_upsert_takes_the_place_of_the_row_with_its_keys(database: str) -> None:
     store = Store(database)
-    figures = {"flops_per_s": 1.0, "memory_bytes_per_s": 2.0, "op_overhead_s": 3.0}
-    store.write(write_measurement("gpu", 1, figures))
-    store.write(write_measurement("gpu", 2, figures))
-    store.write(write_measurement("gpu", 1, {**figures, "flops_per_s": 9.0}))
+    slow, fast = (DeviceCurves.of_rates(rate, 1e9, 1e-6) for rate in (1e9, 2e9))
+    encode = msgspec.msgpack.encode
+    store.write(write_measurement("gpu", 1, "2.9", encode(slow)))
+    store.write(write_measurement("gpu", 2, "2.9", encode(slow)))
+    store.write(write_measurement("gpu", 1, "2.9", encode(fast)))
     found = store.submit(history.read_measurements).result()
-    assert {key: values.flops_per_s for key, values in found.items()} == {("gpu", 1): 9.0, ("gpu", 2): 1.0}
+    assert {key: one.curves for key, one in found.items()} == {
+        ("gpu", 1, "2.9"): fast,
+        ("gpu", 2, "2.9"): slow,
+    }
+    store.close()
+
+
+def test_measurements_in_another_form_are_left_out(database: str) -> None:
+    """Such a device is measured again; the pool starts nevertheless."""
+    store = Store(database)
+    curves = DeviceCurves.of_rates(1e9, 1e9, 1e-6)
+    store.write(write_measurement("new", 1, "2.9", msgspec.msgpack.encode(curves)))
+    store.write(write_measurement("old", 1, "2.9", msgspec.msgpack.encode({"flops_per_s": 1.0})))
+    store.write(write_measurement("torn", 1, "2.9", b"\xff"))
+    assert set(store.submit(history.read_measurements).result()) == {("new", 1, "2.9")}
     store.close()
 
 

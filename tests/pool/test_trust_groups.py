@@ -182,7 +182,7 @@ def test_the_device_computes_the_same_bits_for_every_group(workers: Workers) -> 
 def test_a_device_in_use_by_one_group_is_measured(workers: Workers) -> None:
     hold(workers, "ann", torch.ones(4))
     workers.do(lambda: workers.launcher.run(ONE, Calibrate()))
-    assert workers.next(ONE, DeviceMeasured).flops_per_s > 0
+    assert workers.next(ONE, DeviceMeasured).curves.flops_per_s > 0
 
 
 def test_every_worker_is_closed_in(workers: Workers) -> None:

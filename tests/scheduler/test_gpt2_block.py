@@ -14,6 +14,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from torch_recording import Recording
 
 from djinn_lab.scheduler import DeviceProfile, Scheduler
+from djinn_lab.srg.curves import DeviceCurves
 from djinn_lab.srg.graph import SRG
 
 GOLDEN = Path(__file__).with_name("gpt2_block.txt")
@@ -52,7 +53,7 @@ def transcript() -> tuple[str, SRG, int]:
         recording.call = 2
         second, cache = block(token, cache)
     srg = SRG.from_program(recording.program(keep=cache, fetch=(first, second)))
-    device = DeviceProfile("cpu:0", "cpu", 2**30, 5e10, 1e10, 3e-6)
+    device = DeviceProfile("cpu:0", "cpu", 2**30, DeviceCurves.of_rates(5e10, 1e10, 3e-6))
     schedule = Scheduler(devices=[device]).create_schedule(srg)
     lines = [
         f"{node.id:3} {node.op:60} {node.phase:8} {node.residency:10} {node.flops:>10} {node.bytes_read:>9} "

@@ -19,6 +19,7 @@ from djinn_lab.scheduler import (
     SchedulerProfile,
 )
 from djinn_lab.scheduler.ordering import check_order
+from djinn_lab.srg.curves import DeviceCurves
 from djinn_lab.srg.graph import SRG
 from djinn_lab.srg.program import Program
 
@@ -28,7 +29,8 @@ NO_RESERVE = SchedulerProfile("tight", "no reserve", "latency", 0.0)
 def device(
     name: str = "cpu:0", memory_bytes: int = 2**30, flops_per_s: float = 1e9, used_bytes: int = 0
 ) -> DeviceProfile:
-    return DeviceProfile(name, "cpu", memory_bytes, flops_per_s, 1e9, 1e-6, used_bytes=used_bytes)
+    curves = DeviceCurves.of_rates(flops_per_s, 1e9, 1e-6)
+    return DeviceProfile(name, "cpu", memory_bytes, curves, used_bytes=used_bytes)
 
 
 def schedule(
@@ -104,7 +106,7 @@ def chain() -> Program:
     return script.program(keep=(active,), fetch=(active,))
 
 
-def test_times_are_the_roofline() -> None:
+def test_times_are_the_curves() -> None:
     made = schedule(chain())
     product, active = made.nodes
     upload, fetch = made.transfers
@@ -184,6 +186,8 @@ def test_profiles_and_devices_reject_nonsense() -> None:
         SchedulerProfile("all", "", "latency", 1.0)
     with pytest.raises(ValueError, match="must be positive"):
         device(flops_per_s=0)
+    with pytest.raises(ValueError, match="must be positive"):
+        device(used_bytes=-1)
     with pytest.raises(TypeError):
         SCHEDULER_PROFILES["mine"] = NO_RESERVE  # type: ignore[index]
 

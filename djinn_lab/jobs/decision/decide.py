@@ -394,7 +394,7 @@ class _Decision:
             return placed
         if allowed is not None:
             demand = replace(demand, nodes=allowed if demand.nodes is None else demand.nodes & allowed)
-        where = trial.book().now(demand, request.estimate_s, trial.scoring, request.home)
+        where = trial.book().now(demand, request.promised_s, trial.scoring, request.home)
         if where is None or not fits_at(trial.capacity, demand, where):
             self.why = Reason.RESERVED
             return None

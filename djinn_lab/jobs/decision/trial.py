@@ -216,7 +216,7 @@ class Trial:
         self._begun.append((request, part, estimate_s(request, self.policy)))
         if self._profile is not None and part:
             slot = Slot(self.now_s, members_in(part), part)
-            self._profile.reserve(request.demand, slot, request.estimate_s)
+            self._profile.reserve(request.demand, slot, request.promised_s)
 
     def release_reservation(self, reservation: CapacityReservation) -> None:
         """Open the reserved capacity to all jobs again."""
@@ -237,15 +237,15 @@ class Trial:
             for promise in self.cluster.promises.values():
                 if self._holds(promise):
                     request = self.cluster.waiting[promise.job]
-                    self._profile.reserve(request.demand, self._slot(promise), request.estimate_s)
+                    self._profile.reserve(request.demand, self._slot(promise), request.promised_s)
         while self._promised < len(self.blocked):
             request = self.blocked[self._promised]
             self._promised += 1
             slot = self._profile.earliest(
-                self.restricted(request), request.estimate_s, self.now_s, self.scoring, request.home
+                self.restricted(request), request.promised_s, self.now_s, self.scoring, request.home
             )
             if slot is not None:
-                self._profile.reserve(request.demand, slot, request.estimate_s)
+                self._profile.reserve(request.demand, slot, request.promised_s)
                 self.reservations.append(StartReservation(request.job, slot.start_s, slot.where))
                 if self.keeps_promises:
                     self.wake_by(slot.start_s)
@@ -262,7 +262,7 @@ class Trial:
         2001)."""
         promise = self.cluster.promises.get(request.job)
         if promise is not None and self._holds(promise):
-            self.book().release(request.demand, self._slot(promise), request.estimate_s)
+            self.book().release(request.demand, self._slot(promise), request.promised_s)
 
     def _holds(self, promise: StartReservation) -> bool:
         """Return whether the promise still holds: not when its moment has passed because a job ran longer
@@ -313,7 +313,8 @@ class Trial:
             seconds += request.move_s
         if self._profile is not None:
             slot = Slot(self.now_s, placed.members, where)
-            self._profile.reserve(request.demand, slot, None if request.estimate_s is None else seconds)
+            held_s = None if request.estimate_s is None else seconds * request.spread
+            self._profile.reserve(request.demand, slot, held_s)
         self._begun.append((request, where, seconds))
         charge = self.admit(request, placed.members, seconds)
         self.starts.append(

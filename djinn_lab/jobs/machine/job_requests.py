@@ -28,6 +28,7 @@ def request_of(tables: QueueTables, job: Job, *, awaiting_memory: bool) -> Reque
         arrived_s=job.submitted_at_s,
         demand=_demand(job, only),
         estimate_s=job.remaining_s,
+        spread=job.predicted_spread,
         attained_s=job.ran_s,
         deadline_s=job.deadline_at_s,
         home=job.assigned_device,

@@ -36,6 +36,7 @@ from djinn_lab.pool.sessions.endpoint import SessionEndpoint
 from djinn_lab.pool.user_limits import OverLimit, RequestRates
 from djinn_lab.protocol.messages import PhaseAnswered, SignalPhase
 from djinn_lab.protocol.rest.audit import AuditRow, ChainHead
+from djinn_lab.protocol.rest.costs import CostView
 from djinn_lab.protocol.rest.login import TOKEN, LoginWay
 from djinn_lab.protocol.rest.sessions import MemoryView, SessionView
 from djinn_lab.protocol.rest.status import JournalLine, PoolStatus
@@ -157,6 +158,10 @@ def _add_session_routes(app: FastAPI, context: PoolContext) -> None:
     @app.get("/v1/sessions", responses=documented(list[SessionView]), summary="All sessions")
     async def sessions(_user: Annotated[User, Depends(reader)]) -> Response:
         return answer([session_view(driver, session, context.detached) for session in driver.registry])
+
+    @app.get("/v1/costs", responses=documented(CostView), summary="What run times are predicted from")
+    async def costs(_user: Annotated[User, Depends(reader)]) -> Response:
+        return answer(driver.accounting.costs.view())
 
     @app.get("/v1/memory", responses=documented(MemoryView), summary="Memory tier of every session")
     async def session_memory(_user: Annotated[User, Depends(reader)]) -> Response:

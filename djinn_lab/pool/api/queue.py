@@ -165,6 +165,16 @@ def _add_steering_routes(app: FastAPI, context: PoolContext) -> None:
     async def uncordon(device: str, _user: Annotated[User, Depends(operator)]) -> None:
         await _apply_and_store(context, jobs.DeviceCordoned(clock.now_s(), device, False))
 
+    @app.post(
+        "/v1/devices/{device}/calibrate",
+        status_code=204,
+        summary="Measure a device again as soon as it is idle (operators)",
+    )
+    async def calibrate(device: str, _user: Annotated[User, Depends(operator)]) -> None:
+        if device not in {status.plan.device for status in driver.fleet.statuses}:
+            raise HTTPException(404, f"This pool has no device {device}.")
+        driver.fleet.measure_again(device)
+
     @app.put(
         "/v1/devices/{device}/description",
         status_code=204,

@@ -58,7 +58,13 @@ def device_views(driver: Driver) -> list[DeviceView]:
         running, health = view.running if view else None, driver.launcher.health(device)
         found.append(
             DeviceView(
-                **msgspec.structs.asdict(info),
+                device=device,
+                kind=info.kind,
+                name=info.name,
+                memory_bytes=info.memory_bytes,
+                threads=info.threads,
+                torch_version=info.torch_version,
+                flops_per_s=None if info.curves is None else info.curves.flops_per_s,
                 state=_device_state(status, running, health.answers),
                 used_bytes=account.used_bytes if account else 0,
                 peak_bytes=account.peak_bytes if account else 0,

@@ -21,10 +21,17 @@ from djinn_lab.pool.bookkeeping.overruns import OverrunDetector
 from djinn_lab.pool.bookkeeping.records import JobRecord, RunningSegment
 from djinn_lab.pool.database.batch import PROMPT_PROGRAM_BYTES_MAX, Row, WriteKind
 from djinn_lab.pool.database.durability import Committed, Durability
-from djinn_lab.pool.database.forecasts import RUN_RATIOS, START_WAITS, forecast_rows, samples_row
+from djinn_lab.pool.database.forecasts import (
+    RUN_RATIOS,
+    RUN_TIME_RATIOS,
+    START_WAITS,
+    forecast_rows,
+    samples_row,
+)
 from djinn_lab.pool.database.published import PublishedData
 from djinn_lab.pool.database.shares import usage_row
 from djinn_lab.pool.database.store import PROGRAM_BYTES_MAX, Store, program_row, timings_row
+from djinn_lab.pool.devices.cost_model import CostModel
 from djinn_lab.pool.execution.journaled_engine import JournaledEngine
 from djinn_lab.pool.sessions import answers
 from djinn_lab.pool.sessions.registry import ClientSession, SessionRegistry
@@ -32,7 +39,6 @@ from djinn_lab.protocol.messages import ErrorInfo, JobUpdate, SegmentResult, Sub
 from djinn_lab.protocol.worker import SegmentDone, WorkerMemory
 
 RECORDS_MAX = 1000
-HISTORY_MAX = 10_000
 PAST_MAX = 100_000
 """So many ended jobs are known by name, in case a client submits one again."""
 
@@ -50,8 +56,10 @@ class JobAccounting:
         store: Store,
         registry: SessionRegistry,
         observe_segment: Callable[[float], None],
+        costs: CostModel,
     ) -> None:
         self.registry = registry
+        self.costs = costs
         self.records: OrderedDict[str, JobRecord] = OrderedDict()
         self.core = core
         self._blobs = blobs
@@ -72,7 +80,6 @@ class JobAccounting:
         self._ended: dict[str, None] = {}
         """Of the records, those of jobs that have ended, in that order."""
         self._past: dict[str, None] = {}
-        self._history: OrderedDict[tuple[str, str, int, int], float] = OrderedDict()
 
     def record_of(self, session: ClientSession, submit: SubmitSegment) -> JobRecord:
         """Find or make the record of a segment's job, and add the segment's cut to it."""
@@ -110,19 +117,17 @@ class JobAccounting:
         """Return whether a job ended, in this pool or in one before, and must not run again."""
         return job in self._past
 
-    def predicted_s(self, session: ClientSession, submit: SubmitSegment, ops: int) -> float | None:
-        """Return what the same segment of the same cell, with as many ops, took the last time."""
-        return self._history.get((session.session, submit.cell, submit.segment, ops))
-
     def note_run(self, done: SegmentDone) -> None:
-        """Remember what a segment took, and its nodes."""
+        """Learn from what a segment took, and keep the times of its nodes."""
         record = self.records[done.job]
-        key = (record.session, record.cell, done.segment, len(done.node_end_s))
-        self._history[key] = done.run_s
+        flight = record.flight
         record.measured_s = (record.measured_s or 0.0) + done.run_s
         self.overruns.ended(record.predicted_s, done.run_s)
-        while len(self._history) > HISTORY_MAX:
-            self._history.popitem(last=False)
+        if flight is not None and record.device is not None:
+            gang = 1 if flight.gang is None else len(flight.gang.groups)
+            self.costs.ended(record.device, flight.key, flight.predicted, done.run_s, gang)
+            if flight.gang is None:
+                self.costs.sample(record.device, flight.program, done)
         self._store.put(timings_row(done.job, done.segment, msgspec.msgpack.encode(done.node_times)))
 
     def forecast(self, record: JobRecord, flight: RunningSegment) -> None:
@@ -162,6 +167,8 @@ class JobAccounting:
         ):
             if samples is not None:
                 self._store.put(samples_row(name, samples, now_s))
+        for source, ratios in self.costs.history.take_changes().items():
+            self._store.put(samples_row(RUN_TIME_RATIOS + source, ratios, now_s))
 
     def unusual(self, running: Iterable[jobs.Job]) -> dict[str, str]:
         """Say what is unusual about running jobs, by job."""

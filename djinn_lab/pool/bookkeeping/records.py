@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from djinn_lab.jobs import Job, JobState, Notify, Terms
 from djinn_lab.jobs.conditions import DependencyResults
 from djinn_lab.jobs.resources import ResourceForecast, ResourceUse
+from djinn_lab.jobs.run_times import RunTime
 from djinn_lab.memory.footprint import Footprint
 from djinn_lab.pool.gangs.plans import GangPlan
 from djinn_lab.protocol.messages import ErrorInfo, SubmitSegment
@@ -54,6 +55,7 @@ class RunningSegment:
     resends: bool = False
     reads: FirstUses | None = None
     """Of the sources, by place; None where there are no ops."""
+    predicted: RunTime | None = None
     need_bytes: int = 0
     """Of the session on its device, at its fullest, as the graph says."""
     serial: int = 0
@@ -136,6 +138,7 @@ class JobRecord:
     error: ErrorInfo | None = None
     peak_bytes: int = 0
     predicted_s: float | None = None
+    predicted_spread: float | None = None
     measured_s: float | None = None
     ops_before: int = 0
     ops_done: int = 0
@@ -236,6 +239,7 @@ class JobRecord:
             error=self.error,
             peak_bytes=self.peak_bytes,
             predicted_s=self.predicted_s,
+            predicted_spread=self.predicted_spread,
             measured_s=self.measured_s,
             gang=self.gang,
             checkpoints=self.checkpoints,

@@ -23,6 +23,8 @@ START_WAITS = "start waits"
 """Waits as they were forecast and as they were, see :mod:`djinn_lab.jobs.start_forecasts`."""
 RUN_RATIOS = "runs"
 """Run times over what was predicted."""
+RUN_TIME_RATIOS = "run times: "
+"""The same by what they were predicted from, see :mod:`djinn_lab.jobs.run_times`."""
 WHERE_CHARACTERS_MAX = 200
 _encode = msgspec.msgpack.Encoder().encode
 _decode_uses = msgspec.msgpack.Decoder(tuple[ResourceUse, ...]).decode

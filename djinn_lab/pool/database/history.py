@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from bisect import bisect_left
 from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple
@@ -15,6 +16,9 @@ from djinn_lab.pool.database import tables
 from djinn_lab.protocol.rest.jobs import JobView
 from djinn_lab.protocol.rest.status import JournalLine
 from djinn_lab.protocol.worker import DeviceMeasured, NodeTimes
+from djinn_lab.srg.curves import DeviceCurves
+
+log = logging.getLogger(__name__)
 
 _decode_timings = msgspec.msgpack.Decoder(bytes | tuple[list[float], list[float]]).decode
 _decode_resume = msgspec.json.Decoder(JobResume).decode
@@ -130,12 +134,18 @@ def read_journal(connection: sa.Connection, pool: str) -> Iterator[Record]:
         yield Record(**row._mapping)
 
 
-def read_measurements(connection: sa.Connection) -> dict[tuple[str, int], DeviceMeasured]:
-    """Read device measurements by device name and thread count."""
-    return {
-        (row.name, row.threads): DeviceMeasured(row.flops_per_s, row.memory_bytes_per_s, row.op_overhead_s)
-        for row in connection.execute(sa.select(tables.devices))
-    }
+def read_measurements(connection: sa.Connection) -> dict[tuple[str, int, str], DeviceMeasured]:
+    """Read device measurements by device name, thread count and torch version. Those that an older version
+    wrote in another form are left out: such devices are measured again."""
+    found = {}
+    for row in connection.execute(sa.select(tables.device_profiles)):
+        try:
+            curves = msgspec.msgpack.decode(row.curves, type=DeviceCurves)
+        except msgspec.MsgspecError as error:
+            log.warning("the measurement of %s cannot be read: %s", row.name, error)
+            continue
+        found[row.name, row.threads, row.torch_version] = DeviceMeasured(curves)
+    return found
 
 
 class LeftJob(NamedTuple):

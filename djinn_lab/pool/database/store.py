@@ -41,7 +41,7 @@ from djinn_lab.pool.database.batch import (
 from djinn_lab.pool.database.engine import LeadTaken, make_tables, upsert
 from djinn_lab.pool.database.leadership import LeaderCandidate
 from djinn_lab.pool.database.sqlite_file import QuickWriter, checkpoint
-from djinn_lab.pool.database.tables import devices
+from djinn_lab.pool.database.tables import device_profiles
 
 BATCH_MAX = 2000
 GATHER_S = 0.2
@@ -367,6 +367,8 @@ def timings_row(job: str, segment: int, timings: bytes) -> Row:
     return Row(WriteKind.TIMINGS, {"of_job": job, "of_segment": segment, "timings": timings})
 
 
-def write_measurement(name: str, threads: int, measured: dict[str, float]) -> Work:
-    row = {"name": name, "threads": threads, **measured}
-    return lambda connection: execute(connection, upsert(connection, devices, "name", "threads"), row)
+def write_measurement(name: str, threads: int, torch_version: str, curves: bytes) -> Work:
+    """``curves``: in MessagePack."""
+    row = {"name": name, "threads": threads, "torch_version": torch_version, "curves": curves}
+    names = ("name", "threads", "torch_version")
+    return lambda connection: execute(connection, upsert(connection, device_profiles, *names), row)

@@ -183,16 +183,16 @@ audit_chain = sa.Table(
 )
 """One row: the last row of the audit, and the hash before the oldest that is kept."""
 
-devices = sa.Table(
-    "devices",
+device_profiles = sa.Table(
+    "device_profiles",
     metadata,
     sa.Column("name", sa.String, primary_key=True),
     sa.Column("threads", sa.Integer, primary_key=True),
-    sa.Column("flops_per_s", sa.Float, nullable=False),
-    sa.Column("memory_bytes_per_s", sa.Float, nullable=False),
-    sa.Column("op_overhead_s", sa.Float, nullable=False),
+    sa.Column("torch_version", sa.String, primary_key=True),
+    sa.Column("curves", sa.LargeBinary, nullable=False),
 )
-"""What devices of this name measured, by thread count."""
+"""What devices of this name measured (:class:`djinn_lab.srg.curves.DeviceCurves`, in MessagePack), by thread
+count and torch version."""
 
 forecasts = sa.Table(
     "forecasts",

@@ -3,44 +3,59 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-
-import msgspec
 
 from djinn_lab.pool.devices.plans import DevicePlan
 from djinn_lab.protocol.messages import DeviceInfo
 from djinn_lab.protocol.worker import DeviceMeasured, FromWorker, WorkerReady
-from djinn_lab.srg.costs import Work
+from djinn_lab.srg.curves import DeviceCurves
 
 CALIBRATE_AFTER_IDLE_S = 3.0
 
 
+MeasuredKind = tuple[str, int, str]
+"""Device name, thread count and torch version: what a measurement holds for."""
+
+
 @dataclass(slots=True)
 class DeviceStatus:
-    """``failure``: why it does not start. ``asked_to_measure``: a calibration was sent in this life of
-    the pool."""
+    """``failure``: why it does not start. ``measured``: as the worker said, ``curves``: corrected by what
+    runs taught. ``measuring``: a measurement was asked for and is not answered. ``wants_measuring``: one is
+    due, though there is one."""
 
     plan: DevicePlan
     ready: WorkerReady | None = None
     seen: WorkerReady | None = None
     measured: DeviceMeasured | None = None
+    curves: DeviceCurves | None = None
     failure: str | None = None
-    asked_to_measure: bool = False
+    measuring: bool = False
+    wants_measuring: bool = False
     idle_since_s: float | None = None
+
+    @property
+    def kind(self) -> MeasuredKind | None:
+        return None if self.seen is None else (self.seen.name, self.seen.threads, self.seen.torch_version)
+
+    @property
+    def kind_name(self) -> str:
+        """The kind in words, the device's own name before it was seen."""
+        return self.plan.device if self.kind is None else "/".join(map(str, self.kind))
 
 
 class Fleet:
-    """``measurements``: from the store, by device name and thread count."""
+    """``measurements``: from the store."""
 
-    def __init__(
-        self, plans: Sequence[DevicePlan], measurements: dict[tuple[str, int], DeviceMeasured]
-    ) -> None:
+    def __init__(self, plans: Sequence[DevicePlan], measurements: dict[MeasuredKind, DeviceMeasured]) -> None:
         self._statuses = {plan.device: DeviceStatus(plan) for plan in plans}
         self._measurements = measurements
+        self._factors: dict[str, dict[str, float]] = {}
         self.changed = asyncio.Event()
         """Set when a device becomes ready or fails; the waiter clears it."""
-        self.new_measurements: list[tuple[str, int, DeviceMeasured]] = []
+        self.new_measurements: list[tuple[MeasuredKind, DeviceMeasured]] = []
+        self.on_measured: Callable[[str], None] = _ignore_measurement
+        """Called with the name of a kind of device that was measured."""
 
     @property
     def statuses(self) -> list[DeviceStatus]:
@@ -62,57 +77,63 @@ class Fleet:
         status = self._statuses[device]
         if isinstance(message, WorkerReady):
             status.ready = status.seen = message
-            status.failure = None
+            status.failure, status.measuring = None, False
             self.changed.set()
-            status.measured = self._measurements.get((message.name, message.threads), status.measured)
+            self._take_known(status)
             return True
-        if isinstance(message, DeviceMeasured) and status.ready is not None:
-            status.measured = message
-            self._measurements[status.ready.name, status.ready.threads] = message
-            self.new_measurements.append((status.ready.name, status.ready.threads, message))
+        if isinstance(message, DeviceMeasured) and status.kind is not None:
+            self._measurements[status.kind] = message
+            self.new_measurements.append((status.kind, message))
+            self._factors.pop(status.kind_name, None)
+            self.on_measured(status.kind_name)
+            status.measuring = status.wants_measuring = False
+            for other in self._statuses.values():
+                if other.kind == status.kind:
+                    self._take_known(other)
         return False
 
+    def _take_known(self, status: DeviceStatus) -> None:
+        """Take over what is known of devices of this kind."""
+        if status.kind is None:
+            return
+        status.measured = self._measurements.get(status.kind)
+        factors = self._factors.get(status.kind_name, {})
+        status.curves = None if status.measured is None else status.measured.curves.corrected(factors)
+
     def worker_died(self, device: str) -> None:
-        self._statuses[device].ready = None
+        status = self._statuses[device]
+        status.ready, status.measuring = None, False
 
     def worker_failed(self, device: str, how: str) -> None:
         self._statuses[device].failure = how
         self.changed.set()
 
     def due_for_measuring(self, busy: set[str], now_s: float) -> str | None:
-        """Find a device that has been idle for a while and was never measured; at most one at a time, since
-        devices of one machine share its memory bus."""
+        """Find a device that has been idle for a while and whose kind is not measured, or is to be again;
+        one at a time, since devices of one machine share its memory bus."""
+        under_way = any(status.measuring for status in self._statuses.values())
         for device, status in self._statuses.items():
             if status.ready is None or device in busy:
                 status.idle_since_s = None
                 continue
             status.idle_since_s = status.idle_since_s if status.idle_since_s is not None else now_s
-            known = self._measurements.get((status.ready.name, status.ready.threads))
-            status.measured = status.measured or known
             idle_s = now_s - status.idle_since_s
-            if status.measured is None and not status.asked_to_measure and idle_s >= CALIBRATE_AFTER_IDLE_S:
-                status.asked_to_measure = True
+            due = status.measured is None or status.wants_measuring
+            if due and not under_way and idle_s >= CALIBRATE_AFTER_IDLE_S:
+                status.measuring = True
                 return device
         return None
 
-    def seconds(self, work: Work) -> float | None:
-        """Predict seconds on the slowest measured device; None while none is measured."""
-        measured = [status.measured for status in self._statuses.values() if status.measured is not None]
-        return max(
-            (work.seconds(one.flops_per_s, one.memory_bytes_per_s, one.op_overhead_s) for one in measured),
-            default=None,
-        )
+    def measure_again(self, device: str) -> None:
+        """Have a device measured as soon as it is idle."""
+        self._statuses[device].wants_measuring = True
 
-    def rates(self) -> DeviceMeasured | None:
-        """Return the rates of the slowest measured device in each respect; None while none is measured."""
-        measured = [status.measured for status in self._statuses.values() if status.measured is not None]
-        if not measured:
-            return None
-        return DeviceMeasured(
-            flops_per_s=min(one.flops_per_s for one in measured),
-            memory_bytes_per_s=min(one.memory_bytes_per_s for one in measured),
-            op_overhead_s=max(one.op_overhead_s for one in measured),
-        )
+    def correct(self, kind_name: str, factors: Mapping[str, float]) -> None:
+        """Correct the curves of devices of a kind, by family."""
+        self._factors[kind_name] = dict(factors)
+        for status in self._statuses.values():
+            if status.kind_name == kind_name:
+                self._take_known(status)
 
     def alike(self, one: str, other: str) -> bool:
         """Return whether two devices compute the same bits: the same kind and model of device, as many
@@ -126,9 +147,12 @@ class Fleet:
         return [_info(status) for status in self._statuses.values()]
 
 
+def _ignore_measurement(kind_name: str) -> None:
+    """Nothing is learned here."""
+
+
 def _info(status: DeviceStatus) -> DeviceInfo:
     plan, seen = status.plan, status.seen
-    measured = {} if status.measured is None else msgspec.structs.asdict(status.measured)
     return DeviceInfo(
         device=plan.device,
         kind=plan.kind,
@@ -136,5 +160,5 @@ def _info(status: DeviceStatus) -> DeviceInfo:
         memory_bytes=seen.memory_bytes if seen else plan.memory_bytes,
         threads=seen.threads if seen else plan.threads,
         torch_version=seen.torch_version if seen else "",
-        **measured,
+        curves=status.curves,
     )

@@ -10,16 +10,13 @@ import msgspec
 
 from djinn_lab.memory import predict_peak_bytes
 from djinn_lab.memory.footprint import Footprint
-from djinn_lab.protocol.worker import DeviceMeasured
 from djinn_lab.srg.branches import Branches, BranchFinder
-from djinn_lab.srg.costs import CostBook, roofline_s
+from djinn_lab.srg.costs import node_charges
+from djinn_lab.srg.curves import DeviceCurves
 from djinn_lab.srg.parting import Part, Parts, part_program
 from djinn_lab.srg.program import Program, encode_program
-from djinn_lab.srg.wiring import trace_wiring
 from djinn_lab.units import format_bytes, format_seconds
 
-UNMEASURED = DeviceMeasured(flops_per_s=2e10, memory_bytes_per_s=5e9, op_overhead_s=5e-6)
-"""Taken for devices that were never measured: a slow core."""
 SHARE_MAX = 0.8
 """A gang must be expected to end within so much of the time on one device."""
 COPIES = 4
@@ -84,7 +81,7 @@ class GangDecision(msgspec.Struct, frozen=True):
 
 
 class BranchCache:
-    """Cache where the branches of programs are, by :func:`~djinn_lab.srg.plan_key.plan_key` and by the rates
+    """Cache where the branches of programs are, by :func:`~djinn_lab.srg.plan_key.plan_key` and by the curves
     of the devices, which become known while a pool runs; the least recently used go first. ``ops_max``: of
     all programs that are remembered. Called from several threads."""
 
@@ -99,12 +96,12 @@ class BranchCache:
         self,
         program: Program,
         key: bytes | None,
-        rates: DeviceMeasured,
+        curves: DeviceCurves,
         seconds: Sequence[float],
         devices: int,
     ) -> Branches | None:
-        """``seconds``: of every op, at these rates."""
-        name = (key, rates, devices, program.rng_state is None)
+        """``seconds``: of every op, by these curves."""
+        name = (key, curves.digest, devices, program.rng_state is None)
         with self._lock:
             if key is not None and name in self._known:
                 self._known.move_to_end(name)
@@ -127,31 +124,30 @@ def decide_gang(
     program: Program,
     asked: int,
     pool: int,
-    rates: DeviceMeasured | None,
+    curves: DeviceCurves,
     known: BranchCache,
     key: bytes | None,
 ) -> GangDecision:
-    """``asked``: devices at most; ``pool``: as many there are. ``rates``: of the slowest of them, None
-    while unknown.
+    """``asked``: devices at most; ``pool``: as many there are. ``curves``: of the slowest of them.
 
     The rule: with the branches laid over the devices, what travels copied :data:`COPIES` times at the rate of
     memory, and :data:`PART_S` for every part, it must take :data:`SHARE_MAX` of the time on one device or
     less."""
-    devices, rates = min(asked, pool), rates or UNMEASURED
+    devices = min(asked, pool)
     if len(program.nodes) > OPS_MAX:
         found_in = f"branches are looked for in up to {OPS_MAX:,}"
         return GangDecision(
             None, f"It runs on one device: it has {len(program.nodes):,} ops, and {found_in}."
         )
-    seconds = op_seconds(program, rates)
-    found = known.best(program, key, rates, seconds, devices)
+    seconds = curves.each(node_charges(program)[0])
+    found = known.best(program, key, curves, seconds, devices)
     if found is None:
         return GangDecision(
             None, "It runs on one device: its graph has no branches that could run side by side."
         )
     alone_s = sum(seconds)
     parts = part_program(program, found, devices)
-    moving_s = COPIES * parts.moved_bytes / rates.memory_bytes_per_s
+    moving_s = COPIES * parts.moved_bytes / curves.memory_bytes_per_s
     together_s = found.makespan_s(devices) + moving_s + PART_S * (2 + len(parts.groups))
     if together_s > SHARE_MAX * alone_s:
         count = min(devices, len(found.branch_s))
@@ -167,18 +163,6 @@ def decide_gang(
         used = f"It uses {len(plan.groups)} of the {asked} devices that it asked for"
         return GangDecision(plan, f"{used}: {why}.", together_s)
     return GangDecision(plan, "", together_s)
-
-
-def op_seconds(program: Program, rates: DeviceMeasured) -> list[float]:
-    """Predict the seconds of every op by the roofline, with the fixed cost of an op."""
-    book = CostBook(trace_wiring(program))
-    found = []
-    for index, record in enumerate(program.nodes):
-        cost = book.cost(index, record)
-        moved_bytes = cost.bytes_read + cost.bytes_written
-        busy_s = roofline_s(cost.flops, moved_bytes, rates.flops_per_s, rates.memory_bytes_per_s)
-        found.append(busy_s + rates.op_overhead_s)
-    return found
 
 
 def _planned(parts: Parts, ops: int) -> GangPlan:

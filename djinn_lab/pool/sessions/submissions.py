@@ -13,9 +13,11 @@ from djinn_lab import engine, jobs, memory
 from djinn_lab.errors import Refused
 from djinn_lab.jobs.conditions import parse
 from djinn_lab.jobs.resources import ResourceUse
+from djinn_lab.jobs.run_times import RunTime
 from djinn_lab.pool.blobs.store import BlobStore
 from djinn_lab.pool.bookkeeping.job_accounting import JobAccounting
 from djinn_lab.pool.bookkeeping.records import JobRecord, RunningSegment
+from djinn_lab.pool.devices.cost_model import UNMEASURED
 from djinn_lab.pool.devices.fleet import Fleet
 from djinn_lab.pool.execution.journaled_engine import JournaledEngine
 from djinn_lab.pool.gangs.plans import BranchCache, GangDecision, decide_gang
@@ -155,7 +157,8 @@ class SubmissionHandler:
             session.send(answers.blobs_missing(submit, missing, session.rejected))
             return
         try:
-            event = self._event(session, submit, inspected, gang, known)
+            predicted = self._predicted(session, inspected, gang)
+            event = self._event(session, submit, inspected, gang, known, predicted)
             commands = self._core.handle(event)
         except jobs.IllegalEvent as error:
             self._decline(session, submit, Refused(f"The pool refuses this cell: {error}."))
@@ -180,6 +183,7 @@ class SubmissionHandler:
             resends=submit.resends,
             reads=inspected.reads,
             need_bytes=need_bytes,
+            predicted=predicted,
         )
         self._enqueue(session, submit, event.segment, flight, commands)
 
@@ -193,11 +197,11 @@ class SubmissionHandler:
             return GangDecision(None)
         if pool < 2:
             return GangDecision(None, "It runs on one device: this pool has no other.")
-        rates = self._fleet.rates()
+        curves = self._accounting.costs.curves() or UNMEASURED
 
         def judged() -> GangDecision:
             return decide_gang(
-                decode_program(submit.program), asked, pool, rates, self._branches, inspected.key
+                decode_program(submit.program), asked, pool, curves, self._branches, inspected.key
             )
 
         return judged() if len(submit.program) <= INLINE_BYTES_MAX else await asyncio.to_thread(judged)
@@ -209,6 +213,7 @@ class SubmissionHandler:
         inspected: InspectedProgram,
         judgement: GangDecision,
         known: jobs.Job | None,
+        predicted: RunTime | None,
     ) -> engine.SegmentArrived:
         terms, notebooks = self._terms(submit)
         now_s, footprint = self._core.clock.now_s(), inspected.footprint
@@ -222,7 +227,8 @@ class SubmissionHandler:
             ops_total=inspected.ops,
             final=submit.final,
             target=terms.target if known is None else known.terms.target,
-            predicted_s=self._predicted_s(session, submit, inspected, judgement),
+            predicted_s=None if predicted is None else predicted.seconds,
+            predicted_spread=1.0 if predicted is None else predicted.spread,
             account=session.account,
             terms=terms,
             devices=judgement.devices,
@@ -241,19 +247,14 @@ class SubmissionHandler:
             parts_bytes=judgement.parts_bytes,
         )
 
-    def _predicted_s(
-        self,
-        session: ClientSession,
-        submit: SubmitSegment,
-        inspected: InspectedProgram,
-        judgement: GangDecision,
-    ) -> float | None:
-        """Predict a segment's seconds by its last run, else by its graph."""
-        known_s = self._accounting.predicted_s(session, submit, inspected.ops)
-        if known_s is not None or self._fleet.rates() is None:
-            return known_s
-        seconds = judgement.predicted_s
-        return self._fleet.seconds(inspected.work) if seconds is None else seconds
+    def _predicted(
+        self, session: ClientSession, inspected: InspectedProgram, judgement: GangDecision
+    ) -> RunTime | None:
+        device = self._core.queue.device_of(session.session)
+        costs, devices, gang_s = self._accounting.costs, judgement.devices, judgement.predicted_s
+        if judgement.plan is None:
+            return costs.predict(inspected.key, inspected.work, device)
+        return costs.predict(inspected.key, inspected.work, device, devices, gang_s)
 
     def _terms(self, submit: SubmitSegment) -> tuple[jobs.Terms, tuple[jobs.ExternalDependency, ...]]:
         """Return the terms with whole ids, and the batch notebooks among them. Raises jobs.IllegalEvent for a
@@ -287,6 +288,7 @@ class SubmissionHandler:
         record = self._accounting.record_of(session, submit)
         record.ops_total = record.ops_before + event.ops_total
         record.predicted_s = event.predicted_s
+        record.predicted_spread = None if flight.predicted is None else flight.predicted.spread
         record.gang = event.devices_why
         for digest in flight.blobs:
             self._blobs.pin(digest)

@@ -48,6 +48,7 @@ class JobView(msgspec.Struct, frozen=True):
     error: ErrorInfo | None = None
     peak_bytes: int = 0
     predicted_s: float | None = None
+    predicted_spread: float | None = None
     measured_s: float | None = None
     gang: str = ""
     checkpoints: tuple[str, ...] = ()

@@ -104,7 +104,7 @@ def _age_step_s(request: Request, policy: QueuePolicy) -> float:
 
 def _urgent_from(request: Request, policy: QueuePolicy) -> float:
     assert request.deadline_s is not None
-    return request.deadline_s - estimate_s(request, policy) - policy.deadline_slack_s
+    return request.deadline_s - estimate_s(request, policy) * request.spread - policy.deadline_slack_s
 
 
 def remaining_s(holding: Holding, policy: QueuePolicy, now_s: float) -> float:

@@ -49,7 +49,7 @@ class CalendarReservation(msgspec.Struct, frozen=True):
 
     def excludes(self, request: Request, now_s: float) -> bool:
         """Return whether the reservation is for other accounts, now or before the request would end."""
-        seconds = math.inf if request.estimate_s is None else request.estimate_s
+        seconds = math.inf if request.promised_s is None else request.promised_s
         return self.begins_s - seconds < now_s < self.ends_s and not self.admits(request.account)
 
 
@@ -184,7 +184,7 @@ class Cluster:
         self.submit(request, now_s)
         if reservation is not None:
             self._reserve(reservation)
-        if promise is not None and (before.demand, before.estimate_s) == (request.demand, request.estimate_s):
+        if promise is not None and (before.demand, before.promised_s) == (request.demand, request.promised_s):
             self.promises[request.job] = promise
 
     def unreserve(self, job: str) -> None:

@@ -118,12 +118,12 @@ class Cursor:
     def shorter_of_class(self, waiting: Mapping[str, Request]) -> None:
         """Advance to the first of the class that ends sooner than the candidate; only those can start."""
         _, number, index, of_class = self._heads[self._index]
-        limit_s = waiting[of_class.entries[index][1]].estimate_s
+        limit_s = waiting[of_class.entries[index][1]].promised_s
         self._index += 1
         for later in range(index + 1, len(of_class.entries)):
             key, job = of_class.entries[later]
-            estimate_s = waiting[job].estimate_s
-            if estimate_s is not None and (limit_s is None or estimate_s < limit_s):
+            promised_s = waiting[job].promised_s
+            if promised_s is not None and (limit_s is None or promised_s < limit_s):
                 insort(self._heads, (key, number, later, of_class), lo=self._index)
                 return
 

@@ -1,0 +1,92 @@
+"""What a pool predicts of cells: from measured curves, from runs, and how sure it is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from pool_kit import Client, act, rest, running_pool
+from real_pool import PoolUnderTest, wait_for
+
+from djinn_lab.cli.app import main
+from djinn_lab.jobs.run_times import COMPARED_MIN, UNCOMPARED_SPREAD
+from djinn_lab.protocol.rest.costs import DeviceCosts
+from djinn_lab.protocol.rest.jobs import JobDetail
+
+
+def off(job: JobDetail) -> float:
+    assert job.predicted_s is not None
+    assert job.measured_s is not None
+    return abs(job.predicted_s / job.measured_s - 1)
+
+
+def command(*arguments: str) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 0
+
+
+def test_a_prediction_carries_a_spread_and_its_error_shrinks_after_runs(tmp_path: Path) -> None:
+    """Here a graph says nothing of the seconds, so what comes of it is far off."""
+    with running_pool(tmp_path, "cpu:1") as info, Client(info) as client:
+        api = rest(info)
+        wait_for(lambda: api.costs().devices[0].measured)
+        ran = [api.job(client.run(act("sleep 0.1")).job) for _ in range(2 + COMPARED_MIN)]
+        assert ran[0].predicted_spread == UNCOMPARED_SPREAD
+        assert off(ran[0]) > 0.9
+        assert off(ran[-1]) < 0.5
+        costs = api.costs()
+        assert 1 <= costs.runs_spread < UNCOMPARED_SPREAD
+        assert ran[-1].predicted_spread is not None
+        assert ran[-1].predicted_spread < UNCOMPARED_SPREAD
+    with running_pool(tmp_path, "cpu:1") as info:
+        assert rest(info).costs().runs_spread == pytest.approx(costs.runs_spread)
+
+
+def test_an_operator_has_a_device_measured_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
+    with running_pool(tmp_path, "cpu:1") as info:
+        api = rest(info)
+        wait_for(lambda: api.costs().devices[0].measurements == 1)
+        command("pool", "calibrate")
+        assert "cpu:0" in capsys.readouterr().out
+        wait_for(lambda: api.costs().devices[0].measurements == 2)
+        command("pool", "costs")
+        assert "cpu:0: 1 GFLOP/s" in capsys.readouterr().out
+
+
+@pytest.mark.processes
+def test_a_real_device_is_measured_beside_cells_and_learns_from_them(tmp_path: Path) -> None:
+    with PoolUnderTest(tmp_path, "cpu:1") as pool, pool.session() as session:
+
+        def cell() -> str:
+            with session.capture() as captured:
+                x = torch.eye(256)
+                for _ in range(20):
+                    x = torch.tanh(x @ x)
+            job: str = captured.report.job
+            return job
+
+        def device() -> DeviceCosts:
+            [found] = pool.rest.costs().devices
+            return found
+
+        wait_for(lambda: device().measuring)
+        cell()  # while it is being measured
+        wait_for(lambda: device().measured)
+        found = device()
+        assert found.flops_per_s is not None
+        assert found.flops_per_s > 1e8
+        job = pool.rest.job(cell())
+        assert job.predicted_s is not None
+        assert job.predicted_spread is not None
+        assert job.predicted_spread >= 1
+
+        def learned() -> bool:
+            cell()
+            return {"matmul", "hyperbolic"} <= {family.family for family in device().families}
+
+        wait_for(learned)
