@@ -41,6 +41,8 @@ LOG_TAIL_LINES = 20
 POLL_S = 0.02
 ALIVE_TIMEOUT_S = 5.0
 STOP_GRACE_S = 10.0
+END_WITHIN_S = 2.0
+"""A pool that was just killed may live for so long."""
 LOOPBACK = "127.0.0.1"
 
 
@@ -161,11 +163,17 @@ def _check_policies(memory_policy: str | None, queue_policy: str | None, noteboo
 
 
 def running_pool() -> RuntimeInfo | None:
-    """Find the pool of the runtime file, if it listens. The file of a dead pool is removed."""
+    """Find the pool of the runtime file, if it listens. The file is removed where another process has the
+    number of its pool; that of a pool that crashed stays for the next one."""
     info = read_runtime()
     if info is None or _listens(info):
         return info
-    remove_runtime(info.pid)
+    deadline_s = time.monotonic() + END_WITHIN_S
+    while process_is_alive(info.pid):
+        if time.monotonic() > deadline_s:
+            remove_runtime(info.pid)
+            break
+        time.sleep(POLL_S)
     return None
 
 

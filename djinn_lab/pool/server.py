@@ -27,10 +27,13 @@ from djinn_lab.errors import PoolError
 from djinn_lab.jobs.decision import QueuePolicy
 from djinn_lab.memory import POLICIES
 from djinn_lab.pool.blobs.directory import (
+    END_WITHIN_S,
     PARKED,
+    POLL_S,
     Belonging,
     default_bytes_max,
     left_directories,
+    note_lead,
     open_blob_directory,
     own_directory,
     remove_directory,
@@ -53,6 +56,7 @@ from djinn_lab.protocol.runtime_file import (
     data_directory,
     host_id,
     read_crashed,
+    read_runtime,
     remove_runtime,
     runtime_directory,
     write_runtime,
@@ -137,11 +141,12 @@ class Places:
     belonging: Belonging
     needed: bool = False
 
-    def left(self) -> list[Path]:
-        """List the directories that dead pools on the same database left."""
-        return [
-            path for own in (self.blobs, self.disk) for path in left_directories(own.parent, self.belonging)
-        ]
+    def take_lead(self) -> list[Path]:
+        """List the directories that dead pools on the same database left, for this one to take over."""
+        parents = (self.blobs.parent, self.disk.parent)
+        left = [path for parent in parents for path in left_directories(parent, self.belonging)]
+        note_lead(self.blobs)
+        return left
 
 
 def _warm(launcher: LocalLauncher, options: PoolOptions) -> None:
@@ -162,7 +167,7 @@ async def _serve(options: PoolOptions, pool: str, places: Places, launcher: Loca
     from djinn_lab.pool.database.store import Store
 
     stopped = asyncio.Event()
-    before = read_crashed()
+    before = await asyncio.to_thread(_crashed)
     listener = _listen(options.host, options.port, before)
     name = f"{pool} on {socket.gethostname()[:24]}, process {os.getpid()}"
     store = Store(options.database, name, options.standby)
@@ -239,7 +244,7 @@ async def _lead(running: ServingPool, info: RuntimeInfo, places: Places) -> None
         log.info("pool %s takes over", info.pool)
         _warm(launcher, options)
     places.needed = True
-    left = places.left()
+    left = places.take_lead()
     blobs = BlobStore(places.blobs, options.blob_bytes_max or default_bytes_max(places.blobs))
     blobs.take_over(path for path in left if path.parent == places.blobs.parent)
     policy = POLICIES[options.memory_policy]
@@ -345,6 +350,14 @@ def _local_url(options: PoolOptions, listener: socket.socket) -> str:
         address = ipaddress.ip_address(LOOPBACK if address.version == 4 else "::1")
     scheme = "https" if options.certificate else "http"
     return f"{scheme}://{f'[{address}]' if address.version == 6 else address}:{port}"
+
+
+def _crashed() -> RuntimeInfo | None:
+    """Return the pool before this one, if it crashed. One that was just killed may take a moment to end."""
+    deadline_s = time.monotonic() + END_WITHIN_S
+    while read_runtime() is not None and time.monotonic() < deadline_s:
+        time.sleep(POLL_S)
+    return read_crashed()
 
 
 def _listen(host: str, port: int, before: RuntimeInfo | None) -> socket.socket:

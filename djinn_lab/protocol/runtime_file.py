@@ -20,8 +20,6 @@ DIRECTORY_VARIABLE = "DJINN_RUNTIME_DIR"
 FILE_NAME = "pool.json"
 OWNER_FILE = "owner.pid"
 Setting = str | int | bool
-PF_EXITING = 4
-"""Among a process's flags (linux/sched.h)."""
 
 
 class RuntimeInfo(msgspec.Struct, frozen=True):
@@ -120,23 +118,11 @@ def remove_runtime(pid: int) -> None:
 
 def process_is_alive(pid: int) -> bool:
     """Return whether a process of this id exists and is no zombie."""
-    return _state_of(pid) is not None
-
-
-def process_will_do_nothing(pid: int) -> bool:
-    """Return whether a process has ended, or is about to: it may have given up its locks already."""
-    state = _state_of(pid)
-    return state is None or bool(int(state[6]) & PF_EXITING)
-
-
-def _state_of(pid: int) -> list[str] | None:
-    """Return the fields of ``/proc/<pid>/stat`` from the state on; None for a process that has ended."""
     try:
         status = Path(f"/proc/{pid}/stat").read_text()
     except (FileNotFoundError, ProcessLookupError):
-        return None
-    fields = status.rpartition(")")[2].split()
-    return None if fields[0] in ("Z", "X") else fields
+        return False
+    return status.rpartition(")")[2].split()[0] not in ("Z", "X")
 
 
 def owner_of(directory: Path) -> int | None:

@@ -16,7 +16,7 @@ import msgspec
 import sqlalchemy as sa
 
 from djinn_lab.errors import PoolError
-from djinn_lab.protocol.runtime_file import OWNER_FILE, host_id, owner_of, process_will_do_nothing
+from djinn_lab.protocol.runtime_file import OWNER_FILE, host_id, owner_of, process_is_alive
 
 DIRECTORY_PREFIX = "djinn-"
 STORE = "store"
@@ -25,6 +25,9 @@ PARKED = "parked"
 USERS = "users"
 DATABASE_FILE = "database.json"
 FOUND_DEAD_FILE = "found-dead"
+LED_FILE = "led"
+END_WITHIN_S, POLL_S = 3.0, 0.02
+"""A pool that was just killed may live for so long."""
 SHARE_OF_FREE_SPACE = 0.5
 
 
@@ -77,8 +80,17 @@ def remove_dead_directories(base: Path) -> None:
             shutil.rmtree(directory, ignore_errors=True)
 
 
+def note_lead(directory: Path) -> None:
+    """Note that the pool of this directory leads on its database, so that a next one waits for its end."""
+    (directory / LED_FILE).touch()
+
+
 def left_directories(base: Path, belonging: Belonging) -> list[Path]:
-    """List the directories of dead pools on the same database, and in the same run of this machine."""
+    """List the directories of dead pools on the same database, and in the same run of this machine. One that
+    led and has lost its database is given a moment to end."""
+    deadline_s = time.monotonic() + END_WITHIN_S
+    while time.monotonic() < deadline_s and _has_former_leader(base, belonging):
+        time.sleep(POLL_S)
     return [
         directory
         for directory in sorted(_dead_directories(base))
@@ -98,10 +110,19 @@ def remove_directory(directory: Path) -> None:
     shutil.rmtree(directory, ignore_errors=True)
 
 
+def _has_former_leader(base: Path, belonging: Belonging) -> bool:
+    """Return whether a pool that led before the present one still lives."""
+    for marked in base.glob(f"{DIRECTORY_PREFIX}*/{LED_FILE}"):
+        owner, by = owner_of(marked.parent), _belonging_of(marked.parent)
+        if owner is not None and by is not None and belonging.is_left(by) and process_is_alive(owner):
+            return True
+    return False
+
+
 def _dead_directories(base: Path) -> list[Path]:
     """List those whose owner is known, and dead."""
     owners = ((directory, owner_of(directory)) for directory in base.glob(f"{DIRECTORY_PREFIX}*"))
-    return [path for path, owner in owners if owner is not None and process_will_do_nothing(owner)]
+    return [path for path, owner in owners if owner is not None and not process_is_alive(owner)]
 
 
 def _may_be_taken_over(directory: Path) -> bool:
