@@ -7,6 +7,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 
 import msgspec
+from msgspec.structs import replace
 
 from djinn_lab.memory import predict_peak_bytes
 from djinn_lab.memory.footprint import Footprint
@@ -139,7 +140,9 @@ def decide_gang(
         return GangDecision(
             None, f"It runs on one device: it has {len(program.nodes):,} ops, and {found_in}."
         )
-    seconds = curves.each(node_charges(program)[0])
+    # each device calls an op for the first time, wherever its nodes are
+    charges = [replace(charge, first=False) for charge in node_charges(program)[0]]
+    seconds = curves.each(charges)
     found = known.best(program, key, curves, seconds, devices)
     if found is None:
         return GangDecision(
