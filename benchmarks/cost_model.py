@@ -25,7 +25,7 @@ from benchmarks.samples import percentile
 from djinn_lab.memory import predict_peak_bytes
 from djinn_lab.srg.costs import CostBook, Work, work_of
 from djinn_lab.srg.curves import DeviceCurves
-from djinn_lab.srg.families import Charge
+from djinn_lab.srg.families import FamilyWork
 from djinn_lab.srg.program import Program, decode_program
 from djinn_lab.srg.wiring import trace_wiring
 
@@ -109,7 +109,7 @@ def _compared(
 
 
 def _joined(works: Sequence[Work]) -> Work:
-    charges: defaultdict[Charge, int] = defaultdict(int)
+    charges: defaultdict[FamilyWork, int] = defaultdict(int)
     for work in works:
         for charge, count in work.charges:
             charges[charge] += count

@@ -50,7 +50,7 @@ class Played(NamedTuple):
 
 @contextmanager
 def captured(graph: Graph, runs: int) -> Iterator[Captured]:
-    """Capture the cell that builds a graph's state and ``runs`` runs of it."""
+    """Capture the cell that builds a graph's state, and then ``runs`` runs."""
     folder = Path(tempfile.mkdtemp(prefix="djinn-bench-"))
     try:
         backend = _Backend(folder)

@@ -94,7 +94,7 @@ class Hub:
         return answer.json() if answer.content else None
 
     def token(self, user: str, scopes: Sequence[str] | None = None) -> tuple[str, str]:
-        """Make a token of a user, who is made where there is none. Return its id and the token."""
+        """Make a token of a user, and the user where there is none. Return the token's id and the token."""
         if user not in [one["name"] for one in self.ask("GET", "/users")]:
             self.ask("POST", f"/users/{user}")
         made = self.ask("POST", f"/users/{user}/tokens", None if scopes is None else {"scopes": list(scopes)})

@@ -65,7 +65,7 @@ class Granted(msgspec.Struct, frozen=True):
     expires_in: float = 300.0
 
 
-class Login(msgspec.Struct, frozen=True):
+class StoredLogin(msgspec.Struct, frozen=True):
     """``token``: for the pool. Times in seconds since the epoch."""
 
     way: LoginWay
@@ -101,7 +101,7 @@ def begin(way: LoginWay, issuer: Issuer) -> DeviceCode:
 
 def finish(
     way: LoginWay, issuer: Issuer, code: DeviceCode, sleep: Callable[[float], None] = time.sleep
-) -> Login:
+) -> StoredLogin:
     """Wait until the user has confirmed. Raises AuthenticationError when that is refused, or too late."""
     form = {"grant_type": DEVICE_GRANT, "device_code": code.device_code, "client_id": way.client_id}
     waited_s, pause_s = 0.0, code.interval
@@ -127,14 +127,14 @@ def finish(
     raise AuthenticationError("The code was not confirmed in time.", LOGIN_AGAIN)
 
 
-def save(pool: str, login: Login | None) -> None:
+def save(pool: str, login: StoredLogin | None) -> None:
     """Keep the login of a pool; None removes it."""
     with _locked() as logins:
         kept = {url: one for url, one in logins.items() if url != pool}
         _write(kept if login is None else {**kept, pool: login})
 
 
-def saved(pool: str) -> Login | None:
+def saved(pool: str) -> StoredLogin | None:
     """Return what is kept, as it is."""
     return _read().get(pool)
 
@@ -154,7 +154,7 @@ def current_token(pool: str) -> str | None:
     return renewed.token
 
 
-def revoke(login: Login) -> bool:
+def revoke(login: StoredLogin) -> bool:
     """Ask the issuer to end a login, and return whether it did."""
     try:
         issuer = discover(login.way)
@@ -165,12 +165,12 @@ def revoke(login: Login) -> bool:
     return answer.is_success
 
 
-def _ends_soon(login: Login) -> bool:
+def _ends_soon(login: StoredLogin) -> bool:
     margin_s = min(RENEW_BEFORE_S, (login.expires_at - login.made_at) / 3)
     return time.time() > login.expires_at - margin_s
 
 
-def _renewed(login: Login) -> Login:
+def _renewed(login: StoredLogin) -> StoredLogin:
     """Exchange the refresh token. While the token still counts, an issuer may stay silent."""
     try:
         if not login.refresh_token:
@@ -190,14 +190,14 @@ def _renewed(login: Login) -> Login:
     return _login(way, granted, login.refresh_token)
 
 
-def _login(way: LoginWay, granted: Granted, refresh_token: str) -> Login:
+def _login(way: LoginWay, granted: Granted, refresh_token: str) -> StoredLogin:
     """Choose the token that is made for the pool: that of access, or that of identity."""
     offered = [one for one in (granted.access_token, granted.id_token) if one]
     token = next((one for one in offered if way.audience in _audience(one)), granted.access_token)
     now_s = time.time()
     ends = claims_of(token).get("exp")
     expires_at = float(ends) if isinstance(ends, int | float) else now_s + granted.expires_in
-    return Login(way, token, granted.refresh_token or refresh_token, now_s, expires_at)
+    return StoredLogin(way, token, granted.refresh_token or refresh_token, now_s, expires_at)
 
 
 def claims_of(token: str) -> Mapping[str, object]:
@@ -241,7 +241,7 @@ def _problem(answer: httpx.Response) -> str:
 
 
 @contextmanager
-def _locked() -> Iterator[dict[str, Login]]:
+def _locked() -> Iterator[dict[str, StoredLogin]]:
     path = logins_path()
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     descriptor = os.open(path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT, 0o600)
@@ -250,7 +250,7 @@ def _locked() -> Iterator[dict[str, Login]]:
         yield _read()
 
 
-def _read() -> dict[str, Login]:
+def _read() -> dict[str, StoredLogin]:
     path = logins_path()
     try:
         status = path.stat()
@@ -262,14 +262,14 @@ def _read() -> dict[str, Login]:
             f"{path} can be read by other users, so its tokens are no secrets.", f"Delete {path}."
         )
     try:
-        return msgspec.json.decode(content, type=dict[str, Login])
+        return msgspec.json.decode(content, type=dict[str, StoredLogin])
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise PoolError(
             f"{path} is no file of logins: {error}.", f"Delete {path}, and log in again."
         ) from None
 
 
-def _write(logins: Mapping[str, Login]) -> None:
+def _write(logins: Mapping[str, StoredLogin]) -> None:
     path = logins_path()
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{FILE_NAME}-")  # of mode 0600
     try:

@@ -40,7 +40,7 @@ class RunTime(msgspec.Struct, frozen=True):
         return "runs" if self.runs else "graph"
 
 
-class Spread:
+class RunTimeSpread:
     """Run times over what was predicted. ``ratios``: of an earlier pool, oldest first."""
 
     def __init__(self, ratios: Iterable[float] = ()) -> None:
@@ -75,9 +75,9 @@ class RunTimeHistory:
     def __init__(self, ratios: dict[str, tuple[float, ...]] | None = None) -> None:
         before = ratios or {}
         self._runs: OrderedDict[tuple[str, bytes], deque[float]] = OrderedDict()
-        self._spreads: dict[Source, Spread] = {
-            "runs": Spread(before.get("runs", ())),
-            "graph": Spread(before.get("graph", ())),
+        self._spreads: dict[Source, RunTimeSpread] = {
+            "runs": RunTimeSpread(before.get("runs", ())),
+            "graph": RunTimeSpread(before.get("graph", ())),
         }
         self._compared: set[Source] = set()
 

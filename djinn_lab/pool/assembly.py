@@ -31,7 +31,7 @@ from djinn_lab.pool.database.store import Store
 from djinn_lab.pool.database.users import read_tokens, read_users
 from djinn_lab.pool.devices.cost_model import CostModel
 from djinn_lab.pool.devices.fleet import Fleet
-from djinn_lab.pool.devices.launcher import Launcher
+from djinn_lab.pool.devices.launcher import Launcher, TakenCopy
 from djinn_lab.pool.devices.plans import DevicePlan
 from djinn_lab.pool.execution.clock import PoolClock
 from djinn_lab.pool.execution.driver import Driver
@@ -43,7 +43,7 @@ from djinn_lab.pool.notebooks.service import NOTEBOOK_RULES, NotebookRules, Note
 from djinn_lab.pool.sessions.detached import DetachedRules
 from djinn_lab.pool.sessions.isolation import ISOLATION_RULES, IsolationRules
 from djinn_lab.pool.sessions.registry import SessionRegistry
-from djinn_lab.pool.sessions.returning import TakeCopies, TakenCopy, return_sessions
+from djinn_lab.pool.sessions.returning import TakeCopies, return_sessions
 from djinn_lab.pool.user_limits import UserLimits
 
 NO_OTHER_LIMITS = UserLimits()

@@ -16,7 +16,7 @@ from enum import IntEnum
 
 import msgspec
 
-from djinn_lab.pool.scopes import Scope, within
+from djinn_lab.pool.scopes import TokenScope, within
 from djinn_lab.protocol.messages import UNKNOWN_TOKEN
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
@@ -61,7 +61,7 @@ class User(msgspec.Struct, frozen=True):
     above: str | None = None
     notebook: str = ""
     token: str = ""
-    scopes: frozenset[Scope] | None = None
+    scopes: frozenset[TokenScope] | None = None
     way: str = ""
     provider: str = ""
 
@@ -82,7 +82,7 @@ class Token(msgspec.Struct, frozen=True):
     created_at: float
     expires_at: float | None = None
     notebook: str = ""
-    scopes: frozenset[Scope] | None = None
+    scopes: frozenset[TokenScope] | None = None
     provider: str = ""
 
     @property
@@ -92,7 +92,7 @@ class Token(msgspec.Struct, frozen=True):
             return f"a login by {self.provider}"
         return f"the token {self.name!r}" if self.name else "the token of a batch notebook"
 
-    def within(self, role: Role, scopes: frozenset[Scope] | None) -> bool:
+    def within(self, role: Role, scopes: frozenset[TokenScope] | None) -> bool:
         """Return whether a token of this role and these scopes may do all that this one may."""
         return self.role <= role and within(self.scopes, scopes)
 
@@ -236,7 +236,7 @@ class Authentication:
         name: str,
         role: Role,
         expires_at: float | None,
-        scopes: frozenset[Scope] | None = None,
+        scopes: frozenset[TokenScope] | None = None,
     ) -> tuple[Token, str]:
         """Make a token with at most the user's role; the second part is the secret. Raises ValueError on a
         bad or taken name, or when the user has too many."""
@@ -303,9 +303,9 @@ class Authentication:
         user: str,
         role: Role,
         expires_at: float,
-        scopes: frozenset[Scope] | None = None,
+        scopes: frozenset[TokenScope] | None = None,
     ) -> None:
-        """Take a token that an identity provider vouches for, in place of what was known of it. ``user``: a
+        """Take a token that an identity provider vouches for, in place of what was known before. ``user``: a
         name that begins with the provider's."""
         self._refused.pop(digest, None)
         self._users[user] = User(user, role, provider=provider)

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable
 from enum import StrEnum
 
 
-class Scope(StrEnum):
+class TokenScope(StrEnum):
     """``READ``: see what the role may see. ``CELLS``: open sessions, run cells, close sessions. ``QUEUE``:
     cancel and preempt jobs, ask why; for operators also devices and reservations. ``NOTEBOOKS``: submit and
     cancel batch notebooks. ``ADMIN``: manage tokens; for admins also users, shares, the policy, the audit and
@@ -25,12 +25,12 @@ class Scope(StrEnum):
 
 
 SESSION_SOCKET = "WebSocket /v1/session"
-_ANY = frozenset(Scope)
-_READ = frozenset({Scope.READ})
-_CELLS = frozenset({Scope.CELLS})
-_QUEUE = frozenset({Scope.QUEUE})
-_NOTEBOOKS = frozenset({Scope.NOTEBOOKS})
-_ADMIN = frozenset({Scope.ADMIN})
+_ANY = frozenset(TokenScope)
+_READ = frozenset({TokenScope.READ})
+_CELLS = frozenset({TokenScope.CELLS})
+_QUEUE = frozenset({TokenScope.QUEUE})
+_NOTEBOOKS = frozenset({TokenScope.NOTEBOOKS})
+_ADMIN = frozenset({TokenScope.ADMIN})
 
 SCOPES = {
     SESSION_SOCKET: _CELLS,
@@ -88,17 +88,17 @@ SCOPES = {
 """By method and path of the route: any one of these scopes is enough."""
 
 
-def checked_scopes(names: Iterable[str]) -> frozenset[Scope] | None:
+def checked_scopes(names: Iterable[str]) -> frozenset[TokenScope] | None:
     """Return the scopes of these names, None (no limit) for no names. Raises ValueError for an unknown
     one."""
     given = list(names)
-    unknown = [name for name in given if name not in set(Scope)]
+    unknown = [name for name in given if name not in set(TokenScope)]
     if unknown:
-        raise ValueError(f"{unknown[0][:40]!r} is not a scope; there are {', '.join(Scope)}")
-    return frozenset(map(Scope, given)) or None
+        raise ValueError(f"{unknown[0][:40]!r} is not a scope; there are {', '.join(TokenScope)}")
+    return frozenset(map(TokenScope, given)) or None
 
 
-def lacks(held: Collection[Scope] | None, request: str) -> str | None:
+def lacks(held: Collection[TokenScope] | None, request: str) -> str | None:
     """Say why a token that holds these scopes may not make a request, None when it may. ``held``: None for a
     token without a limit."""
     needed = SCOPES[request]
@@ -108,6 +108,6 @@ def lacks(held: Collection[Scope] | None, request: str) -> str | None:
     return f"This needs a token with the scope {' or '.join(sorted(needed))}; this one has {have}."
 
 
-def within(wanted: Collection[Scope] | None, held: Collection[Scope] | None) -> bool:
+def within(wanted: Collection[TokenScope] | None, held: Collection[TokenScope] | None) -> bool:
     """Return whether a token that holds ``held`` covers all of ``wanted``."""
     return held is None or (wanted is not None and set(wanted) <= set(held))

@@ -117,7 +117,7 @@ def run_pool(options: PoolOptions) -> None:
     directory = open_blob_directory(pool, runtime_directory(), belonging)
     disk = own_directory(data_directory() / PARKED, pool, belonging)
     launcher = LocalLauncher(directory, options.worker_command, directory / PARKED, disk)
-    places = Places(directory, disk, belonging)
+    places = PoolDirectories(directory, disk, belonging)
     try:
         if not options.standby:
             _warm(launcher, options)
@@ -132,7 +132,7 @@ def run_pool(options: PoolOptions) -> None:
 
 
 @dataclass(slots=True)
-class Places:
+class PoolDirectories:
     """The directories of this run of the pool. ``needed``: by a next one, since this one led and was not
     stopped."""
 
@@ -160,7 +160,7 @@ def _leave(_number: int, _frame: FrameType | None) -> None:
     raise SystemExit(0)
 
 
-async def _serve(options: PoolOptions, pool: str, places: Places, launcher: LocalLauncher) -> None:
+async def _serve(options: PoolOptions, pool: str, places: PoolDirectories, launcher: LocalLauncher) -> None:
     # Imported while the workers load, which takes longer.
     from djinn_lab.pool.api.web_server import StandbyApp, WebServer
     from djinn_lab.pool.authentication import new_token
@@ -231,7 +231,7 @@ async def _until_leading(running: ServingPool, info: RuntimeInfo) -> bool:
     return store.leads.done()
 
 
-async def _lead(running: ServingPool, info: RuntimeInfo, places: Places) -> None:
+async def _lead(running: ServingPool, info: RuntimeInfo, places: PoolDirectories) -> None:
     """Serve until asked to stop. Raises SQLAlchemyError when the database, and so the lead, is lost."""
     from djinn_lab.pool.api.app import create_app
     from djinn_lab.pool.assembly import assemble

@@ -7,7 +7,7 @@ from typing import Protocol
 import msgspec
 
 from djinn_lab.srg.curves import Bound, DeviceCurves
-from djinn_lab.srg.families import Charge
+from djinn_lab.srg.families import FamilyWork
 from djinn_lab.srg.graph import Node
 
 GIB = 2**30
@@ -73,7 +73,7 @@ class GraphCostEstimator:
     """The device's curves over what the node charges."""
 
     def __init__(self) -> None:
-        self._known: dict[int, tuple[DeviceCurves, dict[Charge, NodeEstimate]]] = {}
+        self._known: dict[int, tuple[DeviceCurves, dict[FamilyWork, NodeEstimate]]] = {}
         """By the identity of the curves, which are kept with them."""
 
     def estimate(self, node: Node, device: DeviceProfile) -> NodeEstimate:

@@ -11,7 +11,7 @@ import msgspec
 
 from djinn_lab.srg.curves import DeviceCurves
 from djinn_lab.srg.estimates import estimate_flops
-from djinn_lab.srg.families import UNKNOWN, VIEW, Charge, Sizes, charge
+from djinn_lab.srg.families import UNKNOWN, VIEW, FamilyWork, Sizes, charge
 from djinn_lab.srg.flops import COUNTED, OpCall, fill_template
 from djinn_lab.srg.program import NodeRecord, Program, TensorMeta
 from djinn_lab.srg.wiring import Wiring, trace_wiring
@@ -28,7 +28,7 @@ _ALLOCATIONS = frozenset(
 """Ops that reserve memory without writing to it."""
 
 
-VIEW_CHARGE = Charge(VIEW, "", 1.0)
+VIEW_CHARGE = FamilyWork(VIEW, "", 1.0)
 """What every node costs that only looks at its inputs' memory."""
 
 
@@ -41,7 +41,7 @@ class NodeCost:
     counted: bool
     bytes_read: int
     bytes_written: int
-    charge: Charge = VIEW_CHARGE
+    charge: FamilyWork = VIEW_CHARGE
 
 
 class CostBook:
@@ -127,7 +127,7 @@ class Work(msgspec.Struct, frozen=True):
     family, priced by their bytes."""
 
     ops: int
-    charges: tuple[tuple[Charge, int], ...]
+    charges: tuple[tuple[FamilyWork, int], ...]
     unpriced: tuple[str, ...] = ()
 
     def seconds(self, curves: DeviceCurves) -> float:
@@ -135,7 +135,7 @@ class Work(msgspec.Struct, frozen=True):
         return sum(count * curves.seconds(charged) for charged, count in self.charges)
 
 
-def node_charges(program: Program) -> tuple[list[Charge], tuple[str, ...]]:
+def node_charges(program: Program) -> tuple[list[FamilyWork], tuple[str, ...]]:
     """Return what each node of a valid program charges, and the names of ops without a family."""
     book = CostBook(trace_wiring(program))
     charges = [book.cost(index, record).charge for index, record in enumerate(program.nodes)]

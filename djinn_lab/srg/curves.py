@@ -18,7 +18,7 @@ from typing import Literal
 import msgspec
 from msgspec.structs import replace
 
-from djinn_lab.srg.families import COMPUTE, UNIT_BYTES, VIEW, Charge
+from djinn_lab.srg.families import COMPUTE, UNIT_BYTES, VIEW, FamilyWork
 
 FALLBACK = "pointwise"
 """Family that prices unknown ops, and those that were not measured on a device."""
@@ -94,7 +94,7 @@ class DeviceCurves(msgspec.Struct, frozen=True):
         """Curves of a family, in float32 where it was not measured in this dtype."""
         return self.families.get(f"{family}/{dtype}") or self.families.get(f"{family}/{DTYPE}")
 
-    def seconds(self, charge: Charge) -> float:
+    def seconds(self, charge: FamilyWork) -> float:
         """Price a call."""
         seconds = self.op_s
         if charge.family != VIEW:
@@ -102,7 +102,7 @@ class DeviceCurves(msgspec.Struct, frozen=True):
             seconds = _between(curves, charge.lane, charge.work / charge.calls) * charge.calls
         return seconds + self.first_s.get(charge.family, 0.0) if charge.first else seconds
 
-    def each(self, charges: Sequence[Charge]) -> list[float]:
+    def each(self, charges: Sequence[FamilyWork]) -> list[float]:
         """Price many calls, equal ones once."""
         known = {charge: self.seconds(charge) for charge in set(charges)}
         return [known[charge] for charge in charges]
@@ -118,7 +118,7 @@ class DeviceCurves(msgspec.Struct, frozen=True):
         first_s = {family: seconds * factors.get(family, 1.0) for family, seconds in self.first_s.items()}
         return DeviceCurves(self.op_s * factors.get(VIEW, 1.0), families, first_s)
 
-    def bound(self, charge: Charge) -> Bound:
+    def bound(self, charge: FamilyWork) -> Bound:
         """Say what most of a call's time goes to: its fixed cost, arithmetic or memory."""
         least = replace(charge, work=1.0, calls=1, first=False)
         if self.seconds(charge) < 2 * charge.calls * self.seconds(least):
@@ -164,7 +164,7 @@ def _between(curves: tuple[Curve, ...], lane: float, work: float) -> float:
     return exp((1 - part) * log(low.at(work)) + part * log(high.at(work)))
 
 
-def fit(samples: Mapping[Charge, float]) -> dict[str, tuple[Curve, ...]]:
+def fit(samples: Mapping[FamilyWork, float]) -> dict[str, tuple[Curve, ...]]:
     """Make curves from measured seconds. Where more work took less time, noise is taken out by the maximum so
     far."""
     lanes: dict[str, dict[float, dict[float, float]]] = {}

@@ -35,7 +35,7 @@ VIEW = "view"
 SHARED_MAX = 50_000
 
 
-class Charge(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class FamilyWork(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """``calls``: kernels that one op starts one after the other, each with an equal part of the work.
     ``first``: no earlier node of the program was this op, so its code is in no cache."""
 
@@ -58,7 +58,7 @@ Rule = Callable[[OpCall, Sizes], tuple[float, float]]
 """Work and lane of a call."""
 
 
-def charge(name: str, call: OpCall, sizes: Sizes) -> Charge:
+def charge(name: str, call: OpCall, sizes: Sizes) -> FamilyWork:
     """``name``: base name of an op that computes something."""
     plain = plain_name(name)
     family = _special(name, plain, call) or FAMILY_OF.get(name) or FAMILY_OF.get(plain) or UNKNOWN
@@ -67,9 +67,9 @@ def charge(name: str, call: OpCall, sizes: Sizes) -> Charge:
 
 
 @lru_cache(SHARED_MAX)
-def _charge(family: str, dtype: str, work: float, lane: float, calls: int) -> Charge:
+def _charge(family: str, dtype: str, work: float, lane: float, calls: int) -> FamilyWork:
     """One object for equal charges: the pool keeps those of thousands of programs."""
-    return Charge(family, dtype, work, lane, calls)
+    return FamilyWork(family, dtype, work, lane, calls)
 
 
 def _dtype(call: OpCall) -> str:

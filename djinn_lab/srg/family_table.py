@@ -169,4 +169,4 @@ FAMILY_OF = _table(
         "fourier": "_fft_r2c _fft_c2r _fft_c2c fft_fft fft_ifft fft_rfft fft_irfft",
     }
 )
-"""Families by base name. Copies, reductions, products and convolutions are told apart by their call."""
+"""Families by base name. Copies, reductions, products and convolutions are distinguished by their call."""

@@ -15,7 +15,7 @@ import msgspec
 
 from djinn_lab.srg.attention import find_attention, refine_phases
 from djinn_lab.srg.costs import CostBook
-from djinn_lab.srg.families import Charge
+from djinn_lab.srg.families import FamilyWork
 from djinn_lab.srg.identity import structural_hash
 from djinn_lab.srg.modality import assign_modality
 from djinn_lab.srg.program import Modality, Phase, Program, Residency, TensorMeta
@@ -64,7 +64,7 @@ class Node(msgspec.Struct, frozen=True, gc=False):
     outputs: tuple[int, ...]
     writes: tuple[int, ...]
     is_view: bool
-    charge: Charge
+    charge: FamilyWork
 
 
 class Edge(msgspec.Struct, frozen=True, gc=False):

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import torch
 
 from djinn_lab.srg.curves import DeviceCurves, fit
-from djinn_lab.srg.families import VIEW, Charge
+from djinn_lab.srg.families import VIEW, FamilyWork
 from djinn_lab.worker.probes import all_probes
 from djinn_lab.worker.probing import Prober
 
@@ -15,7 +15,7 @@ from djinn_lab.worker.probing import Prober
 def calibration(device: torch.device) -> Iterator[DeviceCurves | None]:
     """Measure step by step, a few milliseconds each; None until the last, which has the curves."""
     prober = Prober(device)
-    seconds: dict[Charge, float] = {}
+    seconds: dict[FamilyWork, float] = {}
     first_s: dict[str, float] = {}
     for probe in all_probes(device):
         sample = prober.probe(probe.call, probe.family)

@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_iter
 
 from djinn_lab.protocol.worker import NodeTimes
 from djinn_lab.srg.costs import node_charges
-from djinn_lab.srg.families import STREAMED, VIEW, Charge
+from djinn_lab.srg.families import STREAMED, VIEW, FamilyWork
 from djinn_lab.srg.program import (
     Argument,
     Atom,
@@ -43,7 +43,7 @@ ALONE_S = 0.0005
 """Above it the ops before do not matter."""
 FIRST_RUNS = 5
 KEPT_BYTES = 2**23
-"""Of results from this size on every second is kept for a while, so that the next needs other memory."""
+"""Of results from this size on every second one is held for a while, so that the next needs other memory."""
 GROWN_BYTES = 2**16
 FLUSHED_ELEMENTS = 6 * 2**20
 """Read between two first calls: 24 MiB."""
@@ -102,7 +102,7 @@ class Sample(NamedTuple):
     """``seconds``: of the op among others, as in a program that repeats them. ``first_s``: what it takes
     longer the first time, when its code is in no cache; None where that was not measured."""
 
-    charge: Charge
+    charge: FamilyWork
     seconds: float
     first_s: float | None = None
 
@@ -205,7 +205,7 @@ def _other_ops(device: torch.device) -> None:
     torch.log_softmax(table, 1)
 
 
-def _rotated(op: RecordedOp, charge: Charge) -> list[RecordedOp]:
+def _rotated(op: RecordedOp, charge: FamilyWork) -> list[RecordedOp]:
     """The op on copies of its largest tensor, as a program meets other weights with every op."""
     if charge.family not in STREAMED or not op.inputs:
         return [op]

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from djinn_lab.jobs.run_times import COMPARED_MIN, UNCOMPARED_SPREAD, RunTime, RunTimeHistory, Spread
+from djinn_lab.jobs.run_times import COMPARED_MIN, UNCOMPARED_SPREAD, RunTime, RunTimeHistory, RunTimeSpread
 
 DEVICE, OTHER = "cpu/1", "cpu/8"
 positive = st.floats(1e-6, 1e6)
@@ -49,7 +49,7 @@ def test_an_earlier_pool_s_comparisons_count() -> None:
 
 @given(st.lists(positive, min_size=COMPARED_MIN, max_size=600))
 def test_nine_of_ten_runs_end_within_the_spread(ratios: list[float]) -> None:
-    spread = Spread(ratios[:3])
+    spread = RunTimeSpread(ratios[:3])
     for ratio in ratios[3:]:
         spread.add(ratio)
     within = sum(ratio <= spread.high for ratio in spread.ratios)

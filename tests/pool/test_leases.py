@@ -62,7 +62,7 @@ class Worker:
         self.say(RAN)
 
     def arrive(self, restore: Restore) -> None:
-        """Take what a restore needs, as far as there is room."""
+        """Take what a restore needs, as far as memory is free."""
         here = self.session_bytes.get(restore.session, 0)
         taken = min(restore.nbytes - here, max(0, self.limit_bytes - self.used_bytes))
         self.used_bytes += taken

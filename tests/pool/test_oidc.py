@@ -212,7 +212,7 @@ def test_audit_names_users_and_the_way_they_came(issuer: Issuer, pool: RuntimeIn
     assert token not in str(mine) + str(refused)
 
 
-def test_login_by_the_device_flow_is_kept_for_this_user_alone(
+def test_login_by_the_device_flow_is_stored_for_this_user_alone(
     issuer: Issuer, pool: RuntimeInfo, folder: Path
 ) -> None:
     issuer.next_grant.answers[:] = ["authorization_pending", "authorization_pending"]

@@ -15,7 +15,7 @@ from pool_kit import Client, Wire, act, http, rest, running_pool
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from djinn_lab.pool.authentication import DAY_S, Role
-from djinn_lab.pool.scopes import SCOPES, SESSION_SOCKET, Scope
+from djinn_lab.pool.scopes import SCOPES, SESSION_SOCKET, TokenScope
 from djinn_lab.protocol import messages
 from djinn_lab.protocol.rest.notebooks import NewNotebook
 from djinn_lab.protocol.runtime_file import RuntimeInfo
@@ -28,7 +28,7 @@ ONE_CELL = msgspec.Raw(
 )
 
 VIEWER, USER, OPERATOR, ADMIN = Role.VIEWER, Role.USER, Role.OPERATOR, Role.ADMIN
-NOBODY = None
+NO_ROLE = None
 """For objects of others: not even admins; where there is no object: it needs no token."""
 
 
@@ -41,7 +41,7 @@ class Needs(NamedTuple):
     scopes: str = ""
 
 
-ANY = " ".join(Scope)
+ANY = " ".join(TokenScope)
 UNLIMITED = "none"
 """A token with scopes changes none without."""
 
@@ -52,8 +52,8 @@ def all_of(role: Role | None, scopes: str = "") -> Needs:
 
 
 REQUESTS = {
-    "GET /v1/alive": all_of(NOBODY),
-    "GET /v1/login": all_of(NOBODY),
+    "GET /v1/alive": all_of(NO_ROLE),
+    "GET /v1/login": all_of(NO_ROLE),
     "GET /v1/status": all_of(VIEWER, ANY),
     "GET /v1/events": all_of(VIEWER, "read"),
     "GET /metrics": all_of(VIEWER, "read"),
@@ -129,7 +129,7 @@ class Cast:
     info: RuntimeInfo
     mine: dict[Role, str]
     others: dict[Role, str]
-    limited: dict[Scope, str]
+    limited: dict[TokenScope, str]
     strangers: list[str | None]
 
     @contextmanager
@@ -157,7 +157,7 @@ def cast(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cast]:
         mine[VIEWER] = owner.make_token("look", user="ann", role="viewer").secret
         others = {role: owner.create_user(f"a-{role.label}", role.label).token for role in Role}
         expired = owner.make_token("short", user="ann", days=1e-6 / DAY_S).secret
-        limited = {scope: owner.make_token(f"only-{scope}", scopes=[scope]).secret for scope in Scope}
+        limited = {scope: owner.make_token(f"only-{scope}", scopes=[scope]).secret for scope in TokenScope}
         found = Cast(info, mine, others, limited, [None, "wrong", expired])
         yield found
         owner.close()
@@ -199,13 +199,13 @@ def check_row(cast: Cast, method: str, path: str, needs: Needs, objects: dict[st
     body: object = {"job": objects["job"], "name": "half"} if "checkpoints" in path else None
     denied: list[tuple[str | None, int]] = []
     allowed: list[tuple[str | None, str]] = []
-    if needs.own is NOBODY:
-        allowed += [(token, "nobody") for token in cast.strangers]
+    if needs.own is NO_ROLE:
+        allowed += [(token, "no token") for token in cast.strangers]
     else:
         denied += [(token, 401) for token in cast.strangers]
     for whose, tokens, needed in (("own", cast.mine, needs.own), ("other's", cast.others, needs.others)):
         for role, token in tokens.items():
-            if needed is not NOBODY and role < needed:
+            if needed is not NO_ROLE and role < needed:
                 denied.append((token, 403))
             else:
                 allowed.append((token, f"{whose}, {role.label}"))
@@ -213,14 +213,14 @@ def check_row(cast: Cast, method: str, path: str, needs: Needs, objects: dict[st
     for scope, token in cast.limited.items():
         if needs.scopes and scope not in needs.scopes.split():
             denied.append((token, 403))
-        elif needs.others is not NOBODY:
+        elif needs.others is not NO_ROLE:
             allowed.append((token, f"an admin's, for {scope}"))
     for token, status in denied:
         assert ask(cast, token, method, place, body).status_code == status
     if path == "/v1/shutdown":
         return  # an admin may; other tests do
-    for token, who in allowed:
-        assert ask(cast, token, method, place, body).status_code not in (401, 403), who
+    for token, asking in allowed:
+        assert ask(cast, token, method, place, body).status_code not in (401, 403), asking
 
 
 def test_every_message_has_a_row() -> None:
@@ -229,7 +229,7 @@ def test_every_message_has_a_row() -> None:
 
 def test_a_websocket_needs_the_role_user_and_the_scope_cells(cast: Cast) -> None:
     refused = {**dict.fromkeys(cast.strangers, 401), cast.others[VIEWER]: 403, cast.mine[VIEWER]: 403}
-    refused |= {token: 403 for scope, token in cast.limited.items() if scope is not Scope.CELLS}
+    refused |= {token: 403 for scope, token in cast.limited.items() if scope is not TokenScope.CELLS}
     for token, status in refused.items():
         with pytest.raises(InvalidStatus) as caught:
             Wire(cast.info, token or "no token")
@@ -237,7 +237,7 @@ def test_a_websocket_needs_the_role_user_and_the_scope_cells(cast: Cast) -> None
     for role in (USER, OPERATOR, ADMIN):
         with Client(cast.info, cast.others[role]) as client:
             assert client.welcome.user == f"a-{role.label}"
-    with Client(cast.info, cast.limited[Scope.CELLS]) as client:
+    with Client(cast.info, cast.limited[TokenScope.CELLS]) as client:
         assert client.run(act("")).outcome == "done"
 
 

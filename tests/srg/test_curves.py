@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from djinn_lab.srg.curves import Curve, DeviceCurves, fit
-from djinn_lab.srg.families import UNKNOWN, VIEW, Charge
+from djinn_lab.srg.families import UNKNOWN, VIEW, FamilyWork
 from djinn_lab.srg.family_table import FAMILY_OF
 
 works = st.floats(1.0, 1e12)
@@ -44,7 +44,7 @@ def test_a_curve_hits_its_probes(curve: Curve) -> None:
 def test_more_work_never_costs_less(
     device: DeviceCurves, one: float, other: float, lane: float, family: str
 ) -> None:
-    less, more = (device.seconds(Charge(family, "float32", work, lane)) for work in sorted((one, other)))
+    less, more = (device.seconds(FamilyWork(family, "float32", work, lane)) for work in sorted((one, other)))
     assert 0 < less <= more * (1 + 1e-9)
     assert math.isfinite(more)
 
@@ -53,19 +53,19 @@ def test_more_work_never_costs_less(
 def test_a_first_call_costs_no_less_and_a_factor_scales_it(
     device: DeviceCurves, work: float, lane: float
 ) -> None:
-    charge = Charge("matmul", "float32", work, lane)
+    charge = FamilyWork("matmul", "float32", work, lane)
     first = msgspec.structs.replace(charge, first=True)
     assert device.seconds(first) >= device.seconds(charge)
     doubled = device.corrected({"matmul": 2.0})
     assert doubled.seconds(first) == pytest.approx(2 * device.seconds(first))
-    assert doubled.seconds(Charge("pointwise", "float32", work)) == device.seconds(
-        Charge("pointwise", "float32", work)
+    assert doubled.seconds(FamilyWork("pointwise", "float32", work)) == device.seconds(
+        FamilyWork("pointwise", "float32", work)
     )
 
 
 @given(st.dictionaries(st.tuples(st.sampled_from((1.0, 8.0)), works), times, min_size=1))
 def test_fitted_curves_are_sound_whatever_the_noise(samples: dict[tuple[float, float], float]) -> None:
-    fitted = fit({Charge("copy", "float32", work, lane): s for (lane, work), s in samples.items()})
+    fitted = fit({FamilyWork("copy", "float32", work, lane): s for (lane, work), s in samples.items()})
     slowest = max(samples.values())
     for curve in fitted["copy/float32"]:
         assert max(curve.seconds) <= slowest
@@ -92,12 +92,12 @@ def test_a_skinny_product_on_made_up_curves_is_bound_by_its_bytes() -> None:
     """A token's step reads every weight once: a product with one row takes as long as its weights."""
     device = DeviceCurves.of_rates(flops_per_s=1e13, memory_bytes_per_s=1e12, op_s=1e-6)
     weights = 4096 * 4096
-    step_s = device.seconds(Charge("matmul", "float32", 2.0 * weights, 1.0))
+    step_s = device.seconds(FamilyWork("matmul", "float32", 2.0 * weights, 1.0))
     assert step_s == pytest.approx(4 * weights / 1e12, rel=0.1)
-    assert device.bound(Charge("matmul", "float32", 2.0 * weights, 1.0)) == "memory"
-    batch_s = device.seconds(Charge("matmul", "float32", 2.0 * weights * 1024, 1024.0))
+    assert device.bound(FamilyWork("matmul", "float32", 2.0 * weights, 1.0)) == "memory"
+    batch_s = device.seconds(FamilyWork("matmul", "float32", 2.0 * weights * 1024, 1024.0))
     assert batch_s == pytest.approx(2 * weights * 1024 / 1e13, rel=0.1)
-    assert device.bound(Charge("matmul", "float32", 2.0 * weights * 1024, 1024.0)) == "compute"
+    assert device.bound(FamilyWork("matmul", "float32", 2.0 * weights * 1024, 1024.0)) == "compute"
 
 
 def test_families_are_known_by_the_curves_of_rates() -> None:

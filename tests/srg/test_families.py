@@ -8,14 +8,14 @@ from torch_recording import Recording
 
 from djinn_lab.srg.costs import node_charges, work_of
 from djinn_lab.srg.curves import DeviceCurves
-from djinn_lab.srg.families import VIEW, Charge
+from djinn_lab.srg.families import VIEW, FamilyWork
 
 
-def charges_of(recording: Recording) -> list[Charge]:
+def charges_of(recording: Recording) -> list[FamilyWork]:
     return node_charges(recording.program())[0]
 
 
-def test_products_are_told_apart_by_their_shorter_side() -> None:
+def test_products_are_distinguished_by_their_shorter_side() -> None:
     x, weight = torch.ones(1, 64), torch.ones(64, 32)
     with Recording() as recording:
         torch.mm(x, weight)

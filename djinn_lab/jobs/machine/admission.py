@@ -63,7 +63,7 @@ def refuse(tables: QueueTables, event: SegmentRefused) -> None:
 
 
 def return_job(tables: QueueTables, event: JobReturned) -> None:
-    """Take up a job of an earlier run. One that waits for its client keeps its place before new ones."""
+    """Continue a job of an earlier run. One that waits for its client is ahead of new ones."""
     if tables.find(event.job) is not None:
         raise IllegalEvent(f"job {event.job} is here already", "pool")
     if event.segment < -1 or event.ops_before < 0 or event.priority not in RANKS:

@@ -1,4 +1,4 @@
-"""Takes up the sessions of an earlier run of the pool, as :mod:`.reports` does those of a dead worker."""
+"""Continue the sessions of an earlier run of the pool, as :mod:`.reports` does those of a dead worker."""
 
 from __future__ import annotations
 

@@ -286,7 +286,7 @@ class BlobStore:
         for status, path in sorted(stored, key=lambda one: one[0].st_mtime_ns):
             number = status.st_ino
             if not users[number] or path.name in self._blobs:
-                continue  # it was being taken in, or given up
+                continue  # its upload was under way, or given up
             self._move(path, self._store / path.name)
             sketch = _sketch_of(self._store / path.name, status.st_size)
             blob = self._blobs[path.name] = Blob(path.name, status.st_size, sketch)

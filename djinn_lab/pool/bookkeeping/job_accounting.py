@@ -103,7 +103,7 @@ class JobAccounting:
         return self._store.together(self.save_changed)
 
     def return_job(self, record: JobRecord) -> None:
-        """Take up the record of a job of an earlier run of the pool."""
+        """Continue the record of a job of an earlier run of the pool."""
         self.records[record.job] = record
         self._changed.add(record.job)
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from djinn_lab.pool.bookkeeping.records import RunningSegment
 from djinn_lab.pool.database.sessions import (
     CopyOrigin,
-    StoredSession,
+    SessionRow,
     answer_row,
     forget_session,
     forget_sessions,
@@ -38,7 +38,7 @@ class KeptSessions:
         if session.notebook:
             return
         detached = session.link is None and not session.awaited
-        stored = StoredSession(
+        stored = SessionRow(
             *(session.session, session.user, session.account, session.name, session.same_host),
             *(session.connected_at, session.last_seen, session.process, session.jobs, detached),
         )

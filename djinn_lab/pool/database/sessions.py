@@ -1,4 +1,4 @@
-"""Open sessions in the database: who has them, how their values came to be, and their last answers.
+"""Open sessions in the database: their users, how their values came to be, and their last answers.
 
 A run's row, and the answer that it led to, are committed in one transaction before the answer leaves
 (:meth:`djinn_lab.pool.database.store.Store.together`). So a pool that is started again after a crash knows of
@@ -24,7 +24,7 @@ ALL = (answers, copies, lineages, releases, runs, sessions)
 UNREADABLE = "its runs are not whole in the database"
 
 
-class StoredSession(msgspec.Struct, frozen=True):
+class SessionRow(msgspec.Struct, frozen=True):
     """As in :class:`djinn_lab.pool.sessions.registry.ClientSession`. ``detached``: its client was away."""
 
     session: str
@@ -62,7 +62,7 @@ class LeftSession(NamedTuple):
     """A session as a dead pool left it. ``origin``, ``manifest``: of its last whole copy, if there is one.
     ``answers``: the last of ``answered``, oldest first."""
 
-    stored: StoredSession
+    stored: SessionRow
     log: SessionLog
     origin: CopyOrigin | None
     manifest: bytes | None
@@ -86,14 +86,14 @@ class _StoredRun(msgspec.Struct, frozen=True, array_like=True):
 
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode_session = msgspec.msgpack.Decoder(StoredSession).decode
+_decode_session = msgspec.msgpack.Decoder(SessionRow).decode
 _decode_lineage = msgspec.msgpack.Decoder(StoredLineage).decode
 _decode_run = msgspec.msgpack.Decoder(_StoredRun).decode
 _decode_values = msgspec.msgpack.Decoder(list[int]).decode
 _decode_answer = msgspec.msgpack.Decoder(SegmentResult).decode
 
 
-def session_row(stored: StoredSession) -> Row:
+def session_row(stored: SessionRow) -> Row:
     return Row(WriteKind.SESSION, {"session": stored.session, "state": _encode(stored)})
 
 

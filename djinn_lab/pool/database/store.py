@@ -123,7 +123,7 @@ class Store:
     @contextlib.contextmanager
     def together(self, collect: Callable[[], None]) -> Iterator[None]:
         """Write the rows that are put meanwhile, if any, in one transaction, with those that ``collect`` puts
-        at the end. For the event loop's thread alone; one within another is a part of it."""
+        at the end. For the event loop's thread alone; one within another belongs to the outer one."""
         if self._group is not None:
             yield
             return

@@ -43,6 +43,14 @@ class GroupLost(NamedTuple):
     memory: WorkerMemory
 
 
+class TakenCopy(NamedTuple):
+    """A session's last whole copy of an earlier run of the pool, which was taken over. ``disk_bytes``: of its
+    pieces on the disk."""
+
+    manifest: bytes
+    disk_bytes: int
+
+
 class WorkerEvents(Protocol):
     """Receive a launcher's events, on the thread of the event loop."""
 

@@ -182,7 +182,7 @@ class Recovery:
         self._drop(kept)
 
     def returned(self, left: LeftSession, gone: str, cell: str) -> str:
-        """Take up the log of a session of an earlier run of the pool. ``gone``: why its copy cannot be used,
+        """Continue the log of a session of an earlier run of the pool. ``gone``: why its copy cannot be used,
         empty for no reason. ``cell``: that was under way. Return why its values are lost, empty where they
         are not."""
         session, kept = left.stored.session, left.log

@@ -10,7 +10,7 @@ import msgspec
 
 from djinn_lab.errors import OptionError
 from djinn_lab.pool.authentication import Role
-from djinn_lab.pool.scopes import Scope
+from djinn_lab.pool.scopes import TokenScope
 from djinn_lab.protocol.rest.login import LoginWay
 
 ENTRY_POINTS = "djinn_lab.identity_providers"
@@ -25,7 +25,7 @@ class Identity(msgspec.Struct, frozen=True):
     role: Role
     expires_at: float
     ask_again_at: float | None = None
-    scopes: frozenset[Scope] | None = None
+    scopes: frozenset[TokenScope] | None = None
 
 
 class IdentityRefused(Exception):

@@ -12,6 +12,8 @@ from typing import NamedTuple
 
 import msgspec
 
+from djinn_lab.pool.devices.launcher import TakenCopy
+
 Pieces = list[tuple[bytes, bytes, int, int, int]]
 """Digest, fingerprint, bytes, number of the file, offset."""
 Storages = list[tuple[int, int, object, str | None, Pieces]]
@@ -22,13 +24,6 @@ class LeftCopy(NamedTuple):
 
     group: str
     manifest: bytes
-
-
-class TakenCopy(NamedTuple):
-    """The same copy, here. ``disk_bytes``: of its pieces on the disk."""
-
-    manifest: bytes
-    disk_bytes: int
 
 
 class Adoption:

@@ -10,9 +10,9 @@ from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
 
 from djinn_lab.pool.blobs.directory import PARKED
-from djinn_lab.pool.devices.launcher import WorkerEvents, WorkerHealth
+from djinn_lab.pool.devices.launcher import TakenCopy, WorkerEvents, WorkerHealth
 from djinn_lab.pool.devices.plans import DevicePlan
-from djinn_lab.pool.launchers.adoption import LeftCopy, TakenCopy
+from djinn_lab.pool.launchers.adoption import LeftCopy
 from djinn_lab.pool.launchers.device import DeviceWorkers
 from djinn_lab.pool.launchers.premises import Premises
 from djinn_lab.pool.launchers.processes import CommandStarter, Starter

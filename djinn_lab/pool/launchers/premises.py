@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from djinn_lab.pool.blobs.directory import RESULTS, STORE
-from djinn_lab.pool.devices.launcher import WorkerEvents
+from djinn_lab.pool.devices.launcher import TakenCopy, WorkerEvents
 from djinn_lab.pool.devices.plans import DevicePlan
-from djinn_lab.pool.launchers.adoption import Adoption, LeftCopy, TakenCopy, take_copies
+from djinn_lab.pool.launchers.adoption import Adoption, LeftCopy, take_copies
 from djinn_lab.pool.launchers.orphans import OrphanedFiles
 from djinn_lab.pool.launchers.processes import Starter
 from djinn_lab.protocol.template import WorkerOptions

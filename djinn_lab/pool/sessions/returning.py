@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence, Set
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import sqlalchemy as sa
 from msgspec.structs import replace
@@ -20,21 +20,12 @@ from djinn_lab.pool.bookkeeping.records import JobRecord
 from djinn_lab.pool.database.history import LeftJob, end_jobs_of_dead_pools, read_ended, read_left_jobs
 from djinn_lab.pool.database.sessions import LeftSession, forget_sessions, read_sessions, write_left
 from djinn_lab.pool.database.store import Store
+from djinn_lab.pool.devices.launcher import TakenCopy
 from djinn_lab.pool.execution.driver import Driver
 from djinn_lab.pool.sessions.registry import ANSWERS_KEPT, ClientSession, Outgoing
 from djinn_lab.protocol.rest.jobs import JobView
 
 GONE = "what was parked of it is not on this machine any more"
-
-
-class TakenCopy(Protocol):
-    """A session's last whole copy, which was taken over. ``disk_bytes``: of it on the disk."""
-
-    @property
-    def manifest(self) -> bytes: ...
-
-    @property
-    def disk_bytes(self) -> int: ...
 
 
 TakeCopies = Callable[[Sequence[LeftSession]], Mapping[str, TakenCopy]]
@@ -85,7 +76,7 @@ def return_sessions(
 def _return_session(
     driver: Driver, left: LeftSession, copies: Mapping[str, TakenCopy], continued: Sequence[LeftJob]
 ) -> LeftSession:
-    """Take up a session, and return it as it is in the database from now on."""
+    """Continue a session, and return it as it is in the database from now on."""
     stored, now_s = left.stored, driver.core.clock.now_s()
     session = ClientSession(
         *(stored.session, stored.user, stored.account, stored.name, stored.same_host, stored.connected_at),
