@@ -25,6 +25,21 @@ def _step(loss: torch.Tensor) -> torch.Tensor:
     return loss
 
 
+class GroupedQueries(nn.Module):
+    """Attention whose heads share keys and values in groups."""
+
+    def __init__(self, heads: int, groups: int) -> None:
+        super().__init__()
+        self.heads, self.groups = heads, groups
+        self.query, self.both = nn.Linear(8, 8), nn.Linear(8, 16 * groups // heads)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        batch, length, width = x.shape
+        query = self.query(x).view(batch, length, self.heads, -1).transpose(1, 2)
+        key, value = self.both(x).view(batch, length, 2, self.groups, -1).permute(2, 0, 3, 1, 4)
+        return F.scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=True)
+
+
 LAYERS: dict[str, Callable[[], tuple[nn.Module, tuple[torch.Tensor, ...]]]] = {
     "RNN": lambda: (nn.RNN(4, 6, 2), (torch.randn(5, 2, 4),)),
     "LSTM": lambda: (nn.LSTM(4, 6, 2, dropout=0.3), (torch.randn(5, 2, 4),)),
@@ -42,6 +57,8 @@ LAYERS: dict[str, Callable[[], tuple[nn.Module, tuple[torch.Tensor, ...]]]] = {
         (torch.randn(2, 5, 8),),
     ),
     "MultiheadAttention": lambda: (nn.MultiheadAttention(8, 2), tuple(torch.randn(3, 5, 2, 8))),
+    "grouped-query attention": lambda: (GroupedQueries(4, 2), (torch.randn(2, 5, 8),)),
+    "multi-query attention": lambda: (GroupedQueries(4, 1), (torch.randn(2, 5, 8),)),
     "Conv and BatchNorm": lambda: (
         nn.Sequential(
             nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(2), nn.ConvTranspose2d(4, 2, 2)

@@ -127,8 +127,12 @@ def attention(given: CallArguments) -> None:
         query.dim() == key.dim() == value.dim() == 4, "not all of query, key and value have four dimensions"
     )
     batch, heads, length, size = query.shape
-    given.expect(min(batch, heads, length, size, key.shape[2]) > 0, "query or key is empty")
-    given.expect_shape("key", (batch, heads, key.shape[2], size))
+    given.expect(min(batch, heads, length, size, *key.shape[1:3]) > 0, "query or key is empty")
+    groups = key.shape[1]
+    given.expect(
+        heads % groups == 0, f"query has {heads} heads, which is no multiple of the {groups} heads of key"
+    )
+    given.expect_shape("key", (batch, groups, key.shape[2], size))
     given.expect_shape("value", key.shape)
     given.expect_alike("query", "key", "value", "grad_out", "out")
     given.expect(query.is_floating_point(), f"query is {query.dtype}")

@@ -182,8 +182,9 @@ class Run {
       if (!one->defined() || one->dim() != 4 || one->scalar_type() != query.scalar_type()) return false;
       if (one->stride(3) != 1 && query.size(3) != 1) return false;
     }
-    if (!query.is_floating_point() || query.numel() == 0 || key.size(2) == 0) return false;
-    const std::array<int64_t, 4> expected{query.size(0), query.size(1), key.size(2), query.size(3)};
+    if (!query.is_floating_point() || query.numel() == 0 || key.size(1) == 0 || key.size(2) == 0) return false;
+    if (query.size(1) % key.size(1) != 0) return false;  // query heads in groups share a head of keys
+    const std::array<int64_t, 4> expected{query.size(0), key.size(1), key.size(2), query.size(3)};
     if (key.sizes() != c10::IntArrayRef(expected) || value.sizes() != key.sizes()) return false;
     if (node.op->tensor_count == 3) return true;
     const at::Tensor& mask = values_[inputs[3]].tensor;
