@@ -167,6 +167,7 @@ def test_a_database_without_a_chain_gets_one(tmp_path: Path, database: str) -> N
         owner.put("/v1/accounts/vision", json={"weight": 2.0})
     with changed(database) as connection:
         connection.execute(sa.text("alter table audit drop column hash"))
+        connection.execute(sa.text("alter table jobs drop column resume"))
         connection.execute(sa.text("drop table audit_chain"))
         connection.execute(sa.text("drop table users"))
         connection.execute(

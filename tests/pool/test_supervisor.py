@@ -44,6 +44,7 @@ def test_killed_server_is_back_on_its_port_with_the_session_and_its_cell(tmp_pat
             job = client.submit(act("sleep 60"))
             client.until(job, "RUNNING")
             os.kill(first.pid, signal.SIGKILL)
+            until_dead(first.pid)
         second: RuntimeInfo = wait_for(read_runtime)
         assert second.pid != first.pid
         assert (second.url, second.token) == (first.url, first.token)

@@ -188,6 +188,7 @@ def test_the_token_of_an_older_database_becomes_the_first_and_ends(database: str
         for statement in (
             "DROP TABLE users",
             "DROP TABLE tokens",
+            "ALTER TABLE jobs DROP COLUMN resume",
             "CREATE TABLE users (name VARCHAR NOT NULL, role VARCHAR NOT NULL, "
             "token_digest VARCHAR NOT NULL, account VARCHAR, PRIMARY KEY (name), UNIQUE (token_digest))",
             f"INSERT INTO users VALUES ('ann', 'user', '{token_digest(secret)}', 'vision')",

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from djinn_lab.pool.bookkeeping.records import RunningSegment
 from djinn_lab.pool.database.sessions import (
+    NO_SEGMENT,
     CopyOrigin,
     SessionRow,
     answer_row,
@@ -59,12 +60,19 @@ class KeptSessions:
             self._store.put(answer_row(session.session, session.answered, ANSWERS_KEPT, answer))
 
     def ran(self, session: str, run: Run, flight: RunningSegment) -> None:
-        """Keep a run, and its program where that is not in the database yet."""
+        """Keep a run, and its program where that is not in the database yet. Also one that a new copy has, or
+        that the log does not take: until :meth:`rewrite` is committed, the database has the former copy and
+        log."""
         if not self._keeps(session):
             return
         if flight.deferred > self._store.deferred_written:
             self._store.put(program_row(run.job, run.segment, run.program))
         self._store.put(run_row(session, run))
+
+    def cannot_repeat(self, session: str, serial: int, job: str) -> None:
+        """Keep that what ran cannot be repeated, until :meth:`rewrite` is committed."""
+        if self._keeps(session):
+            self._store.put(run_row(session, Run(serial, job, NO_SEGMENT, b"", (), None)))
 
     def released(self, session: str, serial: int, values: Sequence[int]) -> None:
         if self._keeps(session):

@@ -22,6 +22,8 @@ from djinn_lab.protocol.messages import SegmentResult
 
 ALL = (answers, copies, lineages, releases, runs, sessions)
 UNREADABLE = "its runs are not whole in the database"
+NO_SEGMENT = -1
+"""Of a run without a program: nothing can be made again."""
 
 
 class SessionRow(msgspec.Struct, frozen=True):
@@ -45,7 +47,7 @@ class CopyOrigin(msgspec.Struct, frozen=True):
 
     device: str
     group: str
-    released: Sequence[int]
+    released: tuple[int, ...]
 
 
 class StoredLineage(msgspec.Struct, frozen=True):
@@ -73,7 +75,7 @@ class LeftSession(NamedTuple):
 class _StoredRun(msgspec.Struct, frozen=True, array_like=True):
     """A :class:`~djinn_lab.pool.lineage.log.Run` without what the row has."""
 
-    blobs: Sequence[str]
+    blobs: tuple[str, ...]
     key: bytes | None
     begin: int
     rng_state: bytes | None
@@ -185,6 +187,8 @@ def read_sessions(connection: sa.Connection) -> list[LeftSession]:
         log, lineage = logs[row.session], stored_lineages.get(row.session)
         if lineage is not None:
             _apply(log, lineage)
+        if not all(run.program for run in log.runs):
+            log.void = log.void or UNREADABLE
         origin = None if lineage is None or log.copy is None else lineage.origin
         manifest = manifests.get(row.session) if origin is not None else None
         name = row.session
@@ -202,15 +206,12 @@ def _read_logs(connection: sa.Connection) -> defaultdict[str, SessionLog]:
     joined = sa.select(runs, programs.c.program).outerjoin(programs, same).order_by(runs.c.serial)
     for row in connection.execute(joined):
         log, one = logs[row.session], _decode_run(row.run)
-        if row.program is None:
-            log.void = UNREADABLE
-            continue
         log.runs.append(
             Run(
                 serial=row.serial,
                 job=row.job,
                 segment=row.segment,
-                program=row.program,
+                program=row.program or b"",
                 blobs=one.blobs,
                 key=one.key,
                 begin=one.begin,
@@ -240,7 +241,7 @@ def _apply(log: SessionLog, lineage: StoredLineage) -> None:
 
 def _run_values(session: str, run: Run) -> dict[str, object]:
     kept = _StoredRun(
-        *(run.blobs, run.key, run.begin, run.rng_state, run.end, run.closes, run.loaded),
+        *(tuple(run.blobs), run.key, run.begin, run.rng_state, run.end, run.closes, run.loaded),
         *(run.run_s, run.peak_bytes, run.held_bytes),
     )
     values = {"session": session, "serial": run.serial, "job": run.job, "segment": run.segment}

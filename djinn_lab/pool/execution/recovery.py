@@ -121,10 +121,9 @@ class Recovery:
         if run is not None:
             before_bytes = kept.nbytes
             kept.ran(run)
+            self._kept.ran(record.session, run, flight)
             if kept.void:
                 self._kept.rewrite(record.session, kept)
-            else:
-                self._kept.ran(record.session, run, flight)
             self._blobs.want(run.blobs)
             self._nbytes += kept.nbytes - before_bytes
             self._drop(kept)
@@ -161,6 +160,10 @@ class Recovery:
         plain = isinstance(message, SegmentDone) and flight.stops is None
         run = _run_of(flight, message, record.session) if plain and message is not None else None
         kept.ended_gang(run, serial)
+        if kept.void or run is None:
+            self._kept.cannot_repeat(record.session, serial, job)
+        else:
+            self._kept.ran(record.session, run._replace(serial=serial), flight)
         self._kept.rewrite(record.session, kept)
         if run is not None:
             self._blobs.want(run.blobs)
