@@ -64,9 +64,9 @@ def create_app(context: PoolContext) -> FastAPI:
     async def session_socket(websocket: WebSocket) -> None:
         await endpoint.serve(websocket)
 
-    @app.get("/v1/alive", summary="Whether a pool listens here, and whether it leads; needs no token")
+    @app.get("/v1/alive", summary="Whether a pool listens here, leads, and can write; needs no token")
     async def alive() -> dict[str, bool]:
-        return {"alive": True, "leads": True}
+        return {"alive": True, "leads": True, "writes": not context.store.full}
 
     @app.get("/v1/login", responses=documented(list[LoginWay]), summary="Ways to get in; needs no token")
     async def login() -> Response:

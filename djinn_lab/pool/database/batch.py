@@ -13,7 +13,7 @@ import sqlalchemy as sa
 
 from djinn_lab.jobs.resources import PROGRAMS_MAX
 from djinn_lab.pool.database.audit import AuditChain
-from djinn_lab.pool.database.engine import upsert_by
+from djinn_lab.pool.database.engine import DiskFull, is_full, upsert_by
 from djinn_lab.pool.database.tables import (
     answers,
     forecasts,
@@ -98,23 +98,30 @@ class Batch:
         self._trim = trim
 
     def write(self, connection: sa.Connection) -> None:
-        """Write all; when that fails, all but the rows at fault. Then resolve the awaited futures."""
+        """Write all; when that fails, all but the rows at fault. Then resolve the awaited futures. Raises
+        DiskFull with nothing written, to be called again, and SQLAlchemyError."""
         try:
             results = self.write_plainly(connection)
         except sa.exc.SQLAlchemyError as whole:
+            if is_full(whole):
+                raise DiskFull(whole) from whole
             try:
                 if connection.invalidated:
                     raise
                 results = self._attempt(connection, _apart)
             except sa.exc.SQLAlchemyError as error:
-                for item in self._awaited:
-                    item.future.set_exception(error)
+                self.fail(error)
                 raise error from whole
         for item, result in zip(self._awaited, results, strict=True):
             if isinstance(result, sa.exc.SQLAlchemyError):
                 item.future.set_exception(result)
             else:
                 item.future.set_result(result)
+
+    def fail(self, error: sa.exc.SQLAlchemyError) -> None:
+        """Give up what was not written."""
+        for item in self._awaited:
+            item.future.set_exception(error)
 
     def write_plainly(self, connection: sa.Connection) -> list[object]:
         """Write all or nothing, and return the results of awaited work, of which no caller knows yet. Raises

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,8 @@ SERVER_OPTIONS = (
     "-c tcp_keepalives_idle=4 -c tcp_keepalives_interval=2 -c tcp_keepalives_count=3 "
     f"-c tcp_user_timeout={LOST_AFTER_MS}"
 )
+SQLITE_NO_SPACE = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_IOERR_SHMSIZE)
+POSTGRESQL_DISK_FULL = "53100"
 FORMS = "Use sqlite:///PATH or postgresql://USER:PASSWORD@HOST/NAME."
 
 
@@ -33,6 +36,23 @@ class LeadTaken(sa.exc.InvalidRequestError):
 
 class DatabaseLost(PoolError):
     """A pool that served cannot use its database any more."""
+
+
+class DiskFull(Exception):
+    """The database has no space to write. ``error``: as the driver says it. Nothing was written."""
+
+    def __init__(self, error: sa.exc.SQLAlchemyError) -> None:
+        super().__init__(str(getattr(error, "orig", error)))
+        self.error = error
+
+
+def is_full(error: sa.exc.SQLAlchemyError) -> bool:
+    """Return whether the disk, or a quota, of the database is full."""
+    cause = getattr(error, "orig", None)
+    if isinstance(cause, sqlite3.Error):
+        code = getattr(cause, "sqlite_errorcode", None)
+        return code in SQLITE_NO_SPACE
+    return getattr(cause, "sqlstate", None) == POSTGRESQL_DISK_FULL
 
 
 class SchemaMismatch(sa.exc.InvalidRequestError):

@@ -38,7 +38,7 @@ from djinn_lab.pool.database.batch import (
     execute,
     statement,
 )
-from djinn_lab.pool.database.engine import LeadTaken, make_tables, upsert
+from djinn_lab.pool.database.engine import DiskFull, LeadTaken, is_full, make_tables, upsert
 from djinn_lab.pool.database.leadership import LeaderCandidate
 from djinn_lab.pool.database.sqlite_file import QuickWriter, checkpoint
 from djinn_lab.pool.database.tables import device_profiles
@@ -49,6 +49,8 @@ GATHER_S = 0.2
 PROGRAM_BYTES_MAX = 32 * 2**20
 TRIM_EVERY_S = 60.0
 CHECKPOINT_EVERY_S = 5.0
+TRY_FULL_S = 0.5
+"""To write again where the database had no space."""
 CHECK_EVERY_S = 1.0
 """Whether this still leads, when nothing is written."""
 TRY_EVERY_S = 0.25
@@ -70,8 +72,8 @@ class Store:
     ``url``: as :func:`djinn_lab.pool.database.engine.checked_url` gives it. ``name``: for other pools that
     want to lead on this database. ``standby``: wait while another one leads. ``leads``: the last journal
     ``seq``, once this leads. ``waits``: done once it waits; ``leader``: the pool that leads. ``ended``: None
-    once closed, or why nothing can be written any more. ``queued``: how many rows and writes so far, by the
-    event loop."""
+    once closed, or why nothing can be written any more. ``full``: that writes wait for space, as the database
+    says it; empty where they do not. ``queued``: how many rows and writes so far, by the event loop."""
 
     def __init__(self, url: str, name: str = "a pool", standby: bool = False) -> None:
         self._url = url
@@ -84,6 +86,7 @@ class Store:
         self.waits: Future[None] = Future()
         self.ended: Future[None] = Future()
         self.queued = 0
+        self.full = ""
         self._hurry = threading.Event()
         self._prompt: deque[Row] = deque()
         self._later: deque[Row | Handled] = deque()
@@ -300,8 +303,26 @@ class Store:
             if rows or works:
                 self._written = True
                 self._checked_s = time.monotonic()
-                Batch(rows, works, trim, self._chain).write(candidate.connection)
+                self._write_with_patience(Batch(rows, works, trim, self._chain), candidate.connection)
                 self.deferred_written += len(later)
+
+    def _write_with_patience(self, batch: Batch, connection: sa.Connection) -> None:
+        """Write a batch, as soon as there is space for it. Raises SQLAlchemyError, also when the pool is
+        stopped meanwhile."""
+        while True:
+            try:
+                batch.write(connection)
+                break
+            except DiskFull as full:
+                if not self.full:
+                    log.critical("the database has no space, and everything waits for it: %s", full)
+                self.full = str(full)
+                if self._closing.wait(TRY_FULL_S):
+                    batch.fail(full.error)
+                    raise full.error from full
+        if self.full:
+            log.critical("the database has space again")
+            self.full = ""
 
     def _checkpoint(self, engine: sa.Engine, beside: ThreadPoolExecutor) -> None:
         """Checkpoint beside the writers, since it waits for the disk. Then the little that they wrote
@@ -309,9 +330,15 @@ class Store:
         if (under_way := self._checkpointing) is not None:
             if under_way.done():
                 self._checkpointing = None
-                under_way.result()
-                with self._writing:
-                    checkpoint(engine)
+                try:
+                    under_way.result()
+                    with self._writing:
+                        checkpoint(engine)
+                except sa.exc.OperationalError as error:
+                    if not is_full(error):
+                        raise
+                    log.warning("the database's log was not moved into its file: %s", error.orig)
+                    self._written = True  # to be tried again
             return
         now_s = time.monotonic()
         if self._quick is not None and self._written and now_s >= self._checkpoint_due_s:

@@ -1,0 +1,80 @@
+"""The disk of the pool's database is full for a while: cells wait, and nothing is lost."""
+
+from __future__ import annotations
+
+import subprocess
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+import torch
+from real_pool import PoolUnderTest, wait_for
+
+from djinn_lab.client.session import Session
+
+pytestmark = pytest.mark.processes
+CAPACITY, CELLS = "64m", 30
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of its own with little space."""
+    place = tmp_path / "small"
+    place.mkdir(mode=0o700)
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={CAPACITY}", "tmpfs", str(place)],
+        capture_output=True,
+        text=True,
+    )
+    if mounted.returncode:
+        pytest.skip(f"a small file system cannot be mounted here: {mounted.stderr.strip()}")
+    yield place
+    subprocess.run(["umount", "--lazy", str(place)], check=True)
+
+
+def fill(disk: Path) -> Path:
+    """Take all space that is left."""
+    filling = disk / "filling"
+    with filling.open("wb", buffering=0) as file:
+        for nbytes in (2**20, 2**12):
+            try:
+                while True:
+                    file.write(bytes(nbytes))
+            except OSError:
+                continue
+    return filling
+
+
+def writes(pool: PoolUnderTest) -> bool:
+    return bool(httpx.get(f"{pool.info.url}/v1/alive", trust_env=False).json()["writes"])
+
+
+def compute(session: Session, cells: int, found: list[float]) -> None:
+    value = torch.zeros(3)
+    for number in range(cells):
+        with session.capture(f"cell {number}"):
+            value = value.cuda() + 1
+        found.append(float(value.sum().cpu()))
+
+
+def test_cells_wait_while_the_disk_is_full_and_end_well_when_it_is_not(
+    tmp_path: Path, small_disk: Path
+) -> None:
+    database = f"sqlite:///{small_disk / 'pool.sqlite3'}"
+    with PoolUnderTest(tmp_path, devices="cpu:1", database=database) as pool:
+        with pool.session() as session:
+            for _ in range(2):
+                found: list[float] = []
+                working = threading.Thread(target=compute, args=(session, CELLS, found))
+                filling = fill(small_disk)
+                working.start()
+                wait_for(lambda: not writes(pool))
+                filling.unlink()
+                working.join()
+                assert found == [3.0 * (number + 1) for number in range(CELLS)]
+                assert writes(pool)
+        jobs = pool.rest.jobs(limit=1000)
+        assert [job.state for job in jobs] == ["DONE"] * len(jobs)
+        assert len(jobs) >= 2 * CELLS
