@@ -34,7 +34,7 @@ class GroupedQueries(nn.Module):
         self.query, self.both = nn.Linear(8, 8), nn.Linear(8, 16 * groups // heads)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        batch, length, width = x.shape
+        batch, length = x.shape[:2]
         query = self.query(x).view(batch, length, self.heads, -1).transpose(1, 2)
         key, value = self.both(x).view(batch, length, 2, self.groups, -1).permute(2, 0, 3, 1, 4)
         return F.scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=True)
