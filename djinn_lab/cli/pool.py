@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Annotated
 
 import msgspec
@@ -11,7 +12,7 @@ from djinn_lab.cli.options import AsJson
 from djinn_lab.cli.output import print_json, print_line, print_table
 from djinn_lab.config import default_profile, load_profile
 from djinn_lab.config.fields import MEMORY_BYTES_MIN
-from djinn_lab.errors import OptionError, PoolNotFound
+from djinn_lab.errors import OptionError, PoolNotFound, UserError
 from djinn_lab.protocol.certificates import fingerprint
 from djinn_lab.units import format_bytes, format_seconds, parse_bytes, parse_seconds
 
@@ -230,8 +231,16 @@ def stop(
     ] = 10,
 ) -> None:
     """Stop this machine's pool. Running cells are cancelled; everything on the devices is freed."""
+    from djinn_lab.client.requests import POOL_VARIABLE
     from djinn_lab.pool.launch import stop_pool
+    from djinn_lab.protocol.runtime_file import read_runtime
 
+    info, named = read_runtime(), os.environ.get(POOL_VARIABLE)
+    if named and info is not None and info.url not in (one.strip().rstrip("/") for one in named.split(",")):
+        raise UserError(
+            f"{POOL_VARIABLE} names {named}, and this command stops this machine's pool, at {info.url}.",
+            f"Unset {POOL_VARIABLE} to stop this machine's pool, or stop the other one on its machine.",
+        )
     if not stop_pool(wait_s=wait_s):
         raise PoolNotFound("No pool is running on this machine.")
     print_line("The pool has stopped.")

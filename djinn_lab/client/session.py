@@ -155,9 +155,11 @@ class Session:
         a new one."""
         if phase not in PHASES:
             raise UserError(f"{phase!r} is not a phase.", f"Use one of {', '.join(PHASES)}.")
-        if expected_s is not None and not 0 <= expected_s <= EXPECTED_S_MAX:
+        if expected_s is not None and not (
+            isinstance(expected_s, int | float) and 0 <= expected_s <= EXPECTED_S_MAX
+        ):
             raise UserError(
-                f"expected_s={expected_s} is not a duration.", "Give seconds from now, 0 to 30 days."
+                f"expected_s={expected_s!r} is not a duration.", "Give seconds from now, 0 to 30 days."
             )
         with self.recorder.lock:
             signal = SignalPhase(phase, expected_s)

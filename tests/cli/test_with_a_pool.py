@@ -72,6 +72,10 @@ def test_start_look_list_doctor_and_stop(environment: dict[str, str]) -> None:
     assert wrong.returncode == 1
     assert "refused the token" in wrong.stderr
 
+    elsewhere = command({**environment, "DJINN_POOL": "https://other:8700"}, "pool", "stop")
+    assert elsewhere.returncode == 1
+    assert "DJINN_POOL names https://other:8700" in elsewhere.stderr
+
     runtime = Path(environment["DJINN_RUNTIME_DIR"])
     assert (runtime / "pool.json").stat().st_mode & 0o777 == 0o600
     stopped = command(environment, "pool", "stop")
