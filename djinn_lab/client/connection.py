@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import ssl
 from collections import deque
 from collections.abc import Sequence
@@ -235,7 +234,7 @@ def _open(url: str, token: str, tls: ssl.SSLContext | None) -> WebSocket:
             f"{url} answered with HTTP {error.response.status_code}, not as a Djinn Lab pool does.",
             "Check DJINN_POOL.",
         ) from None
-    except (OSError, TimeoutError, InvalidHandshake, InvalidURI, socket.gaierror) as error:
+    except (OSError, ConnectionClosed, InvalidHandshake, InvalidURI) as error:
         unproven = not_proven(url, error)
         if unproven is not None:
             raise unproven from None
