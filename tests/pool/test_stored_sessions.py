@@ -12,7 +12,7 @@ from djinn_lab.pool.database.sessions import (
     NO_SEGMENT,
     CopyOrigin,
     LeftSession,
-    StoredSession,
+    SessionRow,
     forget_session,
     read_sessions,
     release_row,
@@ -23,7 +23,7 @@ from djinn_lab.pool.database.sessions import (
 from djinn_lab.pool.database.store import Store, program_row
 from djinn_lab.pool.lineage.log import Copy, Run, SessionLog
 
-SESSION = StoredSession("s", "ann", "ann", "a notebook", True, 1.0, 2.0)
+SESSION = SessionRow("s", "ann", "ann", "a notebook", True, 1.0, 2.0)
 ORIGIN = CopyOrigin("cpu:0", "ann", (7,))
 
 
@@ -75,6 +75,16 @@ def test_a_copy_replaces_the_runs_that_it_has_results_of(store: Store) -> None:
     assert (found.origin, found.manifest) == (ORIGIN, b"manifest")
     assert [one.serial for one in found.log.runs] == [3, 4]
     assert not found.log.void
+
+
+def test_a_run_under_way_is_not_lost_when_a_copy_is_written_beside_its_answer(store: Store) -> None:
+    log = SessionLog()
+    keep(store, log, 1, 2)
+    log.next_serial()  # a run is sent
+    log.copied(Copy(1, 100, 4))
+    store.write(write_lineage("s", log, ORIGIN, b"manifest"))
+    keep(store, log, 3)  # the answer comes before the copy is written
+    assert [one.serial for one in left(store).log.runs] == [2, 3]
 
 
 def test_a_run_without_its_program_voids_the_log(store: Store) -> None:

@@ -134,7 +134,7 @@ def write_left(left: LeftSession, slots: int) -> Work:
 def write_lineage(session: str, log: SessionLog, origin: CopyOrigin | None, manifest: bytes | None) -> Work:
     """Replace a session's lineage as it is now. ``manifest``: of a new copy, None for the former one."""
     state = _encode(StoredLineage(log.copy, log.void, log.void_until, log.spread, origin))
-    last = log.serials
+    lasts = {runs: log.answered, releases: log.serials}  # the row of a run under way may be written before
     run_values = [_run_values(session, run) for run in log.runs]
     release_values = [_release_values(session, serial, values) for serial, values in log.released]
     copied = log.copy is not None
@@ -147,7 +147,9 @@ def write_lineage(session: str, log: SessionLog, origin: CopyOrigin | None, mani
         if manifest is not None and copied:
             connection.execute(sa.insert(copies).values(session=session, manifest=manifest))
         for table, values in ((runs, run_values), (releases, release_values)):
-            connection.execute(sa.delete(table).where(table.c.session == session, table.c.serial <= last))
+            connection.execute(
+                sa.delete(table).where(table.c.session == session, table.c.serial <= lasts[table])
+            )
             if values:
                 connection.execute(sa.insert(table), values)
 
@@ -226,7 +228,7 @@ def _read_logs(connection: sa.Connection) -> defaultdict[str, SessionLog]:
         )
     for log in logs.values():
         serials = [*(run.serial for run in log.runs), *(serial for serial, _ in log.released)]
-        log.serials = max(serials, default=0)
+        log.serials = log.answered = max(serials, default=0)
     return logs
 
 

@@ -53,7 +53,8 @@ class SessionLog:
     ``released``: values that the client released outside of programs, each with the serial of its release.
     ``void``: why nothing can be made again, empty while it can; until a copy of ``void_until`` or later.
     ``spread``: a gang is under way; ``blurred``: a copy was made meanwhile. ``dropped``: runs that left the
-    log, until :meth:`take_dropped`. ``asked_s``: ``run_s`` when a copy was last asked for."""
+    log, until :meth:`take_dropped`. ``asked_s``: ``run_s`` when a copy was last asked for.
+    ``answered``: the last serial of a run that the log knows of; a later one may be under way."""
 
     copy: Copy | None = None
     runs: list[Run] = field(default_factory=list)
@@ -66,6 +67,7 @@ class SessionLog:
     spread: bool = False
     blurred: bool = False
     serials: int = 0
+    answered: int = 0
     asked_s: float = 0.0
     dropped: list[Run] = field(default_factory=list)
 
@@ -79,6 +81,7 @@ class SessionLog:
         """Add a run that the worker has answered."""
         if self.done < len(self.runs):
             raise AssertionError("a segment ran before what it depends on was replayed.")
+        self.answered = max(self.answered, run.serial)
         if self.copy is not None and run.serial <= self.copy.serial:
             return  # the copy was made, and reported, just before the answer
         self.runs.append(run)
@@ -119,6 +122,7 @@ class SessionLog:
     def make_void(self, why: str, until: int) -> None:
         """Give up: nothing can be made again before a copy of the serial ``until``, or later."""
         self.void, self.void_until = why, until
+        self.answered = max(self.answered, until)
         self._drop(len(self.runs))
         self.done = 0
         self.recount()
@@ -141,7 +145,7 @@ class SessionLog:
         self.copy, self.void, self.spread = None, "", False
         self._drop(len(self.runs))
         self.released.clear()
-        self.done = 0
+        self.done, self.answered = 0, self.serials
         self.recount()
 
     def lost(self) -> bool:
@@ -200,6 +204,7 @@ class SessionLog:
         them."""
         for place, run in enumerate(self.runs[first:], first):
             self.runs[place] = run._replace(serial=self.next_serial())
+        self.answered = self.serials
         self.released = [(self.next_serial(), values) for _, values in self.released]
 
     def recount(self) -> None:
