@@ -17,6 +17,7 @@ from djinn_lab.dashboard.graph.folding import VISIBLE_MAX, Tree, find_repeats, s
 from djinn_lab.dashboard.graph.layered import assign_layers, break_cycles, place
 from djinn_lab.dashboard.graph.scene import arrange, box_columns, container_columns, link_columns, sentence
 from djinn_lab.dashboard.widgets.theme import DARK, LIGHT
+from djinn_lab.srg.families import FamilyWork
 from djinn_lab.srg.graph import SRG, Edge, Node, Value
 
 
@@ -50,6 +51,7 @@ def graph(steps: int, layers: int = 4) -> SRG:
                 outputs=(output,),
                 writes=(),
                 is_view=False,
+                charge=FamilyWork("pointwise", "float32", 1024.0),
             )
         )
         values[output] = Value(output, output, number, "activation", (1, 8), "float32", 32, 32, 0)

@@ -16,7 +16,7 @@ from real_pool import PoolUnderTest, kill_worker, wait_for
 from training import training
 
 from djinn_lab.client.session import Session
-from djinn_lab.errors import CellCancelled, PoolError, PoolLost, WorkerLost
+from djinn_lab.errors import CellCancelled, PoolError, WorkerLost
 from djinn_lab.jobs import Terms
 
 pytestmark = pytest.mark.processes
@@ -248,13 +248,14 @@ def test_gang_on_a_drained_device_resumes_on_others(tmp_path: Path, expected: Fo
         leaves_nothing_behind(pool, session)
 
 
-def test_preempted_gang_fails_when_the_pool_is_killed(tmp_path: Path) -> None:
-    """As the pool loses every running or preempted cell."""
+def test_preempted_gang_runs_anew_after_the_pool_was_killed(tmp_path: Path, expected: Found) -> None:
     search = new_search()
     with PoolUnderTest(tmp_path, "cpu:2", DEVICE_BYTES) as pool, pool.session() as session:
         with running(pool, session, search, Terms(gang=2)) as cell:
             drained(pool, cell.job)
             pool.kill()
-        assert isinstance(cell.raised[0], PoolLost)
-        pool.start()
-        assert pool.rest.job(cell.job).state == "FAILED"
+            pool.start()
+            opened(pool)
+        assert cell.raised == []
+        assert (cell.losses, search.weights()) == expected
+        assert pool.rest.job(cell.job).state == "DONE"

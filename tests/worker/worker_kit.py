@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
+import msgspec
 import torch
 from programs import Script
 
@@ -98,7 +99,8 @@ class Device:
             self.interpreter.close(session)
 
     def memory(self) -> messages.WorkerMemory:
-        return memory_report(self.interpreter)
+        """Report its memory, without the report's number."""
+        return msgspec.structs.replace(memory_report(self.interpreter), number=0)
 
     def blob(self, tensor: torch.Tensor, name: str) -> str:
         (self.directory / name).write_bytes(tensor.contiguous().view(-1).view(torch.uint8).numpy().tobytes())
