@@ -172,7 +172,7 @@ def values_lost_until_set_again(pool: PoolUnderTest, session: Session) -> None:
                 parameter += one
         seen = other(x)
     for _ in range(2):
-        with pytest.raises(ValueLost, match="Run the cell"), session.capture():
+        with pytest.raises(ValueLost, match="Run again the cell"), session.capture():
             model(x).sum().item()
     with session.capture():
         again = other(x)
@@ -231,7 +231,7 @@ def error_names_what_is_lost(pool: PoolUnderTest, session: Session) -> None:
     )
     assert "The process of cpu:0 was lost" in said[1]
     assert "an input of a cell that made them is no longer among the uploads" in said[1]
-    assert said[2].startswith("Run the cell")
+    assert said[2].startswith("Run again the cell")
     job = next(job for job in pool.rest.jobs() if job.cell == "the next")
     assert job.error is not None
     assert f"of shape ({NARROW},), used at the next, line {line}, and of 2 other tensors" in job.error.message
