@@ -155,7 +155,10 @@ def _all(compared: Sequence[Compared]) -> list[Figure]:
         for one in compared
         if one.measured_bytes >= COMPARED_BYTES_MIN
     ]
-    return [*found, figure(NAME, "all: peak memory predicted, off by", "part", {OURS: peaks})]
+    off = figure(
+        NAME, "all: peak memory predicted, off by", "part", {OURS: peaks}, values={OURS: median(peaks)}
+    )
+    return [*found, off]
 
 
 def _off(predicted: float, measured: float) -> float:
