@@ -15,6 +15,7 @@ from djinn_lab.capture.lazy import is_lazy, recorder_of
 from djinn_lab.client.addresses import leader_url
 from djinn_lab.client.connection import PoolConnection
 from djinn_lab.client.credentials import TOKEN_VARIABLE, token_source
+from djinn_lab.client.requests import POOL_VARIABLE
 from djinn_lab.client.session import Session
 from djinn_lab.config import Profile, default_profile, load_profile
 from djinn_lab.errors import AuthenticationError, PoolNotFound
@@ -22,7 +23,6 @@ from djinn_lab.protocol.runtime_file import RuntimeInfo, read_runtime
 
 Tree = TypeVar("Tree")
 
-POOL_VARIABLE = "DJINN_POOL"
 START_TIMEOUT_S = 60.0
 
 

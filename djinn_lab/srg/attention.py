@@ -22,15 +22,15 @@ _FUSED = words(
 _SOFTMAX = words("_softmax softmax _safe_softmax _masked_softmax")
 _BATCHED = {"bmm": (0, 1), "baddbmm": (1, 2), "matmul": (0, 1)}
 """Where the two factors stand among a batched matmul's inputs."""
-_LAYOUT = words(
+LAYOUT = words(
     """view _unsafe_view reshape expand transpose permute t unsqueeze squeeze clone contiguous slice alias
     detach _to_copy flatten unflatten _reshape_alias select"""
 )
-_ON_SCORES = _LAYOUT | words(
+_ON_SCORES = LAYOUT | words(
     """mul div add sub masked_fill where native_dropout dropout mul_ div_ add_ masked_fill_ sub_ tanh
     nan_to_num cat"""
 )
-_INDICATIVE = _FUSED | _SOFTMAX | _BATCHED.keys() | _LAYOUT | _ON_SCORES
+_INDICATIVE = _FUSED | _SOFTMAX | _BATCHED.keys() | LAYOUT | _ON_SCORES
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class AttentionTracer:
                 if (scores := self._scores.get(inputs[0])) is not None:
                     self._probabilities[output] = scores._replace(nodes=(*scores.nodes, index))
                 return
-            if name in _LAYOUT:
+            if name in LAYOUT:
                 self._origin[output] = self._root(inputs[0])
             if name in _ON_SCORES:
                 self._carry(inputs, output)

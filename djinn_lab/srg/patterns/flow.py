@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cached_property
 from typing import NamedTuple
 
+from djinn_lab.srg.attention import LAYOUT as KEEPS_ORDER
 from djinn_lab.srg.graph import SRG
 from djinn_lab.srg.ops import base_name, words
+from djinn_lab.srg.patterns.kinds import Pattern
 
-LAYOUT = words(
-    """view _unsafe_view reshape expand transpose permute t unsqueeze squeeze clone contiguous slice alias
-    detach _to_copy flatten unflatten _reshape_alias select split split_with_sizes chunk unbind to lift_fresh
-    narrow as_strided"""
-)
+LAYOUT = KEEPS_ORDER | words("split split_with_sizes chunk unbind to lift_fresh narrow as_strided")
 """Ops that leave values as they are: other shapes, parts, dtypes."""
 ACTIVATIONS = words(
     """relu gelu silu tanh sigmoid leaky_relu elu hardtanh hardswish hardsigmoid mish softplus erf relu6 selu
@@ -107,3 +105,6 @@ class Flow:
                     pending += self.srg.nodes[reader].outputs
                 else:
                     yield reader
+
+
+Finder = Callable[[Flow], Iterator[Pattern]]

@@ -3,13 +3,13 @@ joins modalities or updates weights."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
+from djinn_lab.srg.estimates import plain_name
 from djinn_lab.srg.ops import words
-from djinn_lab.srg.patterns.flow import ACTIVATIONS, LAYOUT, Flow
+from djinn_lab.srg.patterns.flow import ACTIVATIONS, LAYOUT, Finder, Flow
 from djinn_lab.srg.patterns.kinds import Pattern
 
-Finder = Callable[[Flow], Iterator[Pattern]]
 _EMBEDDINGS = frozenset(("embedding", "_embedding_bag", "_embedding_bag_forward_only"))
 _NORMS = words(
     """native_layer_norm layer_norm native_group_norm group_norm native_batch_norm batch_norm
@@ -130,9 +130,8 @@ def optimizer_steps(flow: Flow) -> Iterator[Pattern]:
     write weights."""
     run: list[int] = []
     for node, name in zip(flow.srg.nodes, flow.names, strict=True):
-        plain = name.removeprefix("_foreach_").rstrip("_")
         writes_weight = any(flow.srg.values[value].residency == "weight" for value in node.writes)
-        updates = writes_weight and (plain in _UPDATES or name.startswith("_fused_"))
+        updates = writes_weight and (plain_name(name) in _UPDATES or name.startswith("_fused_"))
         if node.phase == "optimizer" or (updates and node.phase != "forward"):
             run.append(node.id)
         elif run and name not in LAYOUT:

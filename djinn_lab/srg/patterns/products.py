@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from djinn_lab.srg.attention import AttentionTracer
-from djinn_lab.srg.patterns.flow import ACTIVATIONS, LAYOUT, POINTWISE, Flow, Linear
+from djinn_lab.srg.patterns.flow import ACTIVATIONS, LAYOUT, POINTWISE, Finder, Flow, Linear
 from djinn_lab.srg.patterns.kinds import Pattern
 
-Finder = Callable[[Flow], Iterator[Pattern]]
 STEPS_MAX = 256
 """Nodes that are looked at on the way from a product back to the ones before it."""
 _CACHE_WRITES = frozenset(
