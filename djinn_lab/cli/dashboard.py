@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated
 import psutil
 import typer
 
+from djinn_lab.cli.options import Tls, TlsCertificate, TlsKey
 from djinn_lab.cli.output import print_line
 from djinn_lab.errors import OptionError, UserError
 from djinn_lab.protocol.certificates import fingerprint
@@ -45,16 +46,9 @@ def serve_dashboard(
         list[str] | None,
         typer.Option(help="A further name by which browsers reach it, as behind a proxy: HOST or HOST:PORT."),
     ] = None,
-    tls: Annotated[
-        bool | None,
-        typer.Option(
-            "--tls/--no-tls", help="Encrypt. Default: where --host is an address that others reach."
-        ),
-    ] = None,
-    tls_certificate: Annotated[
-        str | None, typer.Option(help="Certificate (PEM) to use. Default: one that is made once.")
-    ] = None,
-    tls_key: Annotated[str | None, typer.Option(help="The certificate's key (PEM).")] = None,
+    tls: Tls = None,
+    tls_certificate: TlsCertificate = None,
+    tls_key: TlsKey = None,
     insecure_without_tls: Annotated[
         bool, typer.Option("--insecure-without-tls", help="Let others' tokens travel readable.")
     ] = False,

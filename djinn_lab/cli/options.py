@@ -17,6 +17,14 @@ from djinn_lab.units import parse_seconds
 _CLOCK = re.compile(r"\d{1,2}:\d{2}(:\d{2})?")
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for other programs.")]
 JobId = Annotated[str, typer.Argument(help="The job's id, or its unique beginning.")]
+Tls = Annotated[
+    bool | None,
+    typer.Option("--tls/--no-tls", help="Encrypt. Default: where --host is an address that others reach."),
+]
+TlsCertificate = Annotated[
+    str | None, typer.Option(help="Certificate (PEM) to use. Default: one that is made once.")
+]
+TlsKey = Annotated[str | None, typer.Option(help="The certificate's key (PEM).")]
 
 
 def checked_priority(text: str) -> str:

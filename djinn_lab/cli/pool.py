@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from djinn_lab.cli.options import AsJson
+from djinn_lab.cli.options import AsJson, Tls, TlsCertificate, TlsKey
 from djinn_lab.cli.output import print_json, print_line, print_table
 from djinn_lab.config import default_profile, load_profile
 from djinn_lab.config.fields import MEMORY_BYTES_MIN
@@ -82,16 +82,9 @@ def start(
     host: Annotated[
         str | None, typer.Option(help="Address to listen on, 0.0.0.0 for all. Default: 127.0.0.1.")
     ] = None,
-    tls: Annotated[
-        bool | None,
-        typer.Option(
-            "--tls/--no-tls", help="Encrypt. Default: where --host is an address that others reach."
-        ),
-    ] = None,
-    tls_certificate: Annotated[
-        str | None, typer.Option(help="Certificate (PEM) to use. Default: one that is made once.")
-    ] = None,
-    tls_key: Annotated[str | None, typer.Option(help="The certificate's key (PEM).")] = None,
+    tls: Tls = None,
+    tls_certificate: TlsCertificate = None,
+    tls_key: TlsKey = None,
     insecure_without_tls: Annotated[
         bool,
         typer.Option("--insecure-without-tls", help="Let others' tokens and tensors travel readable."),
