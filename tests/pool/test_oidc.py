@@ -259,7 +259,7 @@ def test_a_login_is_renewed_once_however_many_ask(issuer: Issuer, pool: RuntimeI
     [way] = [one for one in ways_in(pool.url) if one.way == "oidc"]
     found = logins.discover(way)
     login = logins.finish(way, found, logins.begin(way, found), lambda _: None)
-    ending = logins.Login(way, "old", login.refresh_token, time.time() - 100, time.time() + 1)
+    ending = logins.StoredLogin(way, "old", login.refresh_token, time.time() - 100, time.time() + 1)
     logins.save(pool.url, ending)
     before = issuer.asked.count("/token")
     with ThreadPoolExecutor(4) as threads:
@@ -267,7 +267,7 @@ def test_a_login_is_renewed_once_however_many_ask(issuer: Issuer, pool: RuntimeI
     assert issuer.asked.count("/token") == before + 1
     [token] = tokens
     assert PoolClient(pool.url, token or "").status().user == "oidc:ann"
-    used = logins.Login(way, "old", login.refresh_token, time.time() - 100, time.time() - 1)
+    used = logins.StoredLogin(way, "old", login.refresh_token, time.time() - 100, time.time() - 1)
     logins.save(pool.url, used)
     with pytest.raises(AuthenticationError, match="could not be renewed"):
         logins.current_token(pool.url)
