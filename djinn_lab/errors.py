@@ -79,6 +79,10 @@ class PoolNotFound(PoolError):
     """No pool runs where one was expected."""
 
 
+class PoolSilent(PoolNotFound):
+    """No pool answers at its address now. One that is started again answers soon."""
+
+
 class PoolLost(PoolError):
     """The pool went away."""
 

@@ -18,7 +18,7 @@ from djinn_lab.client.credentials import TOKEN_VARIABLE, token_source
 from djinn_lab.client.requests import POOL_VARIABLE
 from djinn_lab.client.session import Session
 from djinn_lab.config import Profile, default_profile, load_profile
-from djinn_lab.errors import AuthenticationError, PoolNotFound
+from djinn_lab.errors import AuthenticationError, PoolNotFound, PoolSilent
 from djinn_lab.protocol.runtime_file import RuntimeInfo, read_runtime
 
 Tree = TypeVar("Tree")
@@ -67,7 +67,7 @@ class LocalSession(Session):
     def address(self) -> tuple[str, str]:
         info = read_runtime()
         if info is None:
-            raise PoolNotFound(
+            raise PoolSilent(
                 "no pool is running on this machine.",
                 "Start one with `djinn-lab pool start`, then run the cell again.",
             )

@@ -20,6 +20,7 @@ from djinn_lab.errors import (
     AuthenticationError,
     PoolLost,
     PoolNotFound,
+    PoolSilent,
     Refused,
     SessionLost,
     VersionMismatch,
@@ -71,6 +72,13 @@ class PoolConnection:
             try:
                 self.send(hello)
                 answer = self.receive(CONNECT_TIMEOUT_S)
+            except TimeoutError:
+                self.close()
+                waited = f"for {CONNECT_TIMEOUT_S:.0f} s"
+                raise PoolSilent(
+                    f"the pool at {url} has taken the connection, and has not answered {waited}.",
+                    "Perhaps its machine is overloaded. Run the cell again.",
+                ) from None
             except BaseException:
                 self.close()
                 raise
@@ -224,7 +232,7 @@ def _open(url: str, token: str, tls: ssl.SSLContext | None) -> WebSocket:
                 "Set DJINN_TOKEN to your token for that pool (its administrator makes one).",
             ) from None
         if error.response.status_code == 503:
-            raise PoolNotFound(
+            raise PoolSilent(
                 f"the pool at {url} stands by for another one on its database, or starts.",
                 "Set DJINN_POOL to the addresses of all of them, separated by commas.",
             ) from None
@@ -234,12 +242,14 @@ def _open(url: str, token: str, tls: ssl.SSLContext | None) -> WebSocket:
             f"{url} answered with HTTP {error.response.status_code}, not as a Djinn Lab pool does.",
             "Check DJINN_POOL.",
         ) from None
-    except (OSError, ConnectionClosed, InvalidHandshake, InvalidURI) as error:
+    except InvalidURI as error:
+        raise PoolNotFound(f"{url} is no address of a pool ({error}).", "Check DJINN_POOL.") from None
+    except (OSError, ConnectionClosed, InvalidHandshake) as error:
         unproven = not_proven(url, error)
         if unproven is not None:
             raise unproven from None
         host = urlsplit(url).netloc or url
-        raise PoolNotFound(f"no pool answers at {host} ({error}).", START_AGAIN) from None
+        raise PoolSilent(f"no pool answers at {host} ({error}).", START_AGAIN) from None
 
 
 def _said(body: bytes | bytearray | None) -> str:

@@ -10,7 +10,7 @@ import msgspec
 
 from djinn_lab.client.logins import current_token
 from djinn_lab.client.trust import not_proven, tls_context
-from djinn_lab.errors import AuthenticationError, PoolNotFound
+from djinn_lab.errors import AuthenticationError, PoolNotFound, PoolSilent
 from djinn_lab.protocol.rest.login import JUPYTERHUB, OIDC, LoginWay
 from djinn_lab.protocol.runtime_file import read_runtime
 
@@ -57,8 +57,10 @@ def ways_in(url: str, certificate: str | None = None) -> Sequence[LoginWay]:
         return msgspec.json.decode(answer.content, type=list[LoginWay]) if answer.is_success else ()
     except msgspec.DecodeError:
         return ()
-    except (httpx.HTTPError, httpx.InvalidURL) as error:
+    except httpx.InvalidURL as error:
+        raise PoolNotFound(f"{url} is no address of a pool ({error}).", "Check DJINN_POOL.") from None
+    except httpx.HTTPError as error:
         unproven = not_proven(url, error)
         if unproven is not None:
             raise unproven from None
-        raise PoolNotFound(f"no pool answers at {url} ({error}).", "Check DJINN_POOL.") from None
+        raise PoolSilent(f"no pool answers at {url} ({error}).", "Check DJINN_POOL.") from None

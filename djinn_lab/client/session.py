@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import copy
+from time import monotonic, sleep
 from typing import TypeVar
 
 import torch
@@ -17,7 +18,7 @@ from djinn_lab.client.connection import PoolConnection
 from djinn_lab.client.executor import PoolExecutor
 from djinn_lab.client.rest import PoolClient
 from djinn_lab.config import Profile
-from djinn_lab.errors import PoolLost, UserError
+from djinn_lab.errors import PoolLost, PoolSilent, UserError
 from djinn_lab.jobs import NO_TERMS, Terms
 from djinn_lab.protocol.devices import device_profile
 from djinn_lab.protocol.messages import PhaseAnswered, SignalPhase, Welcome
@@ -28,6 +29,8 @@ Module = TypeVar("Module", bound=torch.nn.Module)
 
 PHASES = ("COMPUTE", "IO_WAIT", "SOON")
 EXPECTED_S_MAX = 30 * 86400.0
+PATIENCE_S, RETRY_S = 10.0, 0.1
+"""A server that crashed is started again by then, also on a busy machine."""
 
 
 class Session:
@@ -46,7 +49,19 @@ class Session:
         self.last_cell: Cell | None = None
         self._cells = 0
         self._rest: tuple[tuple[str, str], PoolClient] | None = None
-        _ = self.executor.connection  # connect now: a wrong token or version is known at once
+        self._connect()
+
+    def _connect(self) -> None:
+        """Connect now: a wrong token or version is known at once. A pool that does not answer may be just
+        being started again."""
+        deadline_s = monotonic() + PATIENCE_S
+        while not self.executor.connected:
+            try:
+                _ = self.executor.connection
+            except (PoolSilent, PoolLost):
+                if monotonic() > deadline_s:
+                    raise
+                sleep(RETRY_S)
 
     def _open(self, session: str | None = None) -> tuple[PoolConnection, str]:
         self._url, self._token = self.address()

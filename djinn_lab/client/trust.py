@@ -12,7 +12,7 @@ import re
 import ssl
 from urllib.parse import urlsplit
 
-from djinn_lab.errors import AuthenticationError, OptionError, PoolNotFound
+from djinn_lab.errors import AuthenticationError, OptionError, PoolSilent
 from djinn_lab.protocol.certificates import CERTIFICATE_VARIABLE, FINGERPRINT, fingerprint, pinned_context
 from djinn_lab.protocol.runtime_file import read_runtime
 
@@ -27,7 +27,7 @@ _DIGEST = re.compile(r"[0-9a-f]{64}")
 def tls_context(url: str, certificate: str | None = None) -> ssl.SSLContext | None:
     """Return what a connection to ``url`` must verify, None for one in the clear. ``certificate``: default
     ``DJINN_POOL_CERTIFICATE``. Raises OptionError for one that cannot be read, AuthenticationError when the
-    pool has another certificate, PoolNotFound when it is asked for it and does not answer."""
+    pool has another certificate, PoolSilent when it is asked for it and does not answer."""
     if urlsplit(url).scheme != "https":
         return None
     given = certificate or os.environ.get(CERTIFICATE_VARIABLE)
@@ -80,7 +80,7 @@ def _certificate_with(url: str, fingerprints: str) -> str:
         server = (address.hostname or "", address.port or 443)
         pem = ssl.get_server_certificate(server, timeout=ASK_TIMEOUT_S)
     except OSError as error:
-        raise PoolNotFound(
+        raise PoolSilent(
             f"no pool answers at {address.netloc} ({error}).", "Check DJINN_POOL, and that the pool runs."
         ) from None
     if fingerprint(pem) not in wanted:

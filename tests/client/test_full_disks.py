@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ import torch
 from real_pool import PoolUnderTest, wait_for
 
 from djinn_lab.client.session import Session
+from djinn_lab.errors import Refused
 
 pytestmark = pytest.mark.processes
 CAPACITY, CELLS = "64m", 30
@@ -51,12 +53,17 @@ def writes(pool: PoolUnderTest) -> bool:
     return bool(httpx.get(f"{pool.info.url}/v1/alive", trust_env=False).json()["writes"])
 
 
-def compute(session: Session, cells: int, found: list[float]) -> None:
+def said(sentence: str, reasons: list[str]) -> bool:
+    return any(sentence in reason for reason in reasons)
+
+
+def compute(session: Session, cells: int, found: list[float], reasons: list[str]) -> None:
     value = torch.zeros(3)
     for number in range(cells):
         with session.capture(f"cell {number}"):
+            session.executor.on_update = lambda update: reasons.append(update.reason)
             value = value.cuda() + 1
-        found.append(float(value.sum().cpu()))
+            found.append(float(value.sum().cpu()))
 
 
 def test_cells_wait_while_the_disk_is_full_and_end_well_when_it_is_not(
@@ -67,10 +74,14 @@ def test_cells_wait_while_the_disk_is_full_and_end_well_when_it_is_not(
         with pool.session() as session:
             for _ in range(2):
                 found: list[float] = []
-                working = threading.Thread(target=compute, args=(session, CELLS, found))
+                reasons: list[str] = []
+                working = threading.Thread(target=compute, args=(session, CELLS, found, reasons))
                 filling = fill(small_disk)
                 working.start()
                 wait_for(lambda: not writes(pool))
+                wait_for(functools.partial(said, "the pool's database has no space", reasons))
+                with pytest.raises(Refused, match="No session can be opened: the pool's"), pool.session():
+                    pass
                 filling.unlink()
                 working.join()
                 assert found == [3.0 * (number + 1) for number in range(CELLS)]

@@ -286,7 +286,8 @@ def test_execute_model(session: Session) -> None:
     assert torch.equal(y, expected)
 
 
-def test_wrong_token_and_no_pool(pool: PoolUnderTest) -> None:
+def test_wrong_token_and_no_pool(pool: PoolUnderTest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("djinn_lab.client.session.PATIENCE_S", 0.0)
     with pytest.raises(AuthenticationError, match="refused the token"):
         connect(pool.info.url, token="wrong")
     with pytest.raises(PoolNotFound, match="no pool answers"):

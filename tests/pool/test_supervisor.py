@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import psutil
@@ -16,6 +17,7 @@ from real_pool import wait_for
 from typer.testing import CliRunner
 
 from djinn_lab.cli.app import build_app
+from djinn_lab.client.connect import connect
 from djinn_lab.errors import PoolError
 from djinn_lab.pool import supervisor
 from djinn_lab.pool.launch import start_pool, stop_pool, supervisor_process
@@ -45,6 +47,8 @@ def test_killed_server_is_back_on_its_port_with_the_session_and_its_cell(tmp_pat
             client.until(job, "RUNNING")
             os.kill(first.pid, signal.SIGKILL)
             until_dead(first.pid)
+        with closing(connect(first.url, token=first.token)) as newcomer:
+            assert newcomer.connected
         second: RuntimeInfo = wait_for(read_runtime)
         assert second.pid != first.pid
         assert (second.url, second.token) == (first.url, first.token)

@@ -53,6 +53,11 @@ class Durability:
                 self._set_timer(loop)
         return self._next
 
+    def delayed(self) -> str:
+        """Return why nothing can be committed now; empty where it can."""
+        full = self._store.full
+        return f"the pool's database has no space, and all cells wait for it ({full})" if full else ""
+
     async def settle(self) -> None:
         """Wait until all that is known now is committed, the journal, too. Raises SQLAlchemyError when it
         cannot be."""

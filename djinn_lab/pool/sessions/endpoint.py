@@ -141,13 +141,16 @@ class SessionEndpoint:
             raise RefusedByPool("message", f"No Hello came within {HELLO_TIMEOUT_S:.0f} s.") from None
         hello = _read_hello(data)
         same_host = hello.host == self._host
-        link = ClientLink(hello.protocol_version, hello.latest_only, user.token)
+        delayed = self._driver.accounting.durability.delayed
+        link = ClientLink(hello.protocol_version, hello.latest_only, user.token, delayed)
         session = self._resume(hello, user, link) if hello.session else None
         resumed = session is not None
         if session is None:
             weak = self._driver.too_weak(user.name)
             if weak is not None:
                 raise RefusedByPool("session", f"Another user works on this pool, and {weak}. {WEAK_ADVICE}")
+            if reason := delayed():
+                raise RefusedByPool("session", f"No session can be opened: {reason}.")
             now_s = self._driver.core.clock.now_s()
             self._check_sessions(user)
             session = self._driver.registry.add(

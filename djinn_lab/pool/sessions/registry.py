@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import uuid
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -38,6 +39,8 @@ OUTGOING_MAX = 1000
 """A client that does not read is not read from any more above this."""
 ANSWERS_KEPT = FOLLOWERS_MAX + 2
 """Of a session: as many as may be on their way when its connection breaks."""
+SAY_AFTER_S = 1.0
+"""A client is told why its messages cannot be committed, as often."""
 DELTA_INLINE_BYTES_MAX = 256 * 2**10
 """Programs with more bytes are read in a thread."""
 
@@ -52,14 +55,24 @@ class Outgoing(NamedTuple):
     after: Committed | None
 
 
+def _never_delayed() -> str:
+    return ""
+
+
 class ClientLink:
     """Queue messages for one connected client, without waiting. ``latest_only``: as the
-    client asked (:class:`djinn_lab.protocol.messages.Hello`). ``received``: what it need not send again."""
+    client asked (:class:`djinn_lab.protocol.messages.Hello`). ``delayed``: why nothing can be committed now,
+    empty where it can."""
 
     def __init__(
-        self, protocol_version: int = PROTOCOL_VERSION, latest_only: bool = False, token: str = ""
+        self,
+        protocol_version: int = PROTOCOL_VERSION,
+        latest_only: bool = False,
+        token: str = "",
+        delayed: Callable[[], str] = _never_delayed,
     ) -> None:
         self.protocol_version = protocol_version
+        self._delayed = delayed
         self.token = token
         self._latest_only = latest_only
         self._outgoing: deque[Outgoing | None] = deque()
@@ -101,8 +114,8 @@ class ClientLink:
         self._queued.set()
 
     async def next(self) -> FromPool | None:
-        """Wait for the next message that may leave; None: the end. Raises SQLAlchemyError when it may never
-        leave."""
+        """Wait for the next message that may leave, or for one that says why the next may not yet; None: the
+        end. Raises SQLAlchemyError when it may never leave."""
         while True:
             if not self._outgoing:
                 self._queued.clear()
@@ -118,7 +131,12 @@ class ClientLink:
                 if first.after is not None:
                     first.after.result()
                 return first.message
-            await asyncio.shield(first.after)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(SAY_AFTER_S):
+                    await asyncio.shield(first.after)
+            reason = "" if first.after.done() else self._delayed()
+            if reason and isinstance(first.message, JobUpdate | SegmentResult):
+                return JobUpdate(first.message.job, "QUEUED", reason)
 
     def _drop_updates(self, job: str, after: Committed | None = None) -> None:
         """Drop the updates of a job that a newer message replaces. ``after``: what that one waits for. The
