@@ -19,7 +19,7 @@ from sweeps.losses.harness import Outcome as Comparison
 from sweeps.losses.harness import run as run_notebooks
 from throwaway_postgresql import running_postgresql
 
-from benchmarks.machine import now, this_machine
+from benchmarks.machine import checkout_commit, now, this_machine
 from djinn_lab.pool.database.engine import checked_url
 
 KINDS = {
@@ -36,13 +36,14 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--out", type=Path, help="a folder for kills-<machine>-<date>.json")
     options = parser.parse_args()
-    started = time.monotonic()
+    started, commit = time.monotonic(), checkout_commit()
     found = {KINDS[kind]: _run(kind, options) for kind in options.database or KINDS}
     content: dict[str, Any] = {
         "format": 1,
         "finished_at": now().isoformat(),
         "seconds": round(time.monotonic() - started),
         "machine": asdict(this_machine()),
+        "commit": commit,
         "seed": options.seed,
         "databases": found,
     }
