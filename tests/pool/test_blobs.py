@@ -61,6 +61,20 @@ def test_equal_bytes_are_stored_once_and_each_user_uploads_them(store: BlobStore
     assert stored(store, digest) == b"a" * 1000
 
 
+def test_who_knows_the_bytes_does_not_know_their_file(store: BlobStore) -> None:
+    data = b"known to all" * 80
+    digest = put(store, "ann", data)
+    file = store.stored_name(digest)
+    assert file != digest
+    assert not (store.directory / "store" / digest).exists()
+    assert stored(store, digest) == data
+    for letter in b"xyz":
+        put(store, "ann", bytes([letter]) * 1000)
+    assert not store.has("ann", digest)
+    put(store, "ann", data)
+    assert store.stored_name(digest) == file  # sessions that hold it on a device share it with new ones
+
+
 def test_full_blob_store_evicts_the_least_recently_used_but_not_pinned(store: BlobStore) -> None:
     first, second, third = (put(store, "ann", letter * 1000) for letter in (b"a", b"b", b"c"))
     store.pin(first)

@@ -72,6 +72,7 @@ class BlobStore:
         self.results = directory / RESULTS
         self._store = directory / STORE
         self._users = directory / USERS
+        self._key = os.urandom(blake3.key_size)
         self._uploading: Counter[str] = Counter()
         """Bytes of uploads under way, by user."""
         self._blobs: OrderedDict[str, Blob] = OrderedDict()
@@ -252,8 +253,9 @@ class BlobStore:
             except Refused:
                 self._drop(incoming)
                 raise
-            incoming.rename(self._store / name)
-            blob = self._blobs[name] = Blob(name, nbytes, sketch)
+            file = self._file_of(name)
+            incoming.rename(self._store / file)
+            blob = self._blobs[file] = Blob(file, nbytes, sketch)
             if sketch is not None:
                 self._alike.setdefault(sketch, []).append(blob)
             if found is not None:
@@ -263,6 +265,11 @@ class BlobStore:
         blob.users.add(user)
         self._link(blob)
         self._blobs.move_to_end(blob.file)
+
+    def _file_of(self, name: str) -> str:
+        """Return where to store a blob: nobody can tell it from the bytes. Equal after the bytes were dropped
+        and uploaded again, so that sessions on a device share them still."""
+        return blake3(name.encode(), key=self._key).hexdigest() if is_digest(name) else name
 
     def take_over(self, directories: Iterable[Path]) -> None:
         """Move here what dead pools had: uploads, and what is in sessions' own directories: results, and what
@@ -285,19 +292,25 @@ class BlobStore:
         stored = [(path.stat(), path) for path in (directory / STORE).glob("*")]
         for status, path in sorted(stored, key=lambda one: one[0].st_mtime_ns):
             number = status.st_ino
-            if not users[number] or path.name in self._blobs:
+            if not users[number]:
                 continue  # its upload was under way, or given up
-            self._move(path, self._store / path.name)
-            sketch = _sketch_of(self._store / path.name, status.st_size)
-            blob = self._blobs[path.name] = Blob(path.name, status.st_size, sketch)
+            twin = next((self._named[name] for name in names[number] if name in self._named), None)
+            blob = twin or self._taken_over(path, status.st_size)
             blob.users |= users[number]
-            if sketch is not None:
-                self._alike.setdefault(sketch, []).append(blob)
-            for name in (path.name, *names[number]):
+            for name in names[number]:
                 blob.names.add(name)
                 self._named[name] = blob
                 blob.digest = name if is_digest(name) else blob.digest
             self._link(blob)
+
+    def _taken_over(self, path: Path, nbytes: int) -> Blob:
+        """Move a file here, by the name that parked state has for it."""
+        self._move(path, self._store / path.name)
+        sketch = _sketch_of(self._store / path.name, nbytes)
+        blob = self._blobs[path.name] = Blob(path.name, nbytes, sketch)
+        if sketch is not None:
+            self._alike.setdefault(sketch, []).append(blob)
+        return blob
 
     async def take_written(self, user: str, session: str, names: Iterable[str]) -> None:
         """Adopt files that the session's client wrote for a pool that died before it knew."""
