@@ -11,7 +11,7 @@ LIBRARIES := $(VENV)/libraries
 MEMORY_TOPICS := memory-live memory-turns memory-simulated copy-engine
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 
-.PHONY: demo test check lint coverage unit house bench bench-compare bench-memory sweep sweep-ops sweep-models sweep-tutorials sweep-libraries sweep-fuzz sweep-kills sweep-losses sweep-hostile sweep-mutants sweep-patterns sweep-api sweep-frames sweep-examples install browser postgresql compiler clean help
+.PHONY: demo test check lint coverage unit house bench bench-compare bench-memory sweep sweep-ops sweep-models sweep-tutorials sweep-libraries sweep-fuzz sweep-kills sweep-losses sweep-outages sweep-hostile sweep-mutants sweep-patterns sweep-api sweep-frames sweep-examples install browser postgresql compiler clean help
 
 help: ## these lines
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -100,6 +100,9 @@ sweep-kills: install postgresql ## pools killed at 300 random moments under load
 
 sweep-losses: install ## workers killed at 500 random moments of random notebooks: variables come back bit for bit (an hour or two)
 	@PYTHONPATH=.:tests OMP_NUM_THREADS=1 $(BIN)/python -m sweeps.losses --out benchmarks/results $(if $(KILLS),--kills $(KILLS))
+
+sweep-outages: install ## no network for 60 s, server and workers stopped for 30 s: notebooks continue bit for bit (six minutes)
+	@PYTHONPATH=.:tests:tests/client OMP_NUM_THREADS=1 $(BIN)/python -m sweeps.outages --out benchmarks/results
 
 sweep-hostile: install ## every allowed overload with arguments that no capture sends: what dies, leaks or writes (ten minutes)
 	@PYTHONPATH=.:tests:tests/capture OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m sweeps.hostile --out benchmarks/results $(if $(ONLY),--only $(ONLY)) $(if $(TRIES),--tries $(TRIES))

@@ -6,6 +6,7 @@ from __future__ import annotations
 import copy
 import random
 import threading
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -24,7 +25,8 @@ PAUSE_S = 1.5
 
 @dataclass
 class Outcome:
-    """``wrong``: what differed from eager torch, or failed. ``recovery_s``: of each cell that recovered."""
+    """``wrong``: what differed from eager torch, or failed. ``recovery_s``: of each cell that recovered.
+    ``longest_s``: the longest cell, from submission to its end."""
 
     kills: int = 0
     cells: int = 0
@@ -33,6 +35,7 @@ class Outcome:
     reran: int = 0
     replayed: int = 0
     restored: int = 0
+    longest_s: float = 0.0
     wrong: list[str] = field(default_factory=list)
     recovery_s: list[float] = field(default_factory=list)
 
@@ -92,7 +95,7 @@ def run(directory: Path, kills: int, seed: int, server: bool = False) -> Outcome
                 program = chance.randrange(2**30)
                 most = until - outcome.kills
                 with Killer(pool, most, chance, server) as killer, pool.session() as session:
-                    _compare(session, program, outcome)
+                    compare(session, program, outcome)
                 outcome.kills += killer.kills
             ended = [job for job in pool.rest.jobs(limit=1000) if job.state != "DONE"]
             outcome.wrong += [f"{job.cell} is {job.state}: {job.reason}" for job in ended if server]
@@ -132,7 +135,8 @@ class Killer:
             self.kills += 1
 
 
-def _compare(session: Session, seed: int, outcome: Outcome) -> None:
+def compare(session: Session, seed: int, outcome: Outcome) -> None:
+    """Run the notebook of a seed on the pool and by eager torch, and note what differs."""
     outcome.programs += 1
     torch.manual_seed(0)
     ours = Notebook(seed)
@@ -144,6 +148,7 @@ def _compare(session: Session, seed: int, outcome: Outcome) -> None:
         eager.append(copy.deepcopy(theirs.variables()))
     torch.set_rng_state(state)
     for number in range(CELLS):
+        began_s = time.monotonic()
         try:
             with session.capture(f"cell {number}") as cell:
                 ours.cell()
@@ -151,6 +156,7 @@ def _compare(session: Session, seed: int, outcome: Outcome) -> None:
             outcome.wrong.append(f"program {seed}, cell {number}: {type(error).__name__}: {error}")
             return
         outcome.cells += 1
+        outcome.longest_s = max(outcome.longest_s, time.monotonic() - began_s)
         if cell.report.recovery:
             outcome.recovered += 1
             outcome.reran += "ran again" in cell.report.recovery
