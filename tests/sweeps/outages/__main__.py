@@ -1,5 +1,5 @@
-"""Takes away the network, or stops the server or the workers, for a while (``make sweep-outages``), and compares
-what notebooks have afterwards with eager torch, bit by bit."""
+"""Takes away the network, or stops server or workers (``make sweep-outages``), and compares what notebooks
+have afterwards with eager torch, bit by bit."""
 
 from __future__ import annotations
 
