@@ -29,7 +29,8 @@ from djinn_lab.config import default_profile
 
 NETWORK_S, STOPPED_S = 60.0, 30.0
 """The client waits for 75 s; a stopped worker is ended after 120 s."""
-BEFORE_S = 2.0
+BETWEEN_S = (5.0, 8.0)
+"""Longer than a client pauses between two tries to connect: two outages without a try between them are one."""
 
 
 @contextmanager
@@ -105,7 +106,7 @@ def run(directory: Path, name: str, outages: int, seed: int) -> Outcome:
 
         def disturb() -> None:
             for _ in range(outages):
-                time.sleep(chance.uniform(0.0, BEFORE_S))
+                time.sleep(chance.uniform(*BETWEEN_S))
                 with outage(pool, proxy):
                     time.sleep(seconds)
                 outcome.kills += 1
