@@ -30,7 +30,7 @@ from djinn_lab.config import default_profile
 NETWORK_S, STOPPED_S = 60.0, 30.0
 """The client waits for 75 s; a stopped worker is ended after 120 s."""
 BETWEEN_S = (5.0, 8.0)
-"""Longer than a client pauses between two tries to connect: two outages without a try between them are one."""
+"""Longer than a client pauses between two tries: two outages without a try between them are one."""
 
 
 @contextmanager
