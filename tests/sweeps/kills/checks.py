@@ -16,6 +16,7 @@ from djinn_lab.pool.database.tables import jobs, usage
 
 ENDED = ("DONE", "FAILED", "CANCELLED")
 OF_OUTCOME = {"done": "DONE", "failed": "FAILED", "cancelled": "CANCELLED"}
+NOT_CHARGED = ("queued", "preempted", "restoring", "recovering")
 TOLERANCE_S = 0.05
 """A segment's stages are summed up a little after its stretch in the ledger ends."""
 
@@ -134,7 +135,7 @@ def check_whole(engine: sa.Engine, findings: Findings, charged_s: float) -> None
             findings.wrong.append(f"{job} ran a segment twice: {charged}")
         if view.state == "DONE" and charged != list(range(view.segments)):
             findings.wrong.append(f"{job} has {view.segments} segments and is charged for {charged}")
-        ran_s = sum(spent for stage, spent in view.stages.items() if stage != "queued")
+        ran_s = sum(spent for stage, spent in view.stages.items() if stage not in NOT_CHARGED)
         if view.state == "DONE" and abs(ran_s - seconds[job]) > TOLERANCE_S * view.segments:
             findings.wrong.append(f"{job} ran {ran_s:.3f} s and is charged {seconds[job]:.3f} s")
     total_s = sum(seconds.values())

@@ -54,6 +54,7 @@ def _figures(outcome: Outcome) -> dict[str, Any]:
         "of these, ran again": outcome.reran,
         "of these, replayed": outcome.replayed,
         "of these, restored from copies": outcome.restored,
+        "programs with two deaths under one part of a cell": outcome.twice,
         "wrong": outcome.wrong[:50],
     }
     if took_s:

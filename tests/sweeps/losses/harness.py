@@ -15,6 +15,7 @@ from real_pool import PoolUnderTest, kill_worker
 from torch import nn
 
 from djinn_lab.client.session import Session
+from djinn_lab.errors import WorkerLost
 
 KILLS_EACH = 5
 """Kills of one pool: a worker that is killed often is restarted later each time."""
@@ -25,7 +26,8 @@ PAUSE_S = 1.5
 
 @dataclass
 class Outcome:
-    """``wrong``: what differed from eager torch, or failed. ``recovery_s``: of each cell that recovered.
+    """``twice``: programs in which two workers died under one part of a cell, which fails by design.
+    ``wrong``: what differed from eager torch, or failed. ``recovery_s``: of each cell that recovered.
     ``longest_s``: the longest cell, from submission to its end."""
 
     kills: int = 0
@@ -35,6 +37,7 @@ class Outcome:
     reran: int = 0
     replayed: int = 0
     restored: int = 0
+    twice: int = 0
     longest_s: float = 0.0
     wrong: list[str] = field(default_factory=list)
     recovery_s: list[float] = field(default_factory=list)
@@ -152,6 +155,9 @@ def compare(session: Session, seed: int, outcome: Outcome) -> None:
         try:
             with session.capture(f"cell {number}") as cell:
                 ours.cell()
+        except WorkerLost:
+            outcome.twice += 1
+            return
         except Exception as error:  # noqa: BLE001 - the sweep reports it
             outcome.wrong.append(f"program {seed}, cell {number}: {type(error).__name__}: {error}")
             return
@@ -164,7 +170,11 @@ def compare(session: Session, seed: int, outcome: Outcome) -> None:
             outcome.restored += "restored" in cell.report.recovery
             stages = cell.report.stages
             outcome.recovery_s.append(stages.get("recovering", 0.0) + stages.get("restoring", 0.0))
-    found = ours.variables()
+    try:
+        found = ours.variables()
+    except WorkerLost:
+        outcome.twice += 1
+        return
     expected = eager[-1]
     if found.keys() != expected.keys():
         outcome.wrong.append(f"program {seed}: other variables")
