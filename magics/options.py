@@ -9,6 +9,9 @@ import shlex
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
+import msgspec
+
+from djinn_lab.client.profile_terms import terms_of
 from djinn_lab.config import Profile, load_profile
 from djinn_lab.errors import OptionError
 from djinn_lab.jobs import NO_TERMS, Priority, Terms
@@ -169,7 +172,7 @@ def _duration(text: str) -> float:
 
 
 def _terms(chosen: dict[str, Any], defaults: Terms) -> Terms:
-    """Return the terms; ``defaults``: of which devices; what else is asked is asked for one cell."""
+    """Return the terms; ``defaults``: of which devices, and the profile's. The rest is asked for one cell."""
     gang, least = chosen.pop("gang", (1, 1))
     target = chosen.pop("target", defaults.target)
     tolerated = dict.fromkeys((*defaults.tolerates, *chosen.pop("tolerate", ())))
@@ -183,12 +186,14 @@ def _terms(chosen: dict[str, Any], defaults: Terms) -> Terms:
         timeout_s=chosen.pop("timeout", None),
         target=None if target == ANYWHERE else target,
         tolerates=tuple(tolerated),
+        objective=defaults.objective,
+        reserve_fraction=defaults.reserve_fraction,
     )
 
 
 def default_options(profile: Profile) -> CellOptions:
     settings = profile.session
-    return CellOptions(settings.priority, settings.progress_after_s, settings.quiet)
+    return CellOptions(settings.priority, settings.progress_after_s, settings.quiet, terms=terms_of(profile))
 
 
 def parse_options(line: str, program: str, defaults: CellOptions) -> CellOptions:
@@ -203,8 +208,11 @@ def parse_options(line: str, program: str, defaults: CellOptions) -> CellOptions
         raise OptionError(f"{program}: {error}", f"See {program}? for the options.") from None
     profile = found.pop("profile", None)
     if profile is not None:
-        place = NO_TERMS if program == "%djinn_config" else defaults.terms
-        defaults = replace(default_options(load_profile(profile)), terms=place)
+        kept = defaults
+        defaults = default_options(load_profile(profile))
+        if program != "%djinn_config":
+            place = {"target": kept.terms.target, "tolerates": kept.terms.tolerates}
+            defaults = replace(defaults, terms=msgspec.structs.replace(defaults.terms, **place))
     chosen = {name: value for name, value in found.items() if value is not None}
     if "progress_after" in chosen:
         chosen["progress_after_s"] = chosen.pop("progress_after")

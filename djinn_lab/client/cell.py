@@ -12,6 +12,7 @@ from djinn_lab.capture.host.turns import only_cell
 from djinn_lab.capture.recorders import Recorder, capturing
 from djinn_lab.client.cell_job import CellJob
 from djinn_lab.client.executor import PoolExecutor
+from djinn_lab.client.profile_terms import scheduler_profile
 from djinn_lab.client.report import CellReport
 from djinn_lab.errors import UserError
 from djinn_lab.jobs import Terms
@@ -78,7 +79,8 @@ class Cell:
         profiles = self._devices(self.report.device)
         target = self.terms.target
         bound_by = SESSION_BOUND if target is None else f"the cell asked for {target}"
-        return Scheduler(devices=profiles, bound_by=bound_by).create_schedule(self.graph)
+        asked = scheduler_profile(self.terms)
+        return Scheduler(devices=profiles, profile=asked, bound_by=bound_by).create_schedule(self.graph)
 
     def rehearsed(self, programs: Sequence[Program]) -> None:
         """Note the programs that the cell would have sent, for :attr:`graph` and :attr:`schedule`."""

@@ -13,6 +13,7 @@ from djinn_lab.capture.rehearsal import Rehearsal, RehearsalEnded
 from djinn_lab.capture.sending.backend import Cut
 from djinn_lab.client.cell import Cell
 from djinn_lab.client.cuts import cure_of, name_of
+from djinn_lab.client.profile_terms import first_choice, scheduler_profile
 from djinn_lab.client.session import Session
 from djinn_lab.errors import DeviceMemoryError
 from djinn_lab.jobs.resources import error_sentence
@@ -77,7 +78,7 @@ class DryRun:
             return
         moves = bound is not None and bound not in suitable
         if bound is None:
-            yield "Device: not chosen yet; the pool takes the one with the fewest sessions and waiting jobs."
+            yield f"Device: not chosen yet; the pool takes {first_choice(terms)}."
         elif moves:
             yield f"Device: its target is {terms.target}; the session's values are moved there from {bound}."
         candidates = suitable if bound is None or moves else [bound]
@@ -94,7 +95,7 @@ class DryRun:
             bound_by = (
                 "" if bound is None else f"the cell asked for {terms.target}" if moves else SESSION_BOUND
             )
-            scheduler = Scheduler(devices=profiles, bound_by=bound_by)
+            scheduler = Scheduler(devices=profiles, profile=scheduler_profile(terms), bound_by=bound_by)
             schedule = scheduler.create_schedule(graph)
         except DeviceMemoryError as error:
             yield f"It would be refused: {error}"

@@ -7,9 +7,11 @@ from itertools import groupby
 
 from djinn_lab.client.cell import Cell
 from djinn_lab.client.cuts import is_explicit, name_of
+from djinn_lab.client.profile_terms import first_choice
 from djinn_lab.client.session import Session
 from djinn_lab.errors import PoolError
 from djinn_lab.jobs import Terms
+from djinn_lab.protocol.rest.jobs import JobView
 from djinn_lab.srg.merging import STREAMED
 from djinn_lab.units import format_seconds
 
@@ -21,12 +23,13 @@ def explain_cell(session: Session, cell: Cell, waits: Sequence[str]) -> Iterator
         yield f"{report.cell}: no torch work was captured, so nothing was sent to the pool."
         return
     yield f"{report.cell} ran as job {report.job[:8]} on {report.device}."
-    yield from _device(session, report.device, cell.terms)
+    job = _job(session, report.job)
+    yield from _device(session, report.device, cell.terms, "" if isinstance(job, PoolError) else job.placed)
     if report.recovery:
         yield f"Recovery: {report.recovery}"
     if report.gang:
         yield f"Gang: {report.gang}"
-    yield from _queue(session, report.job, report.stages.get("queued", 0.0), waits)
+    yield from _queue(job, report.stages.get("queued", 0.0), waits)
     restoring_s = report.stages.get("restoring", 0.0)
     if restoring_s:
         yield f"Memory: {format_seconds(restoring_s)} until its state and a memory grant were there."
@@ -34,7 +37,15 @@ def explain_cell(session: Session, cell: Cell, waits: Sequence[str]) -> Iterator
     yield from _cuts(cell)
 
 
-def _device(session: Session, device: str | None, terms: Terms) -> Iterator[str]:
+def _job(session: Session, job: str) -> JobView | PoolError:
+    try:
+        return session.pool.job(job)
+    except PoolError as error:
+        return error
+
+
+def _device(session: Session, device: str | None, terms: Terms, placed: str) -> Iterator[str]:
+    """``placed``: how the profile changed where the session began."""
     if terms.target is not None:
         asked = f"it asked for {terms.target}, and {device} is that"
         yield f"Placement: {asked}; its session's values are there now."
@@ -43,20 +54,20 @@ def _device(session: Session, device: str | None, terms: Terms) -> Iterator[str]
     if not others:
         yield f"Placement: {device} is the pool's only device."
         return
-    near = ", free devices on one NUMA node" if terms.gang > 1 else ""
     yield (
-        "Placement: a session is bound at its first cell to the device with the fewest sessions and waiting "
-        f"jobs (ties by price{near} and name); its values are on {device} now, so this cell ran there, "
-        f"not on {', '.join(others)}. A session goes elsewhere where that is worth the copy, or asked for."
+        f"Placement: a session begins on {first_choice(terms)}; its values are on {device} now, so this cell "
+        f"ran there, not on {', '.join(others)}. A session goes elsewhere where that is worth the copy, or "
+        "asked for."
     )
+    if placed:
+        yield f"Profile: {placed}"
 
 
-def _queue(session: Session, job: str, queued_s: float, waits: Sequence[str]) -> Iterator[str]:
-    try:
-        priority = session.pool.job(job).priority
-    except PoolError as error:
-        yield f"Queue: the pool cannot be asked any more ({error.message})."
+def _queue(job: JobView | PoolError, queued_s: float, waits: Sequence[str]) -> Iterator[str]:
+    if isinstance(job, PoolError):
+        yield f"Queue: the pool cannot be asked any more ({job.message})."
         return
+    priority = job.priority
     if not waits:
         yield f"Queue: priority {priority}; no job was ahead, pending for {format_seconds(queued_s)}."
         return

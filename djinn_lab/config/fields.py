@@ -186,7 +186,7 @@ FIELDS: tuple[Field, ...] = (
     Field(
         "scheduler.objective",
         "Objective",
-        "among the devices that a cell fits on: the fastest, or the one that is filled least",
+        "where a session begins: on the device that is predicted to be done first, or the one filled least",
         ", ".join(OBJECTIVES),
         _read_choice(OBJECTIVES, str.lower),
         OBJECTIVES,
@@ -194,7 +194,7 @@ FIELDS: tuple[Field, ...] = (
     Field(
         "scheduler.memory_reserve_fraction",
         "Memory kept free",
-        "share of a device's memory that a plan leaves unused",
+        "share of a device's memory that stays free where a session begins, if there is such a device",
         "a number from 0 to 0.9",
         _read_number(0.0, 0.9),
     ),

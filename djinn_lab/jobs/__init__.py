@@ -46,6 +46,7 @@ from djinn_lab.jobs.messages import (
     SegmentSubmitted,
     SharesChanged,
 )
+from djinn_lab.jobs.placement.first_device import DeviceFit, Objective
 from djinn_lab.jobs.states import (
     FINISHED,
     PENDING_STATES,
@@ -73,6 +74,7 @@ __all__ = [
     "DeviceAdded",
     "DeviceCordoned",
     "DeviceDescribed",
+    "DeviceFit",
     "DeviceHeard",
     "DeviceLost",
     "DeviceQueueOrdered",
@@ -94,6 +96,7 @@ __all__ = [
     "MoveProposed",
     "MoveRefused",
     "Notify",
+    "Objective",
     "PlaceSegment",
     "PolicyChanged",
     "PreemptRequested",

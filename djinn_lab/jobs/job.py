@@ -7,6 +7,7 @@ import msgspec
 from djinn_lab.events import MemoryRelease
 from djinn_lab.jobs.conditions import DependencyResults, DependencyState
 from djinn_lab.jobs.messages import MemoryNeed
+from djinn_lab.jobs.placement.first_device import DeviceFit
 from djinn_lab.jobs.states import FINISHED, JobState
 from djinn_lab.jobs.terms import NO_TERMS, Terms
 
@@ -80,6 +81,10 @@ class Job(msgspec.Struct, frozen=True):
     """Run time before ``running_since_s``, over all segments."""
     predicted_spread: float = 1.0
     """Nine of ten such segments end within so many times their prediction."""
+    fits: tuple[DeviceFit, ...] = ()
+    """How its cell fits the devices, where its session has none yet."""
+    placed_why: str = ""
+    """How its profile changed the choice of the device at which its session began."""
 
     @property
     def finished(self) -> bool:

@@ -10,6 +10,7 @@ from djinn_lab.events import ClockTicked, DeviceAdded, MemoryRelease, SessionClo
 from djinn_lab.jobs.conditions import DependencyResults
 from djinn_lab.jobs.decision.rules.policy import QueuePolicy
 from djinn_lab.jobs.fairness import Limits, ShareState
+from djinn_lab.jobs.placement.first_device import DeviceFit
 from djinn_lab.jobs.states import JobState
 from djinn_lab.jobs.terms import NO_TERMS, Terms
 
@@ -61,7 +62,7 @@ class SegmentSubmitted(msgspec.Struct, frozen=True, tag=True):
     seconds to move the session's state to another device, None when it cannot be moved. ``parts_s``: seconds
     to move what the parts of a gang will hold beside it. ``met``: data conditions of its dependencies that
     were published before. ``external``: batch notebooks that it depends on. ``notebook``: the batch notebook
-    that the session belongs to, empty for none."""
+    that the session belongs to, empty for none. ``fits``: for a session that begins, the devices."""
 
     at_s: float
     job: str
@@ -87,6 +88,7 @@ class SegmentSubmitted(msgspec.Struct, frozen=True, tag=True):
     external: tuple[ExternalDependency, ...] = ()
     notebook: str = ""
     predicted_spread: float = 1.0
+    fits: tuple[DeviceFit, ...] = ()
 
 
 class SegmentRefused(msgspec.Struct, frozen=True, tag=True):

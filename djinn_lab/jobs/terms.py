@@ -7,11 +7,13 @@ import math
 import msgspec
 
 from djinn_lab.jobs import conditions, targets
+from djinn_lab.jobs.placement.first_device import Objective
 from djinn_lab.units import format_seconds
 
 GANG_MAX = 4096
 AFTER_MAX = 64
 SECONDS_MAX = 366 * 86400.0
+RESERVE_FRACTION_MAX = 0.9
 
 
 class Terms(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -21,7 +23,8 @@ class Terms(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fiel
     so long for them, and is cancelled then. ``deadline_s``: when the cell should be done, in seconds from its
     submission; it orders, and kills nothing. ``timeout_s``: of run time; past it the cell is stopped.
     ``target``: the devices that it may run on, as :mod:`djinn_lab.jobs.targets` has it; ``tolerates``: taints
-    of devices that it may run on nevertheless. An unknown field is refused: no option may be ignored."""
+    of devices that it may run on nevertheless. ``objective`` and ``reserve_fraction``: where a session begins
+    (:mod:`djinn_lab.jobs.placement.first_device`). An unknown field is refused: no option may be ignored."""
 
     gang: int = 1
     gang_min: int = 1
@@ -33,6 +36,8 @@ class Terms(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fiel
     after_timeout_s: float | None = None
     target: str | None = None
     tolerates: tuple[str, ...] = ()
+    objective: Objective = "latency"
+    reserve_fraction: float = 0.05
 
     def problem(self) -> str | None:
         """Return what is wrong with the terms, None when nothing is."""
@@ -44,6 +49,8 @@ class Terms(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fiel
             )
         if len(self.after) > AFTER_MAX:
             return f"it waits for {len(self.after)} jobs, at most {AFTER_MAX}"
+        if not 0 <= self.reserve_fraction <= RESERVE_FRACTION_MAX:
+            return f"a reserve of {self.reserve_fraction} (0 to {RESERVE_FRACTION_MAX})"
         try:
             awaited = len(conditions.parsed(self.after))
         except ValueError as error:

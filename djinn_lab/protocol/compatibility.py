@@ -29,6 +29,8 @@ OPTIONS = {
     "after_timeout_s": Option("--after-timeout", 5),
     "target": Option("--target", 5),
     "tolerates": Option("--tolerate", 5),
+    "objective": Option("scheduler.objective of a profile", 10),
+    "reserve_fraction": Option("scheduler.memory_reserve_fraction of a profile", 10),
 }
 """By field of :class:`~djinn_lab.jobs.Terms`."""
 CONDITIONS = Option("--after with a condition", 5)

@@ -66,8 +66,10 @@ def _fill(schedule: ExecutionSchedule) -> float:
 def _devices_left_out(schedule: ExecutionSchedule, left_out: Sequence[DeviceProfile]) -> Iterator[str]:
     peak = format_bytes(schedule.memory.peak_bytes)
     for device in left_out:
+        fits = schedule.memory.peak_bytes <= device.memory_bytes - device.used_bytes
+        short = "leaves less than the reserve free of" if fits else "does not fit"
         yield (
-            f"Device {device.device}: left out, the peak of {peak} does not fit its "
+            f"Device {device.device}: left out, the peak of {peak} {short} its "
             f"{format_bytes(device.memory_bytes)} with {format_bytes(device.used_bytes)} in use."
         )
 
@@ -84,10 +86,11 @@ def _memory(srg: SRG, schedule: ExecutionSchedule, profile: SchedulerProfile) ->
     if memory.peak_position is not None:
         node = schedule.nodes[memory.peak_position]
         where = f"at node {node.node} ({node.op}{', line ' + str(node.line) if node.line else ''})"
+    short = ", which no device does" if memory.peak_bytes > schedule.limit_bytes else ""
     return (
         f"Memory: peak {format_bytes(memory.peak_bytes)} {where}; inputs and weights are "
-        f"{format_bytes(memory.resident_bytes)}; {format_bytes(schedule.limit_bytes)} are allowed with "
-        f"{profile.reserve_fraction:.0%} kept free; {format_bytes(memory.kept_bytes)} stay afterwards."
+        f"{format_bytes(memory.resident_bytes)}; {format_bytes(schedule.limit_bytes)} leave "
+        f"{profile.reserve_fraction:.0%} free{short}; {format_bytes(memory.kept_bytes)} stay afterwards."
     )
 
 

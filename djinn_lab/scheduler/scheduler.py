@@ -1,8 +1,8 @@
 """From a graph to an execution schedule on one device.
 
 For every candidate device: the order is fixed, memory is planned for it, and the time is predicted. Devices
-whose memory would be exceeded drop out; the profile's objective picks among the rest; ties go to the first
-listed.
+whose memory would be exceeded drop out, and those that would keep less free than the profile's reserve, if
+others do not. The profile's objective picks among the rest; ties go to the first listed.
 """
 
 from __future__ import annotations
@@ -58,9 +58,11 @@ class Scheduler:
                 order = proposed
                 changed_by.append(strategy.name)
         memory = plan_memory(srg, order)
-        fitting = [device for device in self.devices if memory.peak_bytes <= self._limit_bytes(device)]
+        fitting = [one for one in self.devices if memory.peak_bytes <= one.memory_bytes - one.used_bytes]
         if not fitting:
             self._refuse(srg, order, memory)
+        roomy = [device for device in fitting if memory.peak_bytes <= self._limit_bytes(device)]
+        fitting = roomy or fitting
         candidates = [self._place(srg, order, memory, device) for device in fitting]
         best = min(candidates, key=self._rank)
         others = [schedule for schedule in candidates if schedule is not best]
@@ -110,7 +112,7 @@ class Scheduler:
         )
 
     def _refuse(self, srg: SRG, order: Sequence[int], memory: MemoryPlan) -> NoReturn:
-        largest = max(self.devices, key=self._limit_bytes)
+        largest = max(self.devices, key=lambda device: device.memory_bytes - device.used_bytes)
         where = "loading its inputs"
         if memory.peak_position is not None:
             node = srg.nodes[order[memory.peak_position]]
@@ -120,9 +122,8 @@ class Scheduler:
             where = f"node {node.id} ({node.op}{', ' + place if place else ''})"
         raise DeviceMemoryError(
             f"This cell needs {format_bytes(memory.peak_bytes)} at its peak, at {where}, but "
-            f"{largest.device} allows {format_bytes(self._limit_bytes(largest))} of its "
-            f"{format_bytes(largest.memory_bytes)}: {format_bytes(largest.used_bytes)} are in use and "
-            f"{self.profile.reserve_fraction:.0%} are kept free.",
+            f"{largest.device} has {format_bytes(max(0, largest.memory_bytes - largest.used_bytes))} free of "
+            f"its {format_bytes(largest.memory_bytes)}.",
             f"Its inputs and weights are {format_bytes(memory.resident_bytes)}. Use a smaller batch, compute "
             "in smaller parts, delete tensors that you no longer need (del name), or start the pool with "
             "more memory.",

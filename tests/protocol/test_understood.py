@@ -20,6 +20,8 @@ ASKED = {
     "after_timeout_s": Terms(after=("abc",), after_timeout_s=1.0),
     "target": Terms(target="cpu:0"),
     "tolerates": Terms(tolerates=("vision",)),
+    "objective": Terms(objective="memory"),
+    "reserve_fraction": Terms(reserve_fraction=0.2),
 }
 
 

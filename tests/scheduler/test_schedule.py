@@ -133,7 +133,7 @@ def test_too_large_says_where_how_much_and_what_to_do() -> None:
         schedule(chain(), device("cpu:0", 8000), device("cpu:1", 9000, used_bytes=500))
     assert "needs 12.0 KiB at its peak" in error.value.message
     assert "node 0 (aten.mm.default, Net.layer, line 3)" in error.value.message
-    assert "cpu:1 allows 8.3 KiB of its 8.8 KiB: 500 B are in use" in error.value.message
+    assert "cpu:1 has 8.3 KiB free of its 8.8 KiB." in error.value.message
     assert "smaller batch" in error.value.advice
 
 
@@ -173,12 +173,16 @@ def test_a_memory_objective_prefers_the_emptier_device() -> None:
 
 
 @pytest.mark.parametrize("name", list(SCHEDULER_PROFILES))
-def test_every_profile_keeps_its_reserve_free(name: str) -> None:
+def test_every_profile_keeps_its_reserve_free_where_a_device_allows_it(name: str) -> None:
     reserve = SCHEDULER_PROFILES[name].reserve_fraction
-    fits = int(12288 / (1 - reserve)) + 1
-    assert schedule(chain(), device(memory_bytes=fits), profile=name).limit_bytes >= 12288
-    with pytest.raises(DeviceMemoryError):
-        schedule(chain(), device(memory_bytes=int(12288 / (1 - reserve)) - 2), profile=name)
+    roomy = device("roomy", int(12288 / (1 - reserve)) + 1)
+    tight = device("tight", int(12288 / (1 - reserve)) - 2, flops_per_s=1e15)
+    made = schedule(chain(), tight, roomy, profile=name)
+    assert made.device.device == "roomy"
+    assert any("Device tight: left out" in line and "the reserve" in line for line in made.explain())
+    alone = schedule(chain(), tight, profile=name)
+    assert alone.device.device == "tight"
+    assert any("free, which no device does" in line for line in alone.explain())
 
 
 def test_profiles_and_devices_reject_nonsense() -> None:

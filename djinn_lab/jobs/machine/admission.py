@@ -49,6 +49,7 @@ def submit(tables: QueueTables, event: SegmentSubmitted) -> None:
             memory_release=event.memory_release,
             devices=event.devices,
             devices_why=event.devices_why,
+            fits=event.fits,
             waits_for=waiting.open,
             dependency_results=waiting.results,
         )

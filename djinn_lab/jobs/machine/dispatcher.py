@@ -34,6 +34,7 @@ from djinn_lab.jobs.machine.job_requests import request_of
 from djinn_lab.jobs.machine.next_jobs import NextJobs
 from djinn_lab.jobs.machine.tables import QueueTables, moved, next_state
 from djinn_lab.jobs.messages import MemoryNeed, SegmentSubmitted
+from djinn_lab.jobs.placement.first_device import DeviceOption, FirstDevice, choose_first_device
 from djinn_lab.jobs.placement.nearness import company
 from djinn_lab.jobs.request import ComputeNode, Request
 from djinn_lab.jobs.states import CONTENDING, RANKS, JobState, JobTransition
@@ -282,7 +283,8 @@ class Dispatcher:
         here = self.tables.devices[job.assigned_device]
         if job.settled or job.move_s is None or suits(job.target, job.terms.tolerates, here):
             return None
-        return self._least_loaded(job)
+        first = self._first_device(job)
+        return None if first is None else first.device
 
     def other_devices(self, job: Job) -> tuple[str, ...]:
         """Return the devices that serve and suit the job, besides its assigned device."""
@@ -301,9 +303,8 @@ class Dispatcher:
     # -- sessions without a device -------------------------------------------------------------------------
 
     def _bind_new(self, at_s: float) -> None:
-        """Bind jobs without a device, so that memory can be asked: to the least loaded device that suits.
-        Ties go by price, for a gang by free devices nearby, and by name. Binding is no promise: a decision
-        may move the session."""
+        """Bind jobs without a device, so that memory can be asked. Binding is no promise: a decision may move
+        the session."""
         tables = self.tables
         if not tables.unplaced:
             return
@@ -314,9 +315,11 @@ class Dispatcher:
             job = tables.jobs[name]
             if job.state is not JobState.SUBMITTED or job.waits_for:
                 continue
-            device = tables.bound.get(job.session) or self._least_loaded(job)
+            device, why = tables.bound.get(job.session), ""
+            if device is None and (first := self._first_device(job)) is not None:
+                device, why = first.device, first.why
             if device is not None:
-                self._bind(job, device)
+                self._bind(job, device, why)
                 self._follow_session(job.session, at_s)
                 self._add_unplaced(candidates, arrival)
 
@@ -331,31 +334,38 @@ class Dispatcher:
                 del tables.unplaced[name]
                 heapq.heappush(candidates, (job.arrival, name))
 
-    def _bind(self, job: Job, device: str) -> None:
+    def _bind(self, job: Job, device: str, why: str = "") -> None:
         self.tables.bind(job.session, device)
-        bound = replace(job, state=next_state(job, JobTransition.BIND), assigned_device=device)
+        state = next_state(job, JobTransition.BIND)
+        why = why or job.placed_why
+        bound = replace(job, state=state, assigned_device=device, fits=(), placed_why=why)
         if bound.memory in ("ask", "deferred"):
             bound = moved(bound, JobTransition.DEFER)
         if bound.memory == "ask":
             self.tables.out.append(PlaceSegment(job.job, job.segment, job.session, device))
         self.tables.put(bound)
 
-    def _least_loaded(self, job: Job) -> str | None:
-        tables = self.tables
-        tolerates = job.terms.tolerates
-        open_devices = [device for device in tables.devices.values() if device.serves]
-        load = {
-            device.device: tables.load.get(device.device, 0)
-            for device in open_devices
-            if suits(job.target, tolerates, device)
-        }
-        near = company(job.gang, [tables.devices[name] for name in load])
-
-        def rank(name: str) -> tuple[int, float, int, str]:
-            price = tables.devices[name].hour_price(self.policy.energy_price_per_kwh)
-            return load[name], price, -near.get(name, 0), name
-
-        return min(load, key=rank, default=None)
+    def _first_device(self, job: Job) -> FirstDevice | None:
+        """Choose among the devices that serve and suit the job."""
+        tables, tolerates = self.tables, job.terms.tolerates
+        suitable = [
+            device
+            for device in tables.devices.values()
+            if device.serves and suits(job.target, tolerates, device)
+        ]
+        near = company(job.gang, suitable)
+        fits = {fit.device: fit for fit in job.fits}
+        options = [
+            DeviceOption(
+                device.device,
+                tables.load.get(device.device, 0),
+                device.hour_price(self.policy.energy_price_per_kwh),
+                near.get(device.device, 0),
+                fits.get(device.device),
+            )
+            for device in suitable
+        ]
+        return choose_first_device(options, job.terms.objective, job.terms.reserve_fraction)
 
     # -- obeying a plan ------------------------------------------------------------------------------------
 

@@ -116,7 +116,7 @@ class JobResume(msgspec.Struct, frozen=True):
 @dataclass(slots=True)
 class JobRecord:
     """``ops_before``: ops of answered segments, done and in all. ``gang``: what became of its wish for
-    several devices, in its last segment."""
+    several devices, in its last segment. ``placed``: as in :class:`JobView`."""
 
     job: str
     session: str
@@ -144,6 +144,7 @@ class JobRecord:
     ops_done: int = 0
     ops_total: int = 0
     gang: str = ""
+    placed: str = ""
     checkpoints: tuple[str, ...] = ()
     program: str | None = None
     """What equal cells have in common, None once that was learnt from."""
@@ -168,7 +169,7 @@ class JobRecord:
         record.stages = dict(view.stages)
         record.cuts = [cut for cut in view.cuts if cut.segment <= resume.answered]
         record.segments = resume.answered + 1
-        record.peak_bytes, record.gang = view.peak_bytes, view.gang
+        record.peak_bytes, record.gang, record.placed = view.peak_bytes, view.gang, view.placed
         record.predicted_s, record.measured_s = view.predicted_s, view.measured_s
         record.ops_before = record.ops_done = record.ops_total = resume.ops_before
         record.checkpoints, record.used_j = view.checkpoints, view.used_j or 0.0
@@ -194,6 +195,7 @@ class JobRecord:
             self.submitted_at = job.submitted_at_s
             self.started_at = job.started_at_s
             self.finished_at = job.ended_at_s
+            self.placed = job.placed_why or self.placed
 
     def progressed(self, executed: int) -> None:
         """Count the ops that the current segment has done, on top of those of earlier segments."""
@@ -242,6 +244,7 @@ class JobRecord:
             predicted_spread=self.predicted_spread,
             measured_s=self.measured_s,
             gang=self.gang,
+            placed=self.placed,
             checkpoints=self.checkpoints,
             predicted=self.predicted,
             watts=self.watts,

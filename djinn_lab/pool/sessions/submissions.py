@@ -236,6 +236,7 @@ class SubmissionHandler:
             met=self._accounting.published.met(session.account, terms.after),
             external=notebooks,
             notebook=session.notebook,
+            fits=self._fits(session, inspected),
         )
         return engine.SegmentArrived(
             at_s=now_s,
@@ -246,6 +247,20 @@ class SubmissionHandler:
             kept_bytes=footprint.kept_bytes,
             parts_bytes=judgement.parts_bytes,
         )
+
+    def _fits(self, session: ClientSession, inspected: InspectedProgram) -> tuple[jobs.DeviceFit, ...]:
+        """Say how a session's first cell fits each device; nothing where the session has one already."""
+        if self._core.queue.device_of(session.session) is not None:
+            return ()
+        fits = []
+        for status in self._fleet.statuses:
+            device = status.plan.device
+            account = self._core.accounts.device(device)
+            if account is not None and account.memory_bytes:
+                run = self._accounting.costs.predict(inspected.key, inspected.work, device)
+                filled = (account.used_bytes + inspected.footprint.peak_bytes) / account.memory_bytes
+                fits.append(jobs.DeviceFit(device, filled, None if run is None else run.seconds))
+        return tuple(fits)
 
     def _predicted(
         self, session: ClientSession, inspected: InspectedProgram, judgement: GangDecision

@@ -23,7 +23,8 @@ class JobCut(msgspec.Struct, frozen=True):
 
 class JobView(msgspec.Struct, frozen=True):
     """Show a job. ``stages``: seconds, summed over all segments. ``checkpoints``: that it announced, in
-    order. ``predicted``: its predicted use when its first segment came. ``watts``: what its device
+    order. ``placed``: how its profile changed the choice of its session's first device.
+    ``predicted``: its predicted use when its first segment came. ``watts``: what its device
     draws, as operators say. ``used_j``: energy used so far by that; None where the watts of a device that it
     held are unknown."""
 
@@ -51,6 +52,7 @@ class JobView(msgspec.Struct, frozen=True):
     predicted_spread: float | None = None
     measured_s: float | None = None
     gang: str = ""
+    placed: str = ""
     checkpoints: tuple[str, ...] = ()
     predicted: ResourceForecast | None = None
     watts: float | None = None

@@ -1,0 +1,66 @@
+"""A profile's objective and reserve choose the device at which a session begins, on a real pool."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+import torch
+from real_pool import PoolUnderTest
+
+from djinn_lab.client.explanation import explain_cell
+from djinn_lab.client.session import Session
+from djinn_lab.config import Profile, load_profile
+
+pytestmark = pytest.mark.processes
+MIB = 2**20
+
+
+@pytest.fixture(scope="module")
+def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PoolUnderTest]:
+    """Two devices with one session each; that of ``cpu:0`` holds much."""
+    place: Path = tmp_path_factory.mktemp("runtime")
+    with (
+        PoolUnderTest(place, memory_bytes=256 * MIB) as pool,
+        pool.session() as full,
+        pool.session() as small,
+    ):
+        for session, elements in ((full, 40 * MIB), (small, 10)):
+            with session.capture():
+                held = torch.ones(elements, device="cuda")
+            assert held.sum().item() > 0
+        assert (full.device, small.device) == ("cpu:0", "cpu:1")
+        yield pool
+
+
+def first_cell(pool: PoolUnderTest, profile: Profile) -> tuple[str | None, str, list[str]]:
+    """Return where a new session's first cell ran, how the profile changed that, and the explanation."""
+    with closing(Session(pool.info.url, pool.info.token, profile, "new")) as session:
+        with session.capture() as cell:
+            value = torch.ones(1000).cuda() * 2
+        assert value.sum().item() == 2000
+        job = pool.rest.job(str(cell.report.job))
+        return cell.report.device, job.placed, list(explain_cell(session, cell, ()))
+
+
+def test_profile_without_such_wishes_takes_the_first_of_equally_loaded(pool: PoolUnderTest) -> None:
+    device, placed, lines = first_cell(pool, load_profile("basic_inference"))
+    assert (device, placed) == ("cpu:0", "")
+    assert not any(line.startswith("Profile: ") for line in lines)
+
+
+def test_objective_memory_takes_the_emptiest_device(pool: PoolUnderTest) -> None:
+    device, placed, lines = first_cell(pool, load_profile("research_training"))
+    assert device == "cpu:1"
+    assert placed.startswith("cpu:1 instead of cpu:0: less of its memory is used with this cell")
+    assert f"Profile: {placed}" in lines
+    assert any("begins on the device whose memory is filled least with it" in line for line in lines)
+
+
+def test_reserve_passes_a_device_that_would_keep_too_little_free(pool: PoolUnderTest) -> None:
+    profile = load_profile("llm_serving").with_text("scheduler.memory_reserve_fraction", "0.5")
+    device, placed, _ = first_cell(pool, profile)
+    assert device == "cpu:1"
+    assert "less than 50% of the memory would stay free" in placed
