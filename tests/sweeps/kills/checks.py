@@ -137,7 +137,8 @@ def check_whole(engine: sa.Engine, findings: Findings, charged_s: float) -> None
             findings.wrong.append(f"{job} has {view.segments} segments and is charged for {charged}")
         ran_s = sum(spent for stage, spent in view.stages.items() if stage not in NOT_CHARGED)
         if view.state == "DONE" and abs(ran_s - seconds[job]) > TOLERANCE_S * view.segments:
-            findings.wrong.append(f"{job} ran {ran_s:.3f} s and is charged {seconds[job]:.3f} s")
+            said = {stage: round(spent, 3) for stage, spent in view.stages.items()}
+            findings.wrong.append(f"{job} ran {ran_s:.3f} s and is charged {seconds[job]:.3f} s ({said})")
     total_s = sum(seconds.values())
     if abs(total_s - charged_s) > 1e-5 * (1 + len(stretches)):
         findings.wrong.append(f"accounts were charged {charged_s} s, the ledger says {total_s} s")
