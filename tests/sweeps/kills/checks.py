@@ -18,7 +18,8 @@ ENDED = ("DONE", "FAILED", "CANCELLED")
 OF_OUTCOME = {"done": "DONE", "failed": "FAILED", "cancelled": "CANCELLED"}
 NOT_CHARGED = ("queued", "preempted", "restoring", "recovering")
 TOLERANCE_S = 0.05
-"""A segment's stages are summed up a little after its stretch in the ledger ends."""
+"""A segment's stages are summed up a little after its stretch in the ledger ends. On a busy machine that is
+longer, and counts as ``dispatch``."""
 
 
 @dataclass
@@ -135,10 +136,11 @@ def check_whole(engine: sa.Engine, findings: Findings, charged_s: float) -> None
             findings.wrong.append(f"{job} ran a segment twice: {charged}")
         if view.state == "DONE" and charged != list(range(view.segments)):
             findings.wrong.append(f"{job} has {view.segments} segments and is charged for {charged}")
-        ran_s = sum(spent for stage, spent in view.stages.items() if stage not in NOT_CHARGED)
-        if view.state == "DONE" and abs(ran_s - seconds[job]) > TOLERANCE_S * view.segments:
+        spent_s = sum(spent for stage, spent in view.stages.items() if stage not in NOT_CHARGED)
+        worked_s, off_s = spent_s - view.stages.get("dispatch", 0.0), TOLERANCE_S * view.segments
+        if view.state == "DONE" and not worked_s - off_s <= seconds[job] <= spent_s + off_s:
             said = {stage: round(spent, 3) for stage, spent in view.stages.items()}
-            findings.wrong.append(f"{job} ran {ran_s:.3f} s and is charged {seconds[job]:.3f} s ({said})")
+            findings.wrong.append(f"{job} is charged {seconds[job]:.3f} s for {said}")
     total_s = sum(seconds.values())
     if abs(total_s - charged_s) > 1e-5 * (1 + len(stretches)):
         findings.wrong.append(f"accounts were charged {charged_s} s, the ledger says {total_s} s")
