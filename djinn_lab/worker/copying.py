@@ -10,6 +10,7 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from io import FileIO
 
 import torch
 
@@ -53,7 +54,7 @@ class Copies:
         while again:
             again = False
             for storage, index in self._unstored(values):
-                moved = self._store_piece(values, storage, index, copied)
+                moved = self._store_piece(name, values, storage, index, copied)
                 if values.closed:
                     raise SessionGone
                 if moved is None:
@@ -83,7 +84,9 @@ class Copies:
                 if storage.alive and storage.stored(index) is None:
                     yield storage, index
 
-    def _store_piece(self, values: SessionValues, storage: Storage, index: int, copied: Copied) -> int | None:
+    def _store_piece(
+        self, name: str, values: SessionValues, storage: Storage, index: int, copied: Copied
+    ) -> int | None:
         """The bytes that went over the link; None when an op is writing it, or it is gone."""
         fences = self.tiers.fences
         if not fences.begin_read(storage):
@@ -96,7 +99,7 @@ class Copies:
             view = self.link.gather(view)
             fingerprint = self.link.fingerprint(view)
             self.fingerprint_taken(storage, index)
-            piece, moved = self._to_host(view, fingerprint)
+            piece, moved = self._to_host(name, view, fingerprint, copied)
             with fences.lock:
                 values.commit(storage, index, version, piece)
         finally:
@@ -107,8 +110,11 @@ class Copies:
     def fingerprint_taken(self, storage: Storage, index: int) -> None:
         """Between looking at a piece's bytes and copying them; tests put gates here."""
 
-    def _to_host(self, view: torch.Tensor, fingerprint: bytes) -> tuple[Piece, int]:
-        """The held piece with these bytes, and how many of them went over the link."""
+    def _to_host(
+        self, session: str, view: torch.Tensor, fingerprint: bytes, copied: Copied
+    ) -> tuple[Piece, int]:
+        """The held piece with these bytes, and how many of them went over the link. When the host is full,
+        apart from what a lost worker's sessions would be made from, it is on the disk, if there is space."""
         fences, store = self.tiers.fences, self.tiers.store
         nbytes = view.nbytes
         known = self.link.digest_before_copy(fingerprint)
@@ -118,6 +124,12 @@ class Copies:
                 if found is not None:
                     return found, 0
             offset = store.take(nbytes)
+            file = store.extend_file(copied.overflow, session, nbytes) if offset is None else None
+            if offset is None and file is None:
+                offset = store.take(nbytes, from_copies=True)
+        if file is not None:
+            copied.overflow = file
+            return self._to_disk(view, fingerprint, file), nbytes
         if offset is None:
             raise TransferProblem(
                 f"the host tier is full: {format_bytes(store.host_used_bytes)} of "
@@ -135,6 +147,25 @@ class Copies:
             raise
         with fences.lock:
             return store.add(content, fingerprint, nbytes, offset), nbytes
+
+    def _to_disk(self, view: torch.Tensor, fingerprint: bytes, file: PieceFile) -> Piece:
+        """Write a piece at the end of a file, where its bytes are reserved."""
+        store, offset = self.tiers.store, file.nbytes - view.nbytes  # of a file that this copy alone writes
+        try:
+            host = torch.empty(view.nbytes, dtype=torch.uint8)
+            self.link.copy_out(view, host)
+            with file.path.open("ab", buffering=0) as out:
+                out.truncate(offset)  # what a failed write left
+                _write_all(out, host)
+            content = self.link.digest(host)
+        except OSError as error:
+            with self.tiers.fences.lock:
+                store.shorten_file(file, view.nbytes)
+            raise TransferProblem(f"{file.path} could not be written: {error}", full="disk") from error
+        with self.tiers.fences.lock:
+            piece = store.in_file(Piece(content, fingerprint, view.nbytes, 0), file, offset)
+            file.pieces -= 1
+            return piece
 
     def describe(self, name: str, values: SessionValues, copied: Copied) -> None:
         """Make the manifest of a session on the device that is stored whole; the caller sends it. The pieces
@@ -235,9 +266,7 @@ class Copies:
                     if values.closed:
                         raise SessionGone
                     offsets[id(piece)] = copied.nbytes
-                    content = memoryview(self.tiers.store.read(piece).numpy())  # type: ignore[arg-type]
-                    while len(content):
-                        content = content[out.write(content) :]
+                    _write_all(out, self.tiers.store.read(piece))
                     copied.nbytes += piece.nbytes
                     yield piece.nbytes
         except OSError as error:
@@ -253,3 +282,9 @@ class Copies:
                     assert file is not None
                     item.pieces[index] = store.in_file(piece, file, offsets[id(piece)])
                     store.drop(piece)
+
+
+def _write_all(out: FileIO, content: torch.Tensor) -> None:
+    left = memoryview(content.numpy())  # type: ignore[arg-type]
+    while len(left):
+        left = left[out.write(left) :]

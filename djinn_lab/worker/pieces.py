@@ -9,6 +9,7 @@ All methods but :meth:`PieceStore.read` are called with the fences' lock held.
 from __future__ import annotations
 
 import os
+import uuid
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,13 +21,14 @@ from djinn_lab.worker.host_arena import HostArena, rounded
 @dataclass(eq=False)
 class PieceFile:
     """Holds pieces of a session on the disk, or those of another process. ``owned``: deleted with its last
-    piece."""
+    piece, and the last whole copy that names one of them, of ``copies``."""
 
     path: Path
     nbytes: int
     owned: bool
     session: str = ""
     pieces: int = 0
+    copies: int = 0
 
 
 @dataclass(eq=False, slots=True)
@@ -51,7 +53,9 @@ class PieceStore:
         self.arena = arena
         self.disk_bytes_max = disk_bytes
         self.disk_directory = disk_directory
-        self.disk_used_bytes = 0
+        self._disk_bytes = 0
+        self._idle_files: dict[int, PieceFile] = {}
+        """By identity, those that only whole copies name."""
         self.on_disk_bytes: dict[str, int] = {}
         self._by_digest: dict[bytes, Piece] = {}
         self._idle: dict[bytes, Piece] = {}
@@ -64,6 +68,11 @@ class PieceStore:
         """Bytes of pieces that are held."""
         return self.arena.used_bytes - self._idle_bytes
 
+    @property
+    def disk_used_bytes(self) -> int:
+        """Bytes of files with pieces that are held."""
+        return self._disk_bytes - sum(file.nbytes for file in self._idle_files.values())
+
     def find(self, digest: bytes) -> Piece | None:
         """The host's piece with these bytes, held once more."""
         piece = self._by_digest.get(digest)
@@ -75,11 +84,12 @@ class PieceStore:
         piece.references += 1
         return piece
 
-    def take(self, nbytes: int) -> int | None:
-        """Space in the arena, freed by dropping idle pieces, the oldest first, those of whole copies last;
-        None when it is full."""
+    def take(self, nbytes: int, from_copies: bool = False) -> int | None:
+        """Space in the arena, freed by dropping idle pieces, the oldest first; None when it is full.
+        ``from_copies``: those of whole copies, too, last of all. Their sessions are lost if this process
+        dies before their next copy."""
         offset = self.arena.take(nbytes)
-        while offset is None and (idle_pieces := self._idle or self._of_copies):
+        while offset is None and (idle_pieces := self._idle or (self._of_copies if from_copies else {})):
             digest = next(iter(idle_pieces))
             idle = idle_pieces.pop(digest)
             self._idle_bytes -= rounded(idle.nbytes)
@@ -96,6 +106,7 @@ class PieceStore:
     def keep(self, piece: Piece) -> None:
         """A whole copy names the piece: when no session holds it, it is dropped last."""
         if piece.file is not None:
+            piece.file.copies += 1
             return
         piece.copies += 1
         if self._idle.get(piece.digest) is piece:
@@ -104,6 +115,8 @@ class PieceStore:
     def unkeep(self, piece: Piece) -> None:
         """The copy is out of date."""
         if piece.file is not None:
+            piece.file.copies -= 1
+            self._settle(piece.file)
             return
         piece.copies -= 1
         if not piece.copies and self._of_copies.get(piece.digest) is piece:
@@ -121,14 +134,58 @@ class PieceStore:
 
     def reserve_file(self, name: str, session: str, nbytes: int) -> PieceFile | None:
         """A new file on the disk for pieces of this session, None when the disk is full."""
-        if self.disk_directory is None or self.disk_used_bytes + nbytes > self.disk_bytes_max:
+        if self.disk_directory is None or not self._take_disk(nbytes):
             return None
-        self.disk_used_bytes += nbytes
         return PieceFile(self.disk_directory / name, nbytes, owned=True, session=session)
 
+    def extend_file(self, file: PieceFile | None, session: str, nbytes: int) -> PieceFile | None:
+        """Reserve space for a piece that the host has no space for: at the end of ``file``, or in a new one
+        where that is None, or gone. None when the disk is full. The file stays at least until the caller has
+        called :meth:`shorten_file`, or counted one piece less after :meth:`in_file`."""
+        if file is None or not (file.pieces or file.copies):
+            file = self.reserve_file(f"session-{os.getpid()}-{uuid.uuid4().hex}.pieces", session, nbytes)
+        elif self._take_disk(nbytes, file):
+            file.nbytes += nbytes
+        else:
+            return None
+        if file is not None:
+            file.pieces += 1
+            self._idle_files.pop(id(file), None)
+        return file
+
+    def _take_disk(self, nbytes: int, growing: PieceFile | None = None) -> bool:
+        """Count bytes on the disk, if there is space: files that only whole copies name give way, the oldest
+        first, but for the ``growing`` one."""
+        while self._disk_bytes + nbytes > self.disk_bytes_max:
+            oldest = next((file for file in self._idle_files.values() if file is not growing), None)
+            if oldest is None:
+                return False
+            self.remove_file(oldest)
+        self._disk_bytes += nbytes
+        return True
+
+    def shorten_file(self, file: PieceFile, nbytes: int) -> None:
+        """Give back space at the end of a file that could not be written."""
+        file.pieces -= 1
+        if file.pieces or file.copies:
+            self._disk_bytes -= nbytes
+            file.nbytes -= nbytes
+            self._settle(file)
+        else:
+            self.remove_file(file)
+
+    def _settle(self, file: PieceFile) -> None:
+        """Remove a file that nothing names; keep it as long as there is space where only copies do."""
+        if not file.pieces and not file.copies:
+            self.remove_file(file)
+        elif not file.pieces and file.owned:
+            self._idle_files[id(file)] = file
+
     def remove_file(self, file: PieceFile) -> None:
-        if file.owned:
-            self.disk_used_bytes -= file.nbytes
+        self._idle_files.pop(id(file), None)
+        if file.owned and file.nbytes:
+            self._disk_bytes -= file.nbytes
+            file.nbytes = 0
             file.path.unlink(missing_ok=True)
 
     def in_file(self, piece: Piece, file: PieceFile, offset: int) -> Piece:
@@ -148,8 +205,7 @@ class PieceStore:
         if piece.file is not None:
             piece.file.pieces -= 1
             self._count_on_disk(piece.file, -piece.nbytes)
-            if not piece.file.pieces:
-                self.remove_file(piece.file)
+            self._settle(piece.file)
             return
         if self._by_digest.get(piece.digest) is piece:
             (self._of_copies if piece.copies else self._idle)[piece.digest] = piece

@@ -23,7 +23,7 @@ from djinn_lab.worker.loading import Loading, WantedValues
 from djinn_lab.worker.memory_account import MemoryAccount
 from djinn_lab.worker.outcome import Stop
 from djinn_lab.worker.parked import ParkedStorage
-from djinn_lab.worker.pieces import Piece
+from djinn_lab.worker.pieces import Piece, PieceFile
 from djinn_lab.worker.tiers import Tiers
 from djinn_lab.worker.values import RestoreFailed, SessionValues
 
@@ -44,7 +44,7 @@ class SessionGone(Exception):
 
 @dataclass
 class Copied:
-    """The progress of a transfer."""
+    """The progress of a transfer. ``overflow``: the file on the disk for what the host has no space for."""
 
     nbytes: int = 0
     checked_pieces: int = 0
@@ -52,6 +52,7 @@ class Copied:
     manifest: bytes | None = None
     serial: int = 0
     values: int = 0
+    overflow: PieceFile | None = None
 
     def describe(self, manifest: bytes, serial: int, values: int) -> None:
         """Note what everything lies at now; see :class:`djinn_lab.protocol.worker.CopyDone`."""

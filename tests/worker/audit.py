@@ -98,5 +98,6 @@ def _check_pieces(device: Device) -> None:
     assert device.memory().host_bytes == sum(rounded(piece.nbytes) for piece in on_host)
     files = {id(piece.file): piece.file for piece in pieces.values() if piece.file is not None}
     assert device.memory().disk_bytes == sum(file.nbytes for file in files.values() if file.owned)
-    on_disk = {path.name for path in device.directory.glob("*.pieces")}
-    assert on_disk == {file.path.name for file in files.values() if file.owned}
+    copied = [piece.file for values in device.interpreter.sessions.values() for piece in values.copy]
+    named = {file.path.name for file in (*files.values(), *copied) if file is not None and file.nbytes}
+    assert named == {path.name for path in device.directory.glob("*.pieces")}
