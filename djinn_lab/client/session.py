@@ -30,8 +30,8 @@ Module = TypeVar("Module", bound=torch.nn.Module)
 
 PHASES = ("COMPUTE", "IO_WAIT", "SOON")
 EXPECTED_S_MAX = 30 * 86400.0
-PATIENCE_S, RETRY_S = 10.0, 0.1
-"""A server that crashed is started again by then, also on a busy machine."""
+PATIENCE_S, RETRY_S = 20.0, 0.1
+"""A server that crashed is started again by then, also after many crashes: 10 s later at most."""
 
 
 class Session:

@@ -243,8 +243,10 @@ class Restores:
             return
         self.distrust(piece)
         place, offset = self.tiers.store.place(piece)
+        elsewhere = piece.file is not None and not piece.file.owned
+        why = ": they gave way to other state when the tiers were full, or were damaged" if elsewhere else ""
         raise TransferProblem(
-            f"{format_bytes(piece.nbytes)} at byte {offset} of {place} are not what was stored",
+            f"{format_bytes(piece.nbytes)} at byte {offset} of {place} are not what was stored{why}",
             mismatch=True,
         )
 

@@ -210,11 +210,13 @@ def test_the_policy_can_be_changed_while_the_pool_runs(pool: RuntimeInfo) -> Non
         own = replace(POLICIES["easy"], name="mine", reservations=3)
         chief.set_policy(own)
         assert chief.queue().policy == "mine"
-        wrong = {"policy": {**msgspec.to_builtins(own), "shorter_factor": 0.1}}
-        with http(pool) as web:
-            answer = web.put("/v1/queue/policy", json=wrong)
-        assert answer.status_code == 422
-        assert "shorter_factor" in answer.json()["detail"]
+        for field, value in (("shorter_factor", 0.1), ("scoring", "by luck")):
+            with http(pool) as web:
+                wrong = {"policy": {**msgspec.to_builtins(own), field: value}}
+                answer = web.put("/v1/queue/policy", json=wrong)
+            assert answer.status_code == 422
+            assert field in answer.json()["detail"]
+        assert client.run(act("")).outcome == "done"
         chief.set_policy("ours")
 
 

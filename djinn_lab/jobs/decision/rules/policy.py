@@ -15,6 +15,8 @@ from typing import Literal
 
 import msgspec
 
+from djinn_lab.jobs.placement.scoring import SCORINGS
+
 Within = Literal["arrival", "remaining", "work", "service", "attained"]
 """The order among equals. ``arrival``: by number. ``remaining``: predicted seconds still to run. ``work``:
 those times the square root of devices, between the shortest and the smallest (it measures best, on traces
@@ -101,6 +103,8 @@ class QueuePolicy(msgspec.Struct, frozen=True):
         return self.backfill in ("never", "easy", "conservative")
 
     def __post_init__(self) -> None:
+        if self.scoring not in SCORINGS:
+            raise ValueError(f"scoring {self.scoring!r} is unknown; use one of {', '.join(SCORINGS)}")
         if self.shorter_factor < 1:
             raise ValueError(
                 f"shorter_factor {self.shorter_factor} is below 1: jobs would trade places for ever"
