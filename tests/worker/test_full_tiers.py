@@ -137,3 +137,57 @@ def test_a_host_tier_larger_than_its_file_system_is_refused(
         HostArena(2 * MIB, shared_memory, "cpu:0")
     assert not list(shared_memory.iterdir())
     assert HostArena(2 * MIB, shared_memory, "cpu:0", fits=True).take(MIB) == 0  # another's has filled it
+
+
+def overwrite(device: Device, session: str, script: Script, value: int) -> None:
+    """Write a value of an earlier program in place."""
+    script.write("aten.add_.Tensor", value, scalars=(1.0,))
+    device.run(session, script.program(keep=(value,)))
+
+
+def test_copies_stay_while_the_disk_takes_what_comes_next(make_device: Make) -> None:
+    device, script, tensor = make_device(host_bytes=5 * MIB, disk_bytes=64 * MIB), Script(), torch.randn(MIB)
+    (value,) = keep(device, "ann", script, tensor)
+    copy = device.store_whole("ann").manifest
+    overwrite(device, "ann", script, value)
+    others = {name: torch.randn(MIB) for name in ("bob", "cy", "dan")}
+    scripts = {name: Script() for name in others}
+    values = {name: keep(device, name, scripts[name], other)[0] for name, other in others.items()}
+    for name in others:
+        parked = device.park(name)
+        assert parked.memory.on_disk_bytes.get(name, 0) > 0
+    for name, other in others.items():
+        device.restore(name)
+        assert torch.equal(fetch(device, name, scripts[name], values[name])[0], other)
+    another = make_device()
+    another.restore("ann", copy)
+    assert torch.equal(fetch(another, "ann", script, value)[0], tensor)
+    assert torch.equal(fetch(device, "ann", script, value)[0], tensor + 1)
+
+
+def test_copies_on_the_disk_stay_until_the_next_one(make_device: Make) -> None:
+    device, script, tensor = make_device(disk_bytes=64 * MIB), Script(), torch.randn(MIB)
+    (value,) = keep(device, "ann", script, tensor)
+    device.park("ann")
+    copy = device.demote("ann").manifest
+    device.restore("ann")
+    overwrite(device, "ann", script, value)
+    assert device.memory().disk_bytes == 0
+    another = make_device()
+    another.restore("ann", copy)
+    assert torch.equal(fetch(another, "ann", script, value)[0], tensor)
+    device.store_whole("ann")
+    assert list(device.directory.glob("*.pieces")) == []
+
+
+def test_copies_give_way_last_where_there_is_no_disk(make_device: Make) -> None:
+    device, script, tensor = make_device(host_bytes=5 * MIB), Script(), torch.randn(MIB)
+    (value,) = keep(device, "ann", script, tensor)
+    copy = device.store_whole("ann").manifest
+    overwrite(device, "ann", script, value)
+    keep(device, "bob", Script(), torch.randn(MIB))
+    device.park("bob")
+    another = make_device()
+    lost = failed(another.ask(messages.Restore(1, "ann", manifest=copy)))
+    assert lost.mismatch
+    assert "gave way to other state when the tiers were full" in lost.reason
