@@ -114,10 +114,13 @@ def changed(database: str) -> Iterator[sa.Connection]:
     ("change", "where"),
     [
         ("update audit set body = 'nothing' where id = 3", "row 3: it was altered"),
-        ("delete from audit where id = 3", "row 3: the rows up to 3 are missing"),
+        ("delete from audit where id = 3", "row 3: it is missing"),
         ("delete from audit where id = 1", "row 2: it was altered, or a row before it"),
-        ("delete from audit where id >= 4", "row 4: the rows up to 5 are missing"),
-        ("update audit_chain set head_row = 4", "row 5: the rows up to 4 are missing"),
+        ("delete from audit where id >= 4", "row 4: it is missing, with all up to row 5"),
+        (
+            "update audit_chain set head_row = 4",
+            "row 5: the head of the chain is row 4, which is not",
+        ),
     ],
 )
 def test_a_change_past_the_pool_is_found(tmp_path: Path, database: str, change: str, where: str) -> None:
@@ -158,7 +161,7 @@ def test_rows_removed_while_the_pool_runs_leave_a_break(tmp_path: Path) -> None:
                 sa.text("update audit_chain set head_row = 1, head_hash = (select hash from audit)")
             )
         owner.put("/v1/accounts/vision", json={"weight": 3.0})
-        with pytest.raises(UserError, match="broken at row 2: the rows up to 2 are missing"):
+        with pytest.raises(UserError, match="broken at row 2: it is missing"):
             CliRunner().invoke(build_app(), ["audit", "verify"], catch_exceptions=False)
 
 

@@ -64,7 +64,7 @@ def first_break(
     for row in rows:
         first = first or row.row
         if number is not None and row.row != number + 1:
-            return BrokenChain(number + 1, f"the rows up to {row.row - 1} are missing")
+            return BrokenChain(number + 1, _missing(number + 1, row.row - 1))
         if link(previous, row) != row.hash:
             return BrokenChain(row.row, "it was altered, or a row before it was altered or removed")
         if noted is not None and noted[0] == row.row and noted[1] != row.hash:
@@ -72,11 +72,16 @@ def first_break(
         previous, number = row.hash, row.row
     last = number or 0
     if (last, previous) != (head.row, head.hash):
-        return BrokenChain(last + 1, f"the rows up to {head.row} are missing")
+        return BrokenChain(last + 1, _missing(last + 1, head.row))
     if noted is not None and noted[0] > last:
-        return BrokenChain(
-            last + 1, f"the rows up to {noted[0]} are missing, which was noted as the last one"
-        )
+        return BrokenChain(last + 1, f"{_missing(last + 1, noted[0])}, which was noted as the last one")
     if noted is not None and first is not None and noted[0] < first:
         return BrokenChain(noted[0], f"it is no longer kept: the oldest row is {first}; note a newer head")
     return None
+
+
+def _missing(first: int, last: int) -> str:
+    """Say which rows are missing, of ``first``."""
+    if last < first:
+        return f"the head of the chain is row {last}, which is not the last one"
+    return "it is missing" if first == last else f"it is missing, with all up to row {last}"
