@@ -15,11 +15,13 @@ from djinn_lab.capture.lazy import is_lazy, recorder_of
 from djinn_lab.client.addresses import leader_url
 from djinn_lab.client.connection import PoolConnection
 from djinn_lab.client.credentials import TOKEN_VARIABLE, token_source
+from djinn_lab.client.profile_terms import terms_of_scheduler
 from djinn_lab.client.requests import POOL_VARIABLE
 from djinn_lab.client.session import Session
 from djinn_lab.config import Profile, default_profile, load_profile
 from djinn_lab.errors import AuthenticationError, PoolNotFound, PoolSilent
 from djinn_lab.protocol.runtime_file import RuntimeInfo, read_runtime
+from djinn_lab.scheduler import Scheduler
 
 Tree = TypeVar("Tree")
 
@@ -131,12 +133,21 @@ def fetch(tree: Tree) -> Tree:
     return tree if session is None else session.fetch(tree)
 
 
-def execute_model(model: torch.nn.Module, x: object, *, session: Session | None = None) -> Any:
+def execute_model(
+    model: torch.nn.Module,
+    x: object,
+    scheduler: Scheduler | str | None = None,
+    *,
+    session: Session | None = None,
+) -> Any:
     """Run ``model(x)`` without gradients on the pool and return plain tensors. ``x``: a tensor, a tuple of
     arguments or a dict of keyword arguments. The model's parameters, and without ``session`` the session
-    that was opened for it, stay on the pool for the next call."""
+    that was opened for it, stay on the pool for the next call. ``scheduler``: its profile, or one by name,
+    says on which device a new session begins; default: the session's profile. Raises OptionError for an
+    unknown name."""
+    terms = None if scheduler is None else terms_of_scheduler(scheduler)
     own = session or _session_of(model) or connect()
-    with torch.no_grad(), own.capture(f"execute_model({type(model).__name__})"):
+    with torch.no_grad(), own.capture(f"execute_model({type(model).__name__})", terms=terms):
         output = model(**x) if isinstance(x, dict) else model(*x) if isinstance(x, tuple) else model(x)
     return own.fetch(output)
 

@@ -6,13 +6,21 @@ from typing import cast
 
 from djinn_lab.config import Profile
 from djinn_lab.jobs import Objective, Terms
-from djinn_lab.scheduler import SchedulerProfile
+from djinn_lab.scheduler import Scheduler, SchedulerProfile
+from djinn_lab.scheduler.profiles import profile_named
 
 
 def terms_of(profile: Profile) -> Terms:
     """Return the terms of a cell that asks for nothing else."""
     asked = profile.scheduler
     return Terms(objective=cast(Objective, asked.objective), reserve_fraction=asked.memory_reserve_fraction)
+
+
+def terms_of_scheduler(scheduler: Scheduler | str) -> Terms:
+    """Return the terms that a scheduler's profile, or one by its name, asks for. Raises OptionError for an
+    unknown name."""
+    profile = profile_named(scheduler) if isinstance(scheduler, str) else scheduler.profile
+    return Terms(objective=profile.objective, reserve_fraction=profile.reserve_fraction)
 
 
 def scheduler_profile(terms: Terms) -> SchedulerProfile:

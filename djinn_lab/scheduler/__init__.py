@@ -10,7 +10,7 @@ from djinn_lab.scheduler.memory_plan import MemoryPlan
 from djinn_lab.scheduler.ordering import OptimizationStrategy
 from djinn_lab.scheduler.profiles import SCHEDULER_PROFILES, SchedulerProfile
 from djinn_lab.scheduler.schedule import ExecutionSchedule, PlannedTransfer, ScheduledNode
-from djinn_lab.scheduler.scheduler import SESSION_BOUND, Scheduler
+from djinn_lab.scheduler.scheduler import SESSION_BOUND, Scheduler, create_scheduler_for_workload
 
 __all__ = [
     "SCHEDULER_PROFILES",
@@ -25,4 +25,5 @@ __all__ = [
     "ScheduledNode",
     "Scheduler",
     "SchedulerProfile",
+    "create_scheduler_for_workload",
 ]

@@ -17,7 +17,7 @@ from djinn_lab.scheduler.costs import CostEstimator, DeviceProfile, GraphCostEst
 from djinn_lab.scheduler.explanation import explain_schedule
 from djinn_lab.scheduler.memory_plan import MemoryPlan, plan_memory
 from djinn_lab.scheduler.ordering import OptimizationStrategy, check_order, colocation_groups
-from djinn_lab.scheduler.profiles import SCHEDULER_PROFILES, SchedulerProfile
+from djinn_lab.scheduler.profiles import SchedulerProfile, profile_named
 from djinn_lab.scheduler.schedule import ExecutionSchedule, PlannedTransfer, ScheduledNode
 from djinn_lab.srg.graph import SRG
 from djinn_lab.units import format_bytes
@@ -27,10 +27,11 @@ SESSION_BOUND = "the session is bound to it"
 
 
 class Scheduler:
-    """Turns graphs into schedules. ``profile``: a name in :data:`SCHEDULER_PROFILES` or a profile of your
-    own. ``devices``: the candidates; none means one unmeasured CPU device. ``strategies`` may change the
-    order, one after the other. ``bound_by``: why no other device is a candidate, such as
-    :data:`SESSION_BOUND`, for the schedule's reasons."""
+    """Turns graphs into schedules. ``profile``: a name in
+    :data:`djinn_lab.scheduler.profiles.SCHEDULER_PROFILES` or a profile of your own. ``devices``: the
+    candidates; none means one unmeasured CPU device. ``strategies`` may change the order, one after the
+    other. ``bound_by``: why no other device is a candidate, such as :data:`SESSION_BOUND`, for the schedule's
+    reasons."""
 
     def __init__(
         self,
@@ -42,7 +43,7 @@ class Scheduler:
     ) -> None:
         self.cost_estimator = cost_estimator or GraphCostEstimator()
         self.devices = tuple(devices) if devices else (DeviceProfile.default("cpu"),)
-        self.profile = SCHEDULER_PROFILES[profile] if isinstance(profile, str) else profile
+        self.profile = profile_named(profile) if isinstance(profile, str) else profile
         self.strategies = tuple(strategies)
         self.bound_by = bound_by
 
@@ -128,6 +129,20 @@ class Scheduler:
             "in smaller parts, delete tensors that you no longer need (del name), or start the pool with "
             "more memory.",
         )
+
+
+def create_scheduler_for_workload(
+    workload: str,
+    *,
+    cost_estimator: CostEstimator | None = None,
+    devices: Sequence[DeviceProfile] | None = None,
+    strategies: Sequence[OptimizationStrategy] = (),
+    **overrides: object,
+) -> Scheduler:
+    """Return a scheduler with the profile of a workload (``basic_inference``, ``llm_serving``,
+    ``research_training``), and ``objective`` or ``reserve_fraction`` in place of its own. Raises OptionError
+    as :func:`djinn_lab.scheduler.profiles.profile_named`."""
+    return Scheduler(cost_estimator, devices, profile_named(workload, **overrides), strategies)
 
 
 def _uploads(srg: SRG, order: Sequence[int], device: DeviceProfile) -> tuple[list[PlannedTransfer], float]:

@@ -10,9 +10,12 @@ import pytest
 import torch
 from real_pool import PoolUnderTest
 
+import djinn_lab
 from djinn_lab.client.explanation import explain_cell
 from djinn_lab.client.session import Session
 from djinn_lab.config import Profile, load_profile
+from djinn_lab.errors import OptionError
+from djinn_lab.scheduler import create_scheduler_for_workload
 
 pytestmark = pytest.mark.processes
 MIB = 2**20
@@ -64,3 +67,16 @@ def test_reserve_passes_a_device_that_would_keep_too_little_free(pool: PoolUnder
     device, placed, _ = first_cell(pool, profile)
     assert device == "cpu:1"
     assert "less than 50% of the memory would stay free" in placed
+
+
+def test_execute_model_takes_the_profile_of_a_scheduler(pool: PoolUnderTest) -> None:
+    model, x = torch.nn.Linear(4, 2), torch.ones(1, 4)
+    expected = model(x).detach()
+    roomy = create_scheduler_for_workload("llm_serving", reserve_fraction=0.5)
+    for scheduler, device in ((None, "cpu:0"), ("research_training", "cpu:1"), (roomy, "cpu:1")):
+        with pool.session() as session:
+            assert torch.equal(djinn_lab.execute_model(model, x, scheduler, session=session), expected)
+            session.pull(model)
+            assert session.device == device
+    with pytest.raises(OptionError, match=r"no profile of the scheduler; did you mean 'llm_serving'\?"):
+        djinn_lab.execute_model(model, x, "llm_servin")

@@ -20,10 +20,11 @@ RESULTS = ROOT / "benchmarks/results"
 MACHINE = "amd-epyc-2-cores"
 OPERATORS, MODELS = f"operators-{MACHINE}-2026-11-22", f"models-{MACHINE}-2026-11-23"
 LIBRARIES, TUTORIALS = f"libraries-{MACHINE}-2026-11-22", f"tutorials-{MACHINE}-2026-11-23"
-FUZZ, KILLS = "fuzz-intel-r-xeon-r-processor-2-cores-2026-11-24", f"kills-{MACHINE}-2026-11-22"
+FUZZ, KILLS = "fuzz-intel-r-xeon-r-processor-2-cores-2026-11-24", f"kills-{MACHINE}-2026-11-25"
 RECORDER = "recorder-intel-r-xeon-r-processor-2-cores-2026-11-24"
 ENGINE = "engine-intel-r-xeon-r-processor-2-cores-2026-11-24"
 MEMORY_LIVE, EARLY = f"engine-{MACHINE}-2026-11-23", f"early-start-{MACHINE}-2026-11-23"
+LOSSES, OUTAGES = f"losses-{MACHINE}-2026-11-25", f"outages-{MACHINE}-2026-11-25"
 PATTERNS_FOUND = f"patterns-{MACHINE}-2026-11-25"
 NOTEBOOKS = f"notebook-cells-{MACHINE}-2026-11-25"
 SIMULATED, PYTHON = f"memory-simulated-{MACHINE}-2026-11-21", f"capture-{MACHINE}-2026-11-21"
@@ -361,7 +362,9 @@ def decisions() -> Iterator[str]:
 
 
 def kills() -> Iterator[str]:
-    one, two = result(KILLS)["databases"].values()
+    one, two, notebooks = result(KILLS)["databases"].values()
+    assert notebooks["wrong"] == []
+    yield f"killed {notebooks['kills']} times under {notebooks['programs']} programs"
     total = {key: one[key] + two[key] for key in ("kills", "jobs", "messages")}
     yield f"Of {total['kills']} kills, {total['jobs']:,} jobs and {total['messages']:,} messages"
     assert one["wrong"] == two["wrong"] == []
@@ -370,6 +373,23 @@ def kills() -> Iterator[str]:
         f"A pool served again after {first['median']:.1f} s (median; p99 {first['p99']:.1f} s) and "
         f"{second['median']:.1f} s (p99 {second['p99']:.1f} s)"
     )
+
+
+def losses() -> Iterator[str]:
+    found = result(LOSSES)
+    assert found["wrong"] == []
+    yield f"Of {found['kills']} kills at random moments of {found['programs']} random notebooks"
+    yield f"{found['cells']:,} cells"
+    took_s = found["recovery with the lost run, s"]
+    yield f"{took_s['p50']:.1f} s (median; p99 {took_s['p99']:.1f} s)"
+    yield f"In {found['programs with two deaths under one part of a cell']} notebooks"
+
+
+def outages() -> Iterator[str]:
+    found = result(OUTAGES)["outages"]
+    assert [one["wrong"] for one in found.values()] == [[]] * 3
+    total = {key: sum(one[key] for one in found.values()) for key in ("outages", "cells")}
+    yield f"{total['outages']} outages under {total['cells']} cells"
 
 
 def memory_live() -> Iterator[str]:
@@ -447,7 +467,8 @@ def two_recorders() -> Iterator[str]:
 CLAIMS = {
     "coverage": (operators, fuzz, models, libraries, tutorials),
     "benchmarks": (recording, whole_cells, why_truth, scale, turns, early_starts, decisions),
-    "pool": (kills,),
+    "pool": (kills, outages),
+    "session-memory": (losses,),
     "../README": (notebook_cells,),
     "srg": (patterns_found,),
     "decisions/03-two-recorders": (two_recorders,),

@@ -9,7 +9,7 @@ from drawn_programs import Step, build, steps
 from hypothesis import given
 from programs import HOLE, LAYER, Script
 
-from djinn_lab.errors import DeviceMemoryError
+from djinn_lab.errors import DeviceMemoryError, OptionError
 from djinn_lab.scheduler import (
     SCHEDULER_PROFILES,
     SESSION_BOUND,
@@ -17,6 +17,7 @@ from djinn_lab.scheduler import (
     ExecutionSchedule,
     Scheduler,
     SchedulerProfile,
+    create_scheduler_for_workload,
 )
 from djinn_lab.scheduler.ordering import check_order
 from djinn_lab.srg.curves import DeviceCurves
@@ -274,3 +275,23 @@ def test_profiles_say_the_same_as_the_settings_that_people_edit() -> None:
     for name, profile in SCHEDULER_PROFILES.items():
         assert settings[name].objective == profile.objective
         assert settings[name].memory_reserve_fraction == profile.reserve_fraction
+
+
+def test_schedulers_of_workloads_have_their_profile_and_say_what_is_wrong() -> None:
+    made = create_scheduler_for_workload("research_training", reserve_fraction=0.3)
+    assert (made.profile.objective, made.profile.reserve_fraction) == ("memory", 0.3)
+    for workload, overrides, problem in (
+        ("llm_servin", {}, "did you mean 'llm_serving'"),
+        (
+            "llm_serving",
+            {"objectiv": "memory"},
+            "'objectiv' is no setting .* did you mean 'objective'",
+        ),
+        ("llm_serving", {"objective": "beauty"}, "beauty"),
+        ("llm_serving", {"reserve_fraction": 1.0}, "below 1"),
+        ("llm_serving", {"reserve_fraction": "much"}, "reserve_fraction"),
+    ):
+        with pytest.raises(OptionError, match=problem):
+            create_scheduler_for_workload(workload, **overrides)
+    with pytest.raises(OptionError, match="no profile of the scheduler"):
+        Scheduler(profile="none such")
