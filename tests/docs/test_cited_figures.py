@@ -25,6 +25,7 @@ RECORDER = "recorder-intel-r-xeon-r-processor-2-cores-2026-11-24"
 ENGINE = "engine-intel-r-xeon-r-processor-2-cores-2026-11-24"
 MEMORY_LIVE, EARLY = f"engine-{MACHINE}-2026-11-23", f"early-start-{MACHINE}-2026-11-23"
 LOSSES, OUTAGES = f"losses-{MACHINE}-2026-11-25", f"outages-{MACHINE}-2026-11-25"
+ISOLATION = f"isolation-{MACHINE}-2026-11-25"
 PATTERNS_FOUND = f"patterns-{MACHINE}-2026-11-25"
 NOTEBOOKS = f"notebook-cells-{MACHINE}-2026-11-25"
 SIMULATED, PYTHON = f"memory-simulated-{MACHINE}-2026-11-21", f"capture-{MACHINE}-2026-11-21"
@@ -375,6 +376,22 @@ def kills() -> Iterator[str]:
     )
 
 
+def isolation_costs() -> Iterator[str]:
+    found = {
+        figure["name"]: figure
+        for figure in result(ISOLATION)["figures"]
+        if figure["benchmark"] == "isolation"
+    }
+    spawned, none = "a spawned worker", "--isolation none"
+    (first,) = beside([found["first cell of a user, to its result"]], spawned)
+    (memory,) = beside([found["memory of a worker"]], spawned)
+    one, training = beside([found["cell of one op"], found["training cell"]], none)
+    yield f"a user's first cell took {first:.2f} times that with a spawned worker"
+    yield f"a worker {memory:.2f} times its memory"
+    yield f"a cell of one op {one:.2f} times that of `--isolation none`"
+    yield f"and a training cell {training:.2f} times"
+
+
 def losses() -> Iterator[str]:
     found = result(LOSSES)
     assert found["wrong"] == []
@@ -466,7 +483,7 @@ def two_recorders() -> Iterator[str]:
 
 CLAIMS = {
     "coverage": (operators, fuzz, models, libraries, tutorials),
-    "benchmarks": (recording, whole_cells, why_truth, scale, turns, early_starts, decisions),
+    "benchmarks": (recording, whole_cells, why_truth, scale, turns, early_starts, decisions, isolation_costs),
     "pool": (kills, outages),
     "session-memory": (losses,),
     "../README": (notebook_cells,),
