@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from difflib import get_close_matches
 from types import MappingProxyType
 from typing import Any, Literal
 
 import msgspec
 
+from djinn_lab.config.fields import did_you_mean
 from djinn_lab.errors import OptionError
 
 
@@ -55,14 +55,14 @@ def profile_named(name: str, **overrides: Any) -> SchedulerProfile:
     OptionError for an unknown name or setting, or a value that a setting does not accept."""
     if name not in SCHEDULER_PROFILES:
         raise OptionError(
-            f"{name!r} is no profile of the scheduler{_meant(name, list(SCHEDULER_PROFILES))}.",
+            f"{name!r} is no profile of the scheduler{did_you_mean(name, list(SCHEDULER_PROFILES))}.",
             f"Use one of {', '.join(SCHEDULER_PROFILES)}.",
         )
     settings = ("objective", "reserve_fraction")
     unknown = next((one for one in overrides if one not in settings), None)
     if unknown is not None:
         raise OptionError(
-            f"{unknown!r} is no setting of a profile{_meant(unknown, list(settings))}.",
+            f"{unknown!r} is no setting of a profile{did_you_mean(unknown, settings)}.",
             f"Use {' or '.join(settings)}.",
         )
     found = msgspec.to_builtins(SCHEDULER_PROFILES[name])
@@ -70,8 +70,3 @@ def profile_named(name: str, **overrides: Any) -> SchedulerProfile:
         return msgspec.convert(found | overrides, SchedulerProfile)
     except msgspec.ValidationError as error:
         raise OptionError(f"this profile cannot be used: {error}.", "Correct the setting.") from None
-
-
-def _meant(found: str, known: list[str]) -> str:
-    hint = get_close_matches(found, known, n=1)
-    return f"; did you mean {hint[0]!r}?" if hint else ""

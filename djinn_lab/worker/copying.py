@@ -163,9 +163,7 @@ class Copies:
                 store.shorten_file(file, view.nbytes)
             raise TransferProblem(f"{file.path} could not be written: {error}", full="disk") from error
         with self.tiers.fences.lock:
-            piece = store.in_file(Piece(content, fingerprint, view.nbytes, 0), file, offset)
-            file.pieces -= 1
-            return piece
+            return store.in_extended(Piece(content, fingerprint, view.nbytes, 0), file, offset)
 
     def describe(self, name: str, values: SessionValues, copied: Copied) -> None:
         """Make the manifest of a session on the device that is stored whole; the caller sends it. The pieces

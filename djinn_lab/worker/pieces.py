@@ -140,8 +140,8 @@ class PieceStore:
 
     def extend_file(self, file: PieceFile | None, session: str, nbytes: int) -> PieceFile | None:
         """Reserve space for a piece that the host has no space for: at the end of ``file``, or in a new one
-        where that is None, or gone. None when the disk is full. The file stays at least until the caller has
-        called :meth:`shorten_file`, or counted one piece less after :meth:`in_file`."""
+        where that is None, or gone. None when the disk is full. The file stays at least until
+        :meth:`in_extended` or :meth:`shorten_file`."""
         if file is None or not (file.pieces or file.copies):
             file = self.reserve_file(f"session-{os.getpid()}-{uuid.uuid4().hex}.pieces", session, nbytes)
         elif self._take_disk(nbytes, file):
@@ -163,6 +163,12 @@ class PieceStore:
             self.remove_file(oldest)
         self._disk_bytes += nbytes
         return True
+
+    def in_extended(self, piece: Piece, file: PieceFile, offset: int) -> Piece:
+        """The same bytes, where :meth:`extend_file` reserved space for them."""
+        stored = self.in_file(piece, file, offset)
+        file.pieces -= 1
+        return stored
 
     def shorten_file(self, file: PieceFile, nbytes: int) -> None:
         """Give back space at the end of a file that could not be written."""

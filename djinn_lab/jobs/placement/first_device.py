@@ -59,26 +59,26 @@ def choose_first_device(
     chosen = min(among, key=_emptiest if objective == "memory" else _Soonest(among))
     if chosen is usual or chosen.fit is None or usual.fit is None:
         return FirstDevice(chosen.device)
-    there, here = usual.fit, chosen.fit
-    instead = f"{chosen.device} instead of {usual.device}"
-    if usual not in among:
-        why = (
-            f"{instead}: there, less than {reserve_fraction:.0%} of the memory would stay free "
-            f"({there.filled:.0%} would be used, {here.filled:.0%} here)."
+    why = _why(chosen.fit, usual.fit, objective, None if usual in among else reserve_fraction)
+    return FirstDevice(chosen.device, f"{chosen.device} instead of {usual.device}: {why}.")
+
+
+def _why(here: DeviceFit, there: DeviceFit, objective: Objective, reserve_fraction: float | None) -> str:
+    """Say why one device is better than the usual one. ``reserve_fraction``: that it does not keep."""
+    if reserve_fraction is not None:
+        return (
+            f"there, less than {reserve_fraction:.0%} of the memory would stay free "
+            f"({there.filled:.0%} would be used, {here.filled:.0%} here)"
         )
-    elif objective == "memory":
-        why = (
-            f"{instead}: less of its memory is used with this cell ({here.filled:.0%}, {there.filled:.0%} "
-            "there), which the objective memory asks for."
+    if objective == "memory":
+        return (
+            f"less of its memory is used with this cell ({here.filled:.0%}, {there.filled:.0%} there), which "
+            "the objective memory asks for"
         )
-    else:
-        assert here.run_s is not None
-        assert there.run_s is not None
-        why = (
-            f"{instead}: the cell is predicted to run {there.run_s / here.run_s:.1f} times as fast, which "
-            "the objective latency asks for."
-        )
-    return FirstDevice(chosen.device, why)
+    assert here.run_s is not None
+    assert there.run_s is not None
+    faster = f"{there.run_s / here.run_s:.1f} times as fast"
+    return f"the cell is predicted to run {faster}, which the objective latency asks for"
 
 
 def _usual(option: DeviceOption) -> tuple[int, float, int, str]:

@@ -267,8 +267,8 @@ class BlobStore:
         self._blobs.move_to_end(blob.file)
 
     def _file_of(self, name: str) -> str:
-        """Return where to store a blob: nobody can tell it from the bytes. Equal after the bytes were dropped
-        and uploaded again, so that sessions on a device share them still."""
+        """Return where to store a blob, which its bytes alone do not tell: the same when they were dropped
+        and are uploaded again, so that sessions on a device share them still."""
         return blake3(name.encode(), key=self._key).hexdigest() if is_digest(name) else name
 
     def take_over(self, directories: Iterable[Path]) -> None:

@@ -6,9 +6,7 @@ import argparse
 import json
 import sys
 import tempfile
-import time
 from contextlib import ExitStack
-from dataclasses import asdict
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -17,9 +15,9 @@ import torch
 from sweeps.kills.harness import Outcome, run
 from sweeps.losses.harness import Outcome as Comparison
 from sweeps.losses.harness import run as run_notebooks
+from sweeps.result_file import SweepResult
 from throwaway_postgresql import running_postgresql
 
-from benchmarks.machine import checkout_commit, now, this_machine
 from djinn_lab.pool.database.engine import checked_url
 
 KINDS = {
@@ -36,21 +34,9 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--out", type=Path, help="a folder for kills-<machine>-<date>.json")
     options = parser.parse_args()
-    started, commit = time.monotonic(), checkout_commit()
+    result = SweepResult("kills", options.seed)
     found = {KINDS[kind]: _run(kind, options) for kind in options.database or KINDS}
-    content: dict[str, Any] = {
-        "format": 1,
-        "finished_at": now().isoformat(),
-        "seconds": round(time.monotonic() - started),
-        "machine": asdict(this_machine()),
-        "commit": commit,
-        "seed": options.seed,
-        "databases": found,
-    }
-    if options.out is not None:
-        path = options.out / f"kills-{this_machine().slug}-{now().date().isoformat()}.json"
-        path.write_text(json.dumps(content, indent=1) + "\n")
-        print(f"written to {path}")
+    result.write(options.out, databases=found)
     print(json.dumps(found, indent=1))
     return 1 if any(one["wrong"] for one in found.values()) else 0
 

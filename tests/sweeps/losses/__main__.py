@@ -6,15 +6,12 @@ import argparse
 import json
 import sys
 import tempfile
-import time
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
 from sweeps.losses.harness import Outcome, run
-
-from benchmarks.machine import checkout_commit, now, this_machine
+from sweeps.result_file import SweepResult
 
 
 def main() -> int:
@@ -24,22 +21,10 @@ def main() -> int:
     parser.add_argument("--out", type=Path, help="a folder for losses-<machine>-<date>.json")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    started, commit = time.monotonic(), checkout_commit()
+    result = SweepResult("losses", options.seed)
     with tempfile.TemporaryDirectory(prefix="djinn-losses-") as directory:
         outcome = run(Path(directory), options.kills, options.seed)
-    content = {
-        "format": 1,
-        "finished_at": now().isoformat(),
-        "seconds": round(time.monotonic() - started),
-        "machine": asdict(this_machine()),
-        "commit": commit,
-        "seed": options.seed,
-        **_figures(outcome),
-    }
-    if options.out is not None:
-        path = options.out / f"losses-{this_machine().slug}-{now().date().isoformat()}.json"
-        path.write_text(json.dumps(content, indent=1) + "\n")
-        print(f"written to {path}")
+    content = result.write(options.out, **_figures(outcome))
     print(json.dumps(content, indent=1))
     return 1 if outcome.wrong else 0
 

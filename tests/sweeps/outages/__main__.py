@@ -14,7 +14,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +21,8 @@ import torch
 from cut_connections import Proxy
 from real_pool import PoolUnderTest
 from sweeps.losses.harness import Outcome, compare
+from sweeps.result_file import SweepResult
 
-from benchmarks.machine import checkout_commit, now, this_machine
 from djinn_lab.client.session import Session
 from djinn_lab.config import default_profile
 
@@ -71,25 +70,13 @@ def main() -> int:
     parser.add_argument("--out", type=Path, help="a folder for outages-<machine>-<date>.json")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    started, commit = time.monotonic(), checkout_commit()
+    result = SweepResult("outages", options.seed)
     found = {}
     for name in OUTAGES:
         with tempfile.TemporaryDirectory(prefix="djinn-outages-") as directory:
             found[name] = _described(run(Path(directory), name, options.outages, options.seed))
         print(name, json.dumps(found[name]))
-    content = {
-        "format": 1,
-        "finished_at": now().isoformat(),
-        "seconds": round(time.monotonic() - started),
-        "machine": asdict(this_machine()),
-        "commit": commit,
-        "seed": options.seed,
-        "outages": found,
-    }
-    if options.out is not None:
-        path = options.out / f"outages-{this_machine().slug}-{now().date().isoformat()}.json"
-        path.write_text(json.dumps(content, indent=1) + "\n")
-        print(f"written to {path}")
+    result.write(options.out, outages=found)
     return 1 if any(one["wrong"] for one in found.values()) else 0
 
 
