@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from statistics import median
 
 import pytest
 import torch
@@ -49,15 +50,16 @@ def run(session: Session, training: Training, turns: int, name: str = "In [1]") 
 def test_a_training_cell_run_again_sends_a_hundredth(
     session: Session, kind: type[torch.optim.Optimizer], steady: int
 ) -> None:
-    """``steady``: AdamW's second step has other ops than its first, which makes the optimizer's state."""
+    """``steady``: AdamW's second step has other ops than its first, which makes the optimizer's state. The
+    median, since a cell that the pool takes long for is sent in two parts from then on, which are new to it
+    once."""
     ours, eager = Training(kind), Training(kind)
-    reports = run(session, ours, 6)
-    for _ in range(6):
+    reports = run(session, ours, 10)
+    for _ in range(10):
         eager.step()
     assert ours.loss.item() == eager.loss.item()
     assert reports[0].bytes_up > ours.inputs.nbytes
-    assert max(report.bytes_up for report in reports[steady:]) < reports[0].bytes_up / 100
-    assert max(report.bytes_up for report in reports[3:]) < 350
+    assert median(report.bytes_up for report in reports[steady:]) < reports[0].bytes_up / 150
 
 
 def test_a_new_batch_costs_the_batch_alone(session: Session) -> None:
