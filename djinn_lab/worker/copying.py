@@ -54,7 +54,7 @@ class Copies:
         while again:
             again = False
             for storage, index in self._unstored(values):
-                moved = self._store_piece(name, values, storage, index, copied)
+                moved = self.store_piece(name, values, storage, index, copied)
                 if values.closed:
                     raise SessionGone
                 if moved is None:
@@ -84,7 +84,7 @@ class Copies:
                 if storage.alive and storage.stored(index) is None:
                     yield storage, index
 
-    def _store_piece(
+    def store_piece(
         self, name: str, values: SessionValues, storage: Storage, index: int, copied: Copied
     ) -> int | None:
         """The bytes that went over the link; None when an op is writing it, or it is gone."""
@@ -182,8 +182,10 @@ class Copies:
             found = values.storage_of.get(identifier)
             number = None if found is None else numbers[found.key]
             writer.value(identifier, values.layout(identifier), number)
+        writer.parked(values.offloaded)
         values.keep_copy(writer.pieces)
-        copied.describe(writer.encoded(), values.serial, len(values.tensors))
+        count = len(values.tensors) + len(values.offloaded.values)
+        copied.describe(writer.encoded(), values.serial, count)
 
     def _describe_parked(self, name: str, values: SessionValues, parked: Parked, copied: Copied) -> None:
         manifest = write_parked(name, self.link.fingerprints, parked, self.tiers.store)
@@ -201,6 +203,10 @@ class Copies:
     def restore_ended(self, values: SessionValues, wanted: WantedValues) -> None:
         """The pool knows how."""
         self._restores.ended(values, wanted)
+
+    def compare(self, piece: Piece, fingerprint: bytes) -> None:
+        """Raise TransferProblem where the bytes on the device are not those that were stored."""
+        self._restores.compare(piece, fingerprint)
 
     @property
     def _restores(self) -> Restores:

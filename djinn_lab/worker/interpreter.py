@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from itertools import count
 from pathlib import Path
 from time import perf_counter
@@ -13,11 +12,13 @@ import torch
 from djinn_lab.protocol.worker import Handed, Resume, encode
 from djinn_lab.srg.program import Program, Source, Template, TensorMeta, decode_program
 from djinn_lab.worker import parking
+from djinn_lab.worker.copying import Copies
 from djinn_lab.worker.executor import find_executor
 from djinn_lab.worker.handing import hand_over, take_over
+from djinn_lab.worker.link import CpuLink, Link
 from djinn_lab.worker.memory_account import MemoryAccount
 from djinn_lab.worker.numeric_settings import applied
-from djinn_lab.worker.outcome import Outcome, Stop, StopSignal, describe
+from djinn_lab.worker.outcome import Outcome, Stop, describe
 from djinn_lab.worker.parked import ParkedLayout
 from djinn_lab.worker.preparation import Preparation, Preparations
 from djinn_lab.worker.program_run import ProgramRun
@@ -35,7 +36,7 @@ CALLS_KEPT_MAX = 50_000
 
 class Interpreter:
     """``results``: where fetched and handed values go, as files. ``native``: run programs by the C++
-    extension where it is there, else in Python."""
+    extension where it is there, else in Python. ``link``: the way to the host."""
 
     def __init__(
         self,
@@ -44,6 +45,7 @@ class Interpreter:
         results: Path,
         tiers: Tiers | None = None,
         native: bool = True,
+        link: Link | None = None,
     ) -> None:
         self._device = device
         self._results = results
@@ -53,6 +55,7 @@ class Interpreter:
         self.memory = MemoryAccount(memory_bytes, self._executor)
         self.tiers = tiers or Tiers()
         self.sessions: dict[str, SessionValues] = {}
+        self.copies = Copies(self.tiers, link or CpuLink(), self.memory, device, self.sessions)
         self.reports = count(1)
 
     def run(
@@ -81,32 +84,10 @@ class Interpreter:
             return outcome
         torch.get_num_threads()  # sets BLAS's number in a new thread, which would else compute other bits
         self.memory.start_peak()
-        run = ProgramRun(self, program, values, outcome, key, should_stop, resume, serial)
+        run = ProgramRun(self, session, program, values, outcome, key, should_stop, resume, serial)
         try:
-            started = perf_counter()
-            values.start_running(session, partial(_ask_to_stop, should_stop))
-            if resume is not None:
-                run.resume()
-            if imports:
-                run.await_session()
-            for handed in imports:
-                take_over(handed, values, self.memory, self._device, self._results)
-            run.load(blobs)
-            outcome.load_s = perf_counter() - started
-            if outcome.stopped is None:
-                run.release_unread(exports)
-                with applied(program.settings):
-                    run.execute(report)
-            outcome.run_s = perf_counter() - started - outcome.load_s
-            outcome.rng_state = run.rng_state()
-            if outcome.stopped is None:
-                run.await_session()
-                before = perf_counter()
-                outcome.fetched = [
-                    store_result(value, run.tensor(value), self._results) for value in program.fetch
-                ]
-                outcome.exported = hand_over(exports, values, self._results)
-                outcome.fetch_s = perf_counter() - before
+            with run.may_offload():
+                self._run(run, session, program, blobs, report, resume, imports, exports)
         except RestoreFailed:
             run.undo()
             if not values.running:
@@ -118,6 +99,45 @@ class Interpreter:
         finally:
             run.finish()
         return outcome
+
+    def _run(
+        self,
+        run: ProgramRun,
+        session: str,
+        program: Program,
+        blobs: Mapping[str, str],
+        report: Callable[[int, int], None],
+        resume: Resume | None,
+        imports: Sequence[Handed],
+        exports: Sequence[int],
+    ) -> None:
+        values, outcome = self.values_of(session), run.outcome
+        started = perf_counter()
+        values.start_running(session, run.ask_to_stop)
+        if resume is not None:
+            run.resume()
+        if imports:
+            run.await_session()
+        for handed in imports:
+            run.bring_in([one for one in handed.values if one in values.offloaded.values])
+            take_over(handed, values, self.memory, self._device, self._results)
+        run.load(blobs)
+        outcome.load_s = perf_counter() - started
+        if outcome.stopped is None:
+            run.release_unread(exports)
+            with applied(program.settings):
+                run.execute(report)
+        outcome.run_s = perf_counter() - started - outcome.load_s
+        outcome.rng_state = run.rng_state()
+        if outcome.stopped is None:
+            run.await_session()
+            before = perf_counter()
+            outcome.fetched = [
+                store_result(value, run.tensor(value), self._results) for value in program.fetch
+            ]
+            run.bring_in(exports)
+            outcome.exported = hand_over(exports, values, self._results)
+            outcome.fetch_s = perf_counter() - before
 
     def _read(self, encoded: bytes, key: bytes | None, resume: Resume | None) -> Program:
         """Read a program. Its nodes stay encoded where the extension has a plan for them."""
@@ -175,7 +195,7 @@ class Interpreter:
     def load(self, values: SessionValues, source: Source, meta: TensorMeta, blobs: Mapping[str, str]) -> None:
         """Make a source's value, in place of one of the same id. Blobs are loaded once for all sessions,
         until one writes its own."""
-        if source.value in values.tensors:
+        if values.holds(source.value):
             values.drop(source.value)
         what = f"a tensor of {'x'.join(map(str, meta.shape))} {meta.dtype}"
         if source.blob is None or not meta.numel or meta.span_bytes > meta.nbytes:
@@ -210,9 +230,3 @@ class Interpreter:
                 weight = weights.add(blob, handle)
             values.put_shared(source.value, layout, weight)
         self.memory.mark_peak()
-
-
-def _ask_to_stop(should_stop: Callable[[], Stop | None]) -> None:
-    """A run that takes no request from outside has ops that notice by themselves."""
-    if isinstance(should_stop, StopSignal):
-        should_stop.ask("preempted")

@@ -18,6 +18,15 @@ def _ignore(reads: Reads) -> None:
     pass
 
 
+def used_first(parked: Parked, reads: Reads | None) -> list[ParkedStorage]:
+    """Return the storages by first use; unused ones come last."""
+    if reads is None:
+        return list(parked.storages)
+    found = [parked.values.get(value, (None, None))[1] for value in reads.values]
+    order = {id(item): place for place, item in reversed([*enumerate(found)]) if item is not None}
+    return sorted(parked.storages, key=lambda item: order.get(id(item), len(found)))
+
+
 @dataclass(eq=False)
 class WantedValues:
     """``reads``: of the segment that waits for the restore, None for none; any thread may replace it at any
@@ -70,10 +79,10 @@ class Loading:
 
     def arrange(self, reads: Reads, parked: Parked) -> None:
         """Order storages without a copied piece by first use; unused ones come last."""
+        pending = {id(item) for item in self.pending}
+        self.pending = deque(item for item in used_first(parked, reads) if id(item) in pending)
         found = [parked.values.get(value, (None, None))[1] for value in reads.values]
-        order = {id(item): place for place, item in reversed([*enumerate(found)]) if item is not None}
-        self.pending = deque(sorted(self.pending, key=lambda item: order.get(id(item), len(found))))
-        self.first = {id(item) for item in found[: reads.first] if item is not None}
+        self.first = {id(item) for item in found[: reads.first] if item is not None and not item.offloaded}
         self.reads, self.notified = reads, False
 
     def completes_first(self, ended: Iterable[ParkedStorage]) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 
 from djinn_lab.errors import DeviceMemoryError
 from djinn_lab.units import format_bytes
@@ -25,12 +26,19 @@ class MemoryAccount:
         self.release = self.counts.release
         self.reserve_other = self.counts.reserve_other
         self.release_other = self.counts.release_other
+        self.offload: Callable[[int], str] | None = None
+        """Called where so many bytes do not fit, in the thread that runs programs: frees what it can, and
+        returns why that may not be enough."""
         self._beside_bytes = 0
         """Of the limit, what other processes of the device have; counted as if it were used here."""
 
     @property
     def used_bytes(self) -> int:
         return self.counts.used_bytes - self._beside_bytes
+
+    @property
+    def free_bytes(self) -> int:
+        return max(0, self.limit_bytes - self.counts.used_bytes)
 
     @property
     def peak_bytes(self) -> int:
@@ -51,11 +59,15 @@ class MemoryAccount:
     def reserve(self, nbytes: int, what: str) -> None:
         """Take ``nbytes``, or raise DeviceMemoryError when they would not fit."""
         used = self.counts.reserve(nbytes)
+        why = ""
+        if used is not None and self.offload is not None:
+            why = self.offload(nbytes)
+            used = self.counts.reserve(nbytes)
         if used is None:
             return
         raise DeviceMemoryError(
             f"{what} needs {format_bytes(nbytes)}, and {format_bytes(used)} of the device's "
-            f"{format_bytes(self.limit_bytes)} are in use.",
+            f"{format_bytes(self.limit_bytes)} are in use{why}.",
             "Use a smaller batch, delete tensors you no longer need (del x), or ask for a device "
             "with more memory.",
         )

@@ -57,13 +57,15 @@ class ParkedLayout(msgspec.Struct, frozen=True, array_like=True):
 
 @dataclass(eq=False, slots=True)
 class ParkedStorage:
-    """``shared``: digest of the blob that it is. ``references``: values on it."""
+    """``shared``: digest of the blob that it is. ``references``: values on it. ``offloaded``: a restore of
+    its session leaves it on the host, see :mod:`djinn_lab.worker.offloading`."""
 
     nbytes: int
     cut: Cut
     pieces: list[Piece]
     shared: str | None = None
     references: int = 0
+    offloaded: bool = False
 
 
 class Parked:
@@ -90,21 +92,35 @@ class Parked:
         if storage is not None:
             storage.references -= 1
             if not storage.references and not self.loading:
-                self._free(storage)
+                self.free(storage)
         return True
+
+    def take_in(self, other: Parked) -> None:
+        """Take over everything of ``other``, which is empty then."""
+        self.values.update(other.values)
+        self.storages += other.storages
+        other.values, other.storages = {}, []
+
+    def take_out(self, storage: ParkedStorage) -> dict[int, ParkedLayout]:
+        """Take a storage out, with the layouts of the values on it; its pieces stay held, for the caller."""
+        found = {one: layout for one, (layout, on) in self.values.items() if on is storage}
+        for identifier in found:
+            del self.values[identifier]
+        self.storages.remove(storage)
+        return found
 
     def end_loading(self) -> None:
         self.loading = False
         for storage in list(self.storages):
             if not storage.references:
-                self._free(storage)
+                self.free(storage)
 
     def clear(self) -> None:
         self.values.clear()
         for storage in list(self.storages):
-            self._free(storage)
+            self.free(storage)
 
-    def _free(self, storage: ParkedStorage) -> None:
+    def free(self, storage: ParkedStorage) -> None:
         self.storages.remove(storage)
         for piece in storage.pieces:
             self._store.drop(piece)
@@ -121,13 +137,15 @@ class StoredPiece(msgspec.Struct, frozen=True, array_like=True):
 
 
 class StoredStorage(msgspec.Struct, frozen=True, array_like=True):
-    """``kv``: the four numbers of a :class:`KvCut`, None for a flat one of ``piece_bytes``."""
+    """``kv``: the four numbers of a :class:`KvCut`, None for a flat one of ``piece_bytes``. ``offloaded``: as
+    in :class:`ParkedStorage`."""
 
     nbytes: int
     piece_bytes: int
     kv: tuple[int, int, int, int] | None
     shared: str | None
     pieces: list[StoredPiece]
+    offloaded: bool = False
 
 
 class Manifest(msgspec.Struct, frozen=True):
@@ -154,15 +172,29 @@ class ManifestWriter:
         self._files: dict[str, int] = {}
         self.pieces: list[Piece] = []
 
-    def storage(self, nbytes: int, cut: Cut, shared: str | None, pieces: list[Piece]) -> int:
+    def storage(
+        self, nbytes: int, cut: Cut, shared: str | None, pieces: list[Piece], offloaded: bool = False
+    ) -> int:
         """Add a storage, and return its number, for the values on it."""
         kv = None if isinstance(cut, FlatCut) else _kv_numbers(cut)
         stored = [self._piece(piece) for piece in pieces]
         self.pieces += pieces
         self._manifest.storages.append(
-            StoredStorage(nbytes, cut.piece_bytes if isinstance(cut, FlatCut) else 0, kv, shared, stored)
+            StoredStorage(
+                *(nbytes, cut.piece_bytes if isinstance(cut, FlatCut) else 0, kv, shared, stored),
+                offloaded=offloaded,
+            )
         )
         return len(self._manifest.storages) - 1
+
+    def parked(self, parked: Parked) -> None:
+        """Add all storages and values of a session, or a part of it, that is off the device."""
+        numbers = {
+            id(item): self.storage(item.nbytes, item.cut, item.shared, item.pieces, item.offloaded)
+            for item in parked.storages
+        }
+        for identifier, (layout, storage) in parked.values.items():
+            self.value(identifier, layout, None if storage is None else numbers[id(storage)])
 
     def value(self, identifier: int, layout: ParkedLayout, storage: int | None) -> None:
         self._manifest.values.append((identifier, layout, storage))
@@ -184,11 +216,7 @@ def _kv_numbers(cut: KvCut) -> tuple[int, int, int, int]:
 
 def write_parked(session: str, fingerprints: str, parked: Parked, store: PieceStore) -> bytes:
     writer = ManifestWriter(session, fingerprints, store)
-    numbers = {
-        id(item): writer.storage(item.nbytes, item.cut, item.shared, item.pieces) for item in parked.storages
-    }
-    for identifier, (layout, storage) in parked.values.items():
-        writer.value(identifier, layout, None if storage is None else numbers[id(storage)])
+    writer.parked(parked)
     return writer.encoded()
 
 
@@ -218,7 +246,7 @@ def read_manifest(encoded: bytes, fingerprints: str, store: PieceStore) -> Parke
                 source.pieces += 1
                 found = Piece(piece.digest, piece.fingerprint, piece.nbytes, piece.offset, source)
             pieces.append(found)
-        parked.storages.append(ParkedStorage(item.nbytes, cut, pieces, item.shared))
+        parked.storages.append(ParkedStorage(item.nbytes, cut, pieces, item.shared, offloaded=item.offloaded))
     for identifier, layout, number in manifest.values:
         parked.add(identifier, layout, None if number is None else parked.storages[number])
     return parked

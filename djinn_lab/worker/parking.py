@@ -4,6 +4,7 @@ fences' lock held."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -24,7 +25,7 @@ def park(values: SessionValues) -> None:
     by_key: dict[int, ParkedStorage] = {}
     for key, storage in values.storages.items():
         digest = storage.shared.digest if storage.shared is not None else None
-        pieces = _take_pieces(storage, values.tiers.store)
+        pieces = take_pieces(storage, values.tiers.store)
         by_key[key] = ParkedStorage(storage.nbytes, storage.pieces(), pieces, digest, storage.references)
     parked.storages = list(by_key.values())
     storage_of, layouts = values.storage_of, values.layouts
@@ -32,12 +33,13 @@ def park(values: SessionValues) -> None:
         found = storage_of.get(identifier)
         layout = layouts.get(identifier) or values.layout(identifier)
         parked.values[identifier] = layout, None if found is None else by_key[found.key]
+    parked.take_in(values.offloaded)
     abandon(values)
     values.parked = parked
     values.state = "parked"
 
 
-def _take_pieces(storage: Storage, store: PieceStore) -> list[Piece]:
+def take_pieces(storage: Storage, store: PieceStore) -> list[Piece]:
     """Held for the caller; taken over from the storage where no other session has them, which is quick."""
     chain, cut = storage.chain, storage.pieces()
     if chain is not None and storage.shared is None and len(chain.storages) == 1:
@@ -84,6 +86,7 @@ def discard(values: SessionValues, reason: str) -> None:
 
 def lose(values: SessionValues, reason: str) -> None:
     """Drop the parked state, which is lost for ``reason``."""
+    values.offloaded.clear()
     if values.parked is not None:
         values.parked.clear()
         values.parked = None
@@ -132,20 +135,21 @@ def unpark(values: SessionValues, loading: Loading, device: torch.device) -> Non
     parked, store = values.parked, values.tiers.store
     assert parked is not None
     made = loading.storages
+    _leave_offloaded(values, parked, open_to_programs=loading.origin is not None)
     # what has arrived comes first: several loads of one weight share the memory of the first
-    for item in sorted(parked.storages, key=lambda item: id(item) not in loading.arrived):
+    coming = [item for item in parked.storages if not item.offloaded]
+    for item in sorted(coming, key=lambda item: id(item) not in loading.arrived):
         storage = loading.looked_at.get(id(item))
         if storage is None:
-            storage = _storage_on(values, loading, item)
+            storage = storage_on(values, loading, item)
         made[id(item)] = storage
-        for index, piece in enumerate(item.pieces):
-            if loading.origin is not None:
+        if loading.origin is not None:
+            for piece in item.pieces:
                 store.hold(piece)
-            if piece.file is not None and not piece.file.owned:
-                store.drop(piece)
-            else:
-                values.commit(storage, index, storage.version, piece)
+        keep_pieces(values, storage, item.pieces)
     for identifier, (layout, parked_on) in parked.values.items():
+        if parked_on is not None and parked_on.offloaded:
+            continue
         found = None if parked_on is None else made[id(parked_on)]
         values.tensors[identifier] = layout.build(None if found is None else found.handle, device)
         values.layouts[identifier] = layout
@@ -157,6 +161,35 @@ def unpark(values: SessionValues, loading: Loading, device: torch.device) -> Non
             values.end(storage)
     values.parked = None
     values.state = "resident"
+
+
+def _leave_offloaded(values: SessionValues, parked: Parked, open_to_programs: bool) -> None:
+    """What was offloaded when the session was parked stays on the host. ``open_to_programs``: ``parked``
+    keeps it, too, until the restore has ended."""
+    store = values.tiers.store
+    for item in [item for item in parked.storages if item.offloaded]:
+        if open_to_programs and not item.references:
+            continue
+        if open_to_programs:
+            copy = replace(item, pieces=[store.hold(piece) for piece in item.pieces], references=0)
+            on_it = {one: layout for one, (layout, on) in parked.values.items() if on is item}
+        else:
+            copy, on_it = replace(item, references=0), parked.take_out(item)
+        values.offloaded.storages.append(copy)
+        if not on_it:  # released while the rest was copied
+            values.offloaded.free(copy)
+        for identifier, layout in on_it.items():
+            values.offloaded.add(identifier, layout, copy)
+
+
+def keep_pieces(values: SessionValues, storage: Storage, pieces: Sequence[Piece]) -> None:
+    """Pieces that a storage on the device was filled from are its stored copy; those in another process's
+    files are not kept."""
+    for index, piece in enumerate(pieces):
+        if piece.file is not None and not piece.file.owned:
+            values.tiers.store.drop(piece)
+        else:
+            values.commit(storage, index, storage.version, piece)
 
 
 def arrived(values: SessionValues, loading: Loading, items: Sequence[ParkedStorage]) -> None:
@@ -177,6 +210,7 @@ def park_again(values: SessionValues, loading: Loading) -> None:
     """The rest of an open session does not come: parked as before the restore began. No program runs."""
     assert loading.origin is not None
     abandon(values)
+    values.offloaded.clear()
     loading.handles.clear()
     loading.origin.end_loading()
     values.parked = loading.origin
@@ -184,7 +218,7 @@ def park_again(values: SessionValues, loading: Loading) -> None:
     values.parked_again = True
 
 
-def _storage_on(values: SessionValues, loading: Loading, item: ParkedStorage) -> Storage:
+def storage_on(values: SessionValues, loading: Loading, item: ParkedStorage) -> Storage:
     """For memory that a restore fills, or has filled."""
     handle, arriving = loading.handles[id(item)], id(item) not in loading.arrived
     if item.shared is not None:

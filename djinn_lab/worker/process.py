@@ -18,7 +18,6 @@ from djinn_lab.protocol.isolation import SandboxLevel
 from djinn_lab.srg.curves import DeviceCurves
 from djinn_lab.worker import numa, tier_service
 from djinn_lab.worker.calibration import calibration
-from djinn_lab.worker.copying import Copies
 from djinn_lab.worker.cuda_link import CudaLink
 from djinn_lab.worker.framing import FrameReader, send_frame
 from djinn_lab.worker.host_arena import HostArena
@@ -61,13 +60,13 @@ class WorkerProcess:
         cuda = self._device.type == "cuda"
         arena = HostArena(limits.host_bytes, limits.host_directory, device, pin=cuda, fits=limits.host_fits)
         tiers = Tiers(PieceStore(arena, limits.disk_bytes, limits.disk_directory))
-        self._interpreter = Interpreter(self._device, memory_bytes, results, tiers)
         self._store = str(store)
         link = CudaLink(self._device) if cuda else CpuLink(limits.link_bytes_per_second)
+        self._interpreter = Interpreter(self._device, memory_bytes, results, tiers, link=link)
         self._link_bytes_per_s = link.bytes_per_second
         self._sending = threading.Lock()
         self._tiers = TierService(
-            Copies(tiers, link, self._interpreter.memory, self._device, self._interpreter.sessions),
+            self._interpreter.copies,
             self._interpreter.values_of,
             self._memory,
             self._send,

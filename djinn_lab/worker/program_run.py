@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import islice
 from time import perf_counter
 from typing import Protocol
 
 import torch
 
-from djinn_lab.errors import Refused
+from djinn_lab.errors import DeviceMemoryError, Refused
 from djinn_lab.protocol.worker import Resume
 from djinn_lab.srg.lost_values import value_lost
 from djinn_lab.srg.program import NodeRecord, Program, Source, TensorMeta
 from djinn_lab.worker.bridge import Bridge
+from djinn_lab.worker.copying import Copies
 from djinn_lab.worker.executor import ExecutionPlan, NativeRun
 from djinn_lab.worker.memory_account import MemoryAccount
-from djinn_lab.worker.outcome import Outcome, Stop
-from djinn_lab.worker.preparation import Made, Preparation, products_of_node
+from djinn_lab.worker.offloading import Offloading
+from djinn_lab.worker.outcome import Outcome, Stop, StopSignal
+from djinn_lab.worker.preparation import Made, Preparation, last_uses, products_of_node
 from djinn_lab.worker.reading import held_values, missing_values, whole_program
 from djinn_lab.worker.restoring import await_end, await_values, await_whole
 from djinn_lab.worker.templates import Call
@@ -30,6 +33,8 @@ class RunOwner(Protocol):
 
     @property
     def memory(self) -> MemoryAccount: ...
+    @property
+    def copies(self) -> Copies: ...
     def prepare(self, program: Program, key: bytes | None) -> Preparation: ...
     def load(
         self, values: SessionValues, source: Source, meta: TensorMeta, blobs: Mapping[str, str]
@@ -42,6 +47,7 @@ class ProgramRun:
     def __init__(
         self,
         owner: RunOwner,
+        session: str,
         program: Program,
         values: SessionValues,
         outcome: Outcome,
@@ -57,12 +63,33 @@ class ProgramRun:
         self._owner = owner
         self._program = program
         self._values = values
-        self._outcome = outcome
+        self.outcome = outcome
         self._temporary: set[int] = set()
         self._reserved = 0
+        self.offloading = Offloading(session, values, owner.copies, owner.memory, program)
         self.running = False
 
+    @contextmanager
+    def may_offload(self, allowed: bool = True) -> Iterator[None]:
+        """Let values give way to others meanwhile, or not."""
+        memory = self._owner.memory
+        before, memory.offload = memory.offload, self.offloading.free if allowed else None
+        try:
+            yield
+        finally:
+            memory.offload = before
+
+    def ask_to_stop(self) -> None:
+        """A run that takes no request from outside has ops that notice by themselves."""
+        if isinstance(self._should_stop, StopSignal):
+            self._should_stop.ask("preempted")
+
+    def bring_in(self, values: Sequence[int]) -> None:
+        """Have these on the device, where they are anywhere. Raises DeviceMemoryError."""
+        self.offloading.bring_in(len(self._program.nodes), values)
+
     def tensor(self, value: int) -> torch.Tensor:
+        self.bring_in((value,))
         found = self._values.tensors.get(value)
         if found is None:
             raise value_lost(whole_program(self._program), [value], self._values.lost)
@@ -71,9 +98,10 @@ class ProgramRun:
     def _expect_held(self) -> None:
         """Raise for all sources that should be here and are not, before anything is loaded."""
         missing = missing_values(self._program, self._values.tensors)
+        missing = [value for value in missing if value not in self._values.offloaded.values]
         if missing:
             if self._begins_at == 0:
-                self._outcome.missing = missing
+                self.outcome.missing = missing
             raise value_lost(whole_program(self._program), missing, self._values.lost)
 
     @property
@@ -95,10 +123,10 @@ class ProgramRun:
             if source.held:
                 continue
             self._temporary.add(source.value)
-            if resume is not None and (resume.executed or source.value in self._values.tensors):
+            if resume is not None and (resume.executed or self._values.holds(source.value)):
                 continue
-            self._outcome.stopped = self._should_stop()
-            if self._outcome.stopped is not None:
+            self.outcome.stopped = self._should_stop()
+            if self.outcome.stopped is not None:
                 return
             self._owner.load(self._values, source, program.metas[source.meta], blobs)
 
@@ -114,7 +142,7 @@ class ProgramRun:
         to_come: set[int | None] = set()
         for node in nodes[done:]:
             for value in node.inputs:
-                if value is None or value in to_come or value in self._values.tensors:
+                if value is None or value in to_come or self._values.holds(value):
                     continue
                 raise value_lost(whole_program(self._program), [value], self._values.lost)
             to_come.update(node.outputs)
@@ -129,28 +157,52 @@ class ProgramRun:
         }
 
     def execute(self, report: Callable[[int, int], None]) -> None:
+        """By the extension, as long as everything is on the device."""
         preparation = self._owner.prepare(self._program, self._key)
-        if preparation.plan is None:
-            times = array("d")
-            try:
-                self._execute_in_python(preparation, report, times)
-            finally:
-                self._outcome.node_times = times.tobytes()
-        else:
-            self._execute_natively(preparation, preparation.plan, report)
+        origin = perf_counter()
+        if preparation.plan is not None and self._all_on_device():
+            with self.may_offload(False):
+                ended = self._execute_natively(preparation, preparation.plan, origin, report)
+            if ended:
+                return
+            self.running = False
+        times = array("d")
+        times.frombytes(self.outcome.node_times)
+        try:
+            self._execute_in_python(preparation, origin, report, times)
+        finally:
+            self.outcome.node_times = times.tobytes()
+
+    def _all_on_device(self) -> bool:
+        """Bring back what the program reads of offloaded values; return whether all of it fits."""
+        if not self._values.offloaded.values:
+            return True
+        self.await_session()
+        return self.offloading.bring_in_what_fits(held_values(self._program))
 
     def _execute_in_python(
-        self, preparation: Preparation, report: Callable[[int, int], None], times: array[float]
+        self,
+        preparation: Preparation,
+        origin: float,
+        report: Callable[[int, int], None],
+        times: array[float],
     ) -> None:
-        program, outcome = self._program, self._outcome
+        program, outcome = whole_program(self._program), self.outcome
         total = len(program.nodes)
         report(0, total)
-        origin = perf_counter()
         calls, products, frees = preparation.calls, preparation.products, preparation.frees
-        values, should_stop = self._values, self._should_stop
+        if preparation.plan is not None:
+            products = [
+                products_of_node(node, calls[node.template], preparation.expected) for node in program.nodes
+            ]
+            frees = last_uses(program)
+        values, should_stop, offloading = self._values, self._should_stop, self.offloading
         for index, node in islice(enumerate(program.nodes), outcome.executed, None):
             if values.arriving:
                 await_values(values, node.inputs, should_stop)
+            self.running = True
+            offloading.bring_in(index, node.inputs)
+            self.running = False
             stop = should_stop()
             if stop is not None:
                 outcome.stopped = stop
@@ -198,22 +250,33 @@ class ProgramRun:
             values.grow(node.inputs[0], node.outputs[0])
 
     def _execute_natively(
-        self, preparation: Preparation, plan: ExecutionPlan, report: Callable[[int, int], None]
-    ) -> None:
-        """By the extension, but for the nodes that only Python can run."""
-        outcome, values = self._outcome, self._values
+        self,
+        preparation: Preparation,
+        plan: ExecutionPlan,
+        origin: float,
+        report: Callable[[int, int], None],
+    ) -> bool:
+        """By the extension, but for the nodes that only Python can run. Return False where the rest needs
+        more memory than there is: the extension's tensors must not be offloaded under it."""
+        outcome, values = self.outcome, self._values
         bridge = Bridge(values, self._temporary.add, self._asked_to_stop, report)
         counts, stop = self._owner.memory.counts, self._should_stop
-        origin = perf_counter()
         native = bridge.begin(plan, counts, self._program, outcome.executed, origin, stop)
         values.transient = native
         try:
             report(0, len(self._program.nodes))  # last: a later stop finds the run under way
-            running = True
-            while running:
-                status = native.advance().name
+            while True:
+                try:
+                    status = native.advance().name
+                except DeviceMemoryError:  # before the op, which has still to run
+                    return False
                 outcome.executed = native.executed
-                running = self._after(status, native, preparation, origin, report)
+                if status in ("DONE", "STOPPED"):
+                    if status == "STOPPED":
+                        self._asked_to_stop()
+                    return True
+                if status == "MEMORY" or not self._after(status, native, preparation, origin, report):
+                    return outcome.stopped is not None
         finally:
             outcome.executed = native.executed
             self.running = self.running or native.in_op
@@ -229,12 +292,7 @@ class ProgramRun:
         origin: float,
         report: Callable[[int, int], None],
     ) -> bool:
-        """Do what the extension came back for; False when there is no more to do."""
-        if status == "DONE":
-            return False
-        if status == "STOPPED":
-            self._asked_to_stop()
-            return False
+        """Do what the extension came back for; False when it cannot go on."""
         node = self._program.nodes[native.executed]
         call = preparation.calls[node.template]
         if status == "MISMATCH":
@@ -248,15 +306,18 @@ class ProgramRun:
             if self._asked_to_stop():
                 return False
         needed, made = products_of_node(node, call, preparation.expected)
-        if status == "MEMORY":
-            self.running = True
-            self._owner.memory.reserve(needed, call.op)  # raises, unless another thread has freed memory
-            self._owner.memory.release(needed)
-            self.running = False
-            return True
+        if needed > self._owner.memory.free_bytes:
+            return False
         started = perf_counter() - origin
         self.running = True
-        self._step(node, call, needed, made)
+        try:
+            self._step(node, call, needed, made)
+        except DeviceMemoryError:
+            if node.dynamic:  # it ran: only its result tells what it needs
+                raise
+            self._owner.memory.release(self._reserved)
+            self._reserved = 0
+            return False
         self.running = False
         native.ran(started, perf_counter() - origin)
         if waits:
@@ -264,8 +325,8 @@ class ProgramRun:
         return True
 
     def _asked_to_stop(self) -> bool:
-        self._outcome.stopped = self._should_stop()
-        return self._outcome.stopped is not None
+        self.outcome.stopped = self._should_stop()
+        return self.outcome.stopped is not None
 
     def rng_state(self) -> bytes | None:
         """Return the random state after the last op, of a program that draws random numbers."""
@@ -281,7 +342,7 @@ class ProgramRun:
             for value, item in zip(node.outputs, items, strict=True):
                 assert value is not None
                 kept = item if item.storage_offset() == 0 else item.clone()
-                self._outcome.dynamic_metas.append(
+                self.outcome.dynamic_metas.append(
                     TensorMeta(str(item.dtype).removeprefix("torch."), tuple(kept.shape), kept.stride())
                 )
                 added += self._keep(value, kept)
@@ -316,7 +377,7 @@ class ProgramRun:
     def undo(self) -> None:
         """The session cannot be restored as its segment needs it: this run has done nothing, and the
         segment is to be sent again."""
-        outcome, program = self._outcome, self._program
+        outcome, program = self.outcome, self._program
         outcome.undone, outcome.failure, outcome.missing = True, None, []
         outcome.stopped = "cancelled" if outcome.stopped == "cancelled" else "preempted"
         outcome.executed, outcome.rng_state = self._begins_at, self._first_rng_state
@@ -334,22 +395,22 @@ class ProgramRun:
             self._values.stop_running()
             await_end(self._values)
             return
-        if self._outcome.stopped != "preempted" or self._outcome.executed > self._begins_at:
+        if self.outcome.stopped != "preempted" or self.outcome.executed > self._begins_at:
             self._values.serial = max(self._values.serial, self._serial)
         kept = self._program.keep
-        if self._outcome.stopped == "cancelled" and not self._outcome.executed:
+        if self.outcome.stopped == "cancelled" and not self.outcome.executed:
             kept = ()  # perhaps some sources are not here: the client sends all of them again
         keep = set(kept)
-        if self._outcome.stopped == "preempted":
-            here = (value for value in self._temporary if value in self._values.tensors)
-            self._outcome.if_given_up = [value for value in here if value not in keep]
-            self._outcome.if_given_up += self._program.release
+        if self.outcome.stopped == "preempted":
+            here = (value for value in self._temporary if self._values.holds(value))
+            self.outcome.if_given_up = [value for value in here if value not in keep]
+            self.outcome.if_given_up += self._program.release
             self._values.stop_running()
             return
         for value in self._temporary:
             if value not in keep:
                 self._values.drop(value)
-        if not self._outcome.missing:  # else the client sends it again, or releases them by themselves
+        if not self.outcome.missing:  # else the client sends it again, or releases them by themselves
             self._values.release(self._program.release)
         self._values.end_segment(kept)
 

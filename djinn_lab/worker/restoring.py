@@ -16,13 +16,14 @@ from typing import NamedTuple
 
 import torch
 
+from djinn_lab.protocol.worker import Reads
 from djinn_lab.units import format_bytes
 from djinn_lab.worker import parking
 from djinn_lab.worker.link import Link
-from djinn_lab.worker.loading import Loading, WantedValues
+from djinn_lab.worker.loading import Loading, WantedValues, used_first
 from djinn_lab.worker.memory_account import MemoryAccount
 from djinn_lab.worker.outcome import Stop
-from djinn_lab.worker.parked import ParkedStorage
+from djinn_lab.worker.parked import Parked, ParkedStorage
 from djinn_lab.worker.pieces import Piece, PieceFile
 from djinn_lab.worker.tiers import Tiers
 from djinn_lab.worker.values import RestoreFailed, SessionValues
@@ -79,8 +80,9 @@ class Restores:
 
     def restore(self, values: SessionValues, copied: Copied, wanted: WantedValues) -> Iterator[int]:
         """Yield as the other copies do."""
-        loading = wanted.loading = self._begin(values)
+        loading = wanted.loading = self._begin(values, wanted.reads)
         try:
+            yield from self._take_offloaded(values, loading, copied)
             self._allocate(loading)
             places = self._places(loading)
             self._serve(values, loading, wanted)
@@ -119,7 +121,7 @@ class Restores:
 
     # --- its beginning
 
-    def _begin(self, values: SessionValues) -> Loading:
+    def _begin(self, values: SessionValues, reads: Reads | None) -> Loading:
         with self.tiers.fences.lock:
             if values.closed:
                 raise SessionGone
@@ -128,12 +130,14 @@ class Restores:
                 raise TransferProblem(
                     "it is on the device already" if values.state == "resident" else "it is being restored"
                 )
+            self._offload_excess(parked, reads)
+            coming = [item for item in parked.storages if not item.offloaded]
             here = {
                 id(item): weight
-                for item in parked.storages
+                for item in coming
                 if item.shared is not None and (weight := self.tiers.weights.find(item.shared)) is not None
             }
-            needed = sum(item.nbytes for item in parked.storages if id(item) not in here)
+            needed = sum(item.nbytes for item in coming if id(item) not in here)
             if not self.account.reserve_other(needed):
                 used = self.account.used_bytes
                 raise TransferProblem(
@@ -143,11 +147,58 @@ class Restores:
                 )
             parked.loading = True
             values.state = "loading"
-            loading = values.loading = Loading(list(parked.storages), needed)
-            for item in parked.storages:
+            loading = values.loading = Loading(coming, needed)
+            for item in coming:
                 if id(item) in here:
                     loading.looked_at[id(item)] = values.look_at(here[id(item)])
         return loading
+
+    def _offload_excess(self, parked: Parked, reads: Reads | None) -> None:
+        """Leave on the host what is more than the device has, of what is used last."""
+        left = self.account.limit_bytes
+        for item in used_first(parked, reads):
+            if not item.offloaded:
+                item.offloaded = item.nbytes > left
+                left -= 0 if item.offloaded else item.nbytes
+
+    def _take_offloaded(self, values: SessionValues, loading: Loading, copied: Copied) -> Iterator[int]:
+        """What stays on the host must lie in this process's own memory there: another process's goes with
+        it."""
+        parked = values.parked
+        assert parked is not None
+        for item in [item for item in parked.storages if item.offloaded]:
+            for index, piece in enumerate(item.pieces):
+                if piece.file is not None and not piece.file.owned:
+                    own = self._own_copy(piece)
+                    with self.tiers.fences.lock:
+                        item.pieces[index] = own
+                        self.tiers.store.drop(piece)
+                        if values.loading is not loading:
+                            raise SessionGone
+                    copied.nbytes += piece.nbytes
+                    yield piece.nbytes
+
+    def _own_copy(self, piece: Piece) -> Piece:
+        store = self.tiers.store
+        with self.tiers.fences.lock:
+            offset = store.take(piece.nbytes)
+        if offset is None:
+            raise TransferProblem(
+                f"the host tier is full: a piece of {format_bytes(piece.nbytes)} does not fit", full="host"
+            )
+        memory = store.arena.view(offset, piece.nbytes)
+        try:
+            memory.copy_(store.read(piece))
+            if self.link.digest(memory) != piece.digest:
+                self.compare(piece, b"")
+        except BaseException as error:
+            with self.tiers.fences.lock:
+                store.arena.give_back(offset, piece.nbytes)
+            if isinstance(error, OSError):
+                raise TransferProblem(f"a stored piece cannot be read: {error}", mismatch=True) from error
+            raise
+        with self.tiers.fences.lock:
+            return store.add(piece.digest, piece.fingerprint, piece.nbytes, offset)
 
     def _allocate(self, loading: Loading) -> None:
         try:
@@ -221,7 +272,7 @@ class Restores:
                 raise TransferProblem(f"a stored piece cannot be read: {error}", mismatch=True) from error
             found = self.link.copy_in(sources, [place.view for place in batch])
             for place, fingerprint in zip(batch, found, strict=True):
-                self._compare(place.piece, fingerprint)
+                self.compare(place.piece, fingerprint)
         finally:
             with self.tiers.fences.lock:
                 loading.busy = False
@@ -238,7 +289,7 @@ class Restores:
             parking.arrived(values, loading, _ended(batch))
             self.tiers.fences.changed.notify_all()
 
-    def _compare(self, piece: Piece, fingerprint: bytes) -> None:
+    def compare(self, piece: Piece, fingerprint: bytes) -> None:
         if fingerprint == piece.fingerprint:
             return
         self.distrust(piece)

@@ -44,6 +44,8 @@ class SessionValues:
     is under way. ``described``: the pool has a manifest of what is here now. ``lost``: why values that were
     here are gone. ``parked_again``: a segment may come for which the session was open, until the copy of its
     rest failed. ``recent``: storages, with their versions, that no segment has left alone yet.
+    ``offloaded``: values of a session on the device that gave way to others of it, see
+    :mod:`djinn_lab.worker.offloading`.
     ``transient``: has the values of a program under way that are not among these yet. ``serial``: of the last
     run that ended here. ``copy``: the pieces of the last whole copy."""
 
@@ -67,6 +69,7 @@ class SessionValues:
         self.kv_bytes = 0
         self.account = account
         self.tiers = tiers or Tiers()
+        self.offloaded = Parked(self.tiers.store)
         self.storage_of: dict[int, Storage] = {}
         self.own_bytes = 0
         self.looked_at_bytes = 0
@@ -111,9 +114,7 @@ class SessionValues:
     def place(self, identifier: int, tensor: torch.Tensor | None) -> int:
         """Put a value as :meth:`put` does, in reserved memory; return the bytes that it takes besides those
         here."""
-        if (
-            identifier in self.tensors
-        ):  # no client of ours does that, but its old memory must not stay counted
+        if self.holds(identifier):  # no client of ours does that, but its old memory must not stay counted
             self.drop(identifier)
         self.tensors[identifier] = tensor
         if tensor is None or tensor._is_zerotensor():  # forward-mode zeros take no memory
@@ -141,6 +142,8 @@ class SessionValues:
         storage = self.storage_of.pop(identifier, None)
         self.tensors.pop(identifier, None)
         if storage is None:
+            if self.offloaded.values and self._drop_offloaded(identifier):
+                return
             if self.parked is not None:
                 self.parked.drop(identifier)
             return
@@ -155,12 +158,24 @@ class SessionValues:
             self.own_bytes -= storage.nbytes
             self.account.release(storage.nbytes)
 
+    def holds(self, identifier: int) -> bool:
+        """Return whether a session on the device has the value, there or offloaded."""
+        return identifier in self.tensors or identifier in self.offloaded.values
+
+    @property
+    def offloaded_bytes(self) -> int:
+        return sum(storage.nbytes for storage in self.offloaded.storages)
+
+    def _drop_offloaded(self, identifier: int) -> bool:
+        with self.tiers.fences.lock:
+            return self.offloaded.drop(identifier)
+
     def release(self, identifiers: Iterable[int]) -> None:
         """Drop values, wherever the session is; it may be on the way between two places."""
         with self.tiers.fences.lock:
             origin = self.loading.origin if self.arriving and self.loading is not None else None
             for identifier in identifiers:
-                if not self.tensors and self.parked is None:
+                if not self.tensors and not self.offloaded.values and self.parked is None:
                     self.released_unseen.add(identifier)  # it may come with a manifest
                 self.drop(identifier)
                 if origin is not None:

@@ -86,7 +86,8 @@ def _check_pieces(device: Device) -> None:
                 chains[id(storage.chain)] = storage.chain
         loading = values.loading
         parked = loading.origin if loading is not None and loading.open else values.parked
-        for item in parked.storages if parked is not None else ():
+        held = [*(parked.storages if parked is not None else ()), *values.offloaded.storages]
+        for item in held:
             for piece in item.pieces:
                 hold(piece)
     for chain in chains.values():

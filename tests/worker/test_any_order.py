@@ -6,7 +6,7 @@ from __future__ import annotations
 import random
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from time import sleep
 
 import pytest
@@ -48,7 +48,8 @@ class Owner:
 class AnyOrder:
     """Random steps of programs and copies on a device. ``done``: how often each special case was reached."""
 
-    def __init__(self, device: Device, seed: int) -> None:
+    def __init__(self, device: Device, seed: int, sessions: Sequence[str] = ("ann", "bob")) -> None:
+        self.sessions = sessions
         self.random = random.Random(seed)
         self.device = device
         self.undisturbed = Interpreter(torch.device("cpu"), 2**20, device.directory, native=False)
@@ -87,7 +88,7 @@ class AnyOrder:
             self.compare,
         ]
         for _ in range(steps):
-            session = self.random.choice(["ann", "bob"])
+            session = self.random.choice(self.sessions)
             step = self.random.choice(programs if self.random.random() < 0.6 else copies)
             if self.random.random() < 0.03:
                 step = self.random.choice([self.close, *[self.close_in_mid_restore] * 3])
@@ -265,6 +266,7 @@ class AnyOrder:
 
     def execute(self, session: str, program: Program) -> Outcome:
         """Run a program, while the rest of an open session is copied; some of those copies fail."""
+        self.done["offloaded"] += bool(self.device.interpreter.values_of(session).offloaded.values)
         if session not in self.open:
             return self.device.run(session, program)
         self.done["ran early"] += 1
@@ -339,11 +341,11 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cuts, "TOKENS_PER_PIECE", 4)
 
 
-def explore(device: Device, seed: int) -> AnyOrder:
-    any_order = AnyOrder(device, seed)
+def explore(device: Device, seed: int, sessions: Sequence[str] = ("ann", "bob")) -> AnyOrder:
+    any_order = AnyOrder(device, seed, sessions)
     try:
         any_order.take(STEPS)
-        for session in ("ann", "bob"):
+        for session in sessions:
             any_order.compare(session)
     except BaseException:
         print("\n".join(any_order.log))
@@ -355,6 +357,18 @@ def explore(device: Device, seed: int) -> AnyOrder:
 @pytest.mark.parametrize("seed", range(20))
 def test_values_are_what_they_are_without_copies(make_device: Callable[..., Device], seed: int) -> None:
     explore(make_device(memory_bytes=2**20, host_bytes=24 * 2**10, disk_bytes=12 * 2**10), seed)
+
+
+@pytest.mark.usefixtures("small_pieces")
+@pytest.mark.parametrize("first", range(0, 20, 4))
+def test_a_session_larger_than_its_device_has_the_same_values(
+    make_device: Callable[..., Device], first: int
+) -> None:
+    done: Counter[str] = Counter()
+    for seed in range(first, first + 4):
+        device = make_device(memory_bytes=5 * 2**10, host_bytes=2**20, disk_bytes=2**20)
+        done += explore(device, seed, ("ann",)).done
+    assert done["offloaded"] > 4
 
 
 @pytest.mark.usefixtures("small_pieces")

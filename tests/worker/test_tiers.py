@@ -232,7 +232,7 @@ def test_equal_weights_are_on_the_device_and_on_the_host_once(make_device: Make)
 
 
 def test_unshared_weight_is_written_in_place(make_device: Make) -> None:
-    device = make_device(memory_bytes=3 * MIB)
+    device = make_device(memory_bytes=3 * MIB, host_bytes=0)
     weight = torch.randn(MIB // 2)  # 2 MiB: the device holds no two
     script = Script()
     value = script.load(weight, device.blob(weight, "weight"))

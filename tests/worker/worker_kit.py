@@ -18,7 +18,6 @@ from programs import Script
 from djinn_lab.protocol import worker as messages
 from djinn_lab.protocol.worker import CopyDone, CopyFailed, FetchedTensor
 from djinn_lab.srg.program import Program, encode_program
-from djinn_lab.worker.copying import Copies
 from djinn_lab.worker.framing import FrameReader, send_frame
 from djinn_lab.worker.host_arena import HostArena
 from djinn_lab.worker.interpreter import Interpreter, Outcome, Stop
@@ -81,14 +80,9 @@ class Device:
         self.store = PieceStore(self.arena, disk_bytes, directory)
         self.tiers = Tiers(self.store, fences or Fences())
         device = torch.device("cpu")
-        self.interpreter = Interpreter(device, memory_bytes, self.results, self.tiers, native)
-        self.copies = Copies(
-            self.tiers,
-            CpuLink(link_bytes_per_second),
-            self.interpreter.memory,
-            device,
-            self.interpreter.sessions,
-        )
+        link = CpuLink(link_bytes_per_second)
+        self.interpreter = Interpreter(device, memory_bytes, self.results, self.tiers, native, link)
+        self.copies = self.interpreter.copies
         self.answers: queue.SimpleQueue[Answer] = queue.SimpleQueue()
         self.service = TierService(self.copies, self.interpreter.values_of, self.memory, self.answers.put)
         self._number = 0

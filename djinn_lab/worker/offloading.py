@@ -1,0 +1,233 @@
+"""Runs a program that needs more memory than the device has: values that the next ops do not use go to the
+host, and come back before the op that reads them.
+
+Which one goes: the storage whose next use lies farthest ahead, which is known, since the program is (L. A.
+Belady, A study of replacement algorithms for a virtual-storage computer, 1966). A storage that no op wrote
+since it was copied is dropped without another copy. What an op reads and makes has to fit by itself.
+
+All of it happens in the thread that runs programs, between two ops.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Collection, Iterable
+from time import perf_counter, sleep
+
+import torch
+
+from djinn_lab.errors import ValueLost
+from djinn_lab.srg.lost_values import value_lost
+from djinn_lab.srg.program import Program
+from djinn_lab.units import format_bytes
+from djinn_lab.worker import parking
+from djinn_lab.worker.copying import Copies
+from djinn_lab.worker.loading import Loading
+from djinn_lab.worker.memory_account import MemoryAccount
+from djinn_lab.worker.parked import ParkedStorage
+from djinn_lab.worker.reading import whole_program
+from djinn_lab.worker.restoring import Copied, TransferProblem
+from djinn_lab.worker.storages import Storage
+from djinn_lab.worker.values import SessionValues
+
+IN_USE = ", by other sessions or by what the op itself reads"
+NEVER = 2**62
+"""The next use of a value that no op to come reads."""
+
+
+class NextUses:
+    """When the values of a program are used: by which of its ops, and, after the last one, by the client."""
+
+    def __init__(self, program: Program) -> None:
+        self._uses: dict[int, list[int]] = {}
+        for position, node in enumerate(program.nodes):
+            for value in (*node.inputs, *node.outputs):
+                if value is not None:
+                    self._uses.setdefault(value, []).append(position)
+        for value in program.fetch:
+            self._uses.setdefault(value, []).append(len(program.nodes))
+
+    def after(self, value: int, position: int) -> int:
+        """Return the first use by an op at ``position`` or later, NEVER where there is none."""
+        uses = self._uses.get(value, ())
+        place = bisect_left(uses, position)
+        return uses[place] if place < len(uses) else NEVER
+
+
+class Offloading:
+    """One run's. ``out_bytes`` were copied to the host for it so far, ``in_bytes`` back."""
+
+    def __init__(
+        self, session: str, values: SessionValues, copies: Copies, account: MemoryAccount, program: Program
+    ) -> None:
+        self._session = session
+        self._values = values
+        self._copies = copies
+        self._account = account
+        self._program = program
+        self._uses: NextUses | None = None
+        self._position = 0
+        self._wanted: Collection[int | None] = ()
+        self._copied = Copied()
+        self.in_bytes = 0
+
+    @property
+    def out_bytes(self) -> int:
+        return self._copied.nbytes
+
+    def bring_in(self, position: int, identifiers: Collection[int | None]) -> None:
+        """Before the op at ``position``: bring these values back, and keep them on the device meanwhile.
+        Raises DeviceMemoryError where they do not fit together, and ValueLost where the host's bytes are not
+        what was stored."""
+        self._position, self._wanted = position, identifiers
+        offloaded = self._values.offloaded.values
+        if not offloaded:
+            return
+        for identifier in identifiers:
+            found = offloaded.get(identifier)  # type: ignore[arg-type]
+            if found is not None and found[1] is not None:
+                self._bring(found[1])
+
+    def bring_in_what_fits(self, identifiers: Iterable[int]) -> bool:
+        """Bring values back as long as there is free memory; return whether all are there."""
+        for identifier in identifiers:
+            item = self._values.offloaded.values.get(identifier, (None, None))[1]
+            if item is not None:
+                if item.nbytes > self._account.free_bytes:
+                    return False
+                self._bring(item)
+        return True
+
+    def free(self, nbytes: int) -> str:
+        """Offload storages until so many bytes fit; return why they may not, as the end of a sentence."""
+        store = self._values.tiers.store
+        if not store.arena.capacity_bytes and not store.disk_bytes_max:
+            return ""
+        leaving = self._next_uses()
+        if self._account.free_bytes + sum(storage.nbytes for storage in leaving) < nbytes:
+            return "" if nbytes > self._account.limit_bytes else IN_USE
+        order = sorted(leaving, key=lambda one: (leaving[one], one.stored_bytes == one.nbytes, one.nbytes))
+        while self._account.free_bytes < nbytes and order:
+            storage = order.pop()
+            try:
+                self._store(storage)
+            except TransferProblem as problem:
+                return f"; other values of the session cannot leave it, since {problem.reason}"
+            self._leave(storage)
+        return ""
+
+    # --- out
+
+    def _next_uses(self) -> dict[Storage, int]:
+        """Return the storages that may leave, with their next use from here on."""
+        if self._uses is None:
+            self._uses = NextUses(self._program)
+        values, position, uses = self._values, self._position, self._uses
+        wanted = {values.storage_of.get(one) for one in self._wanted}  # type: ignore[arg-type]
+        next_use: dict[Storage, int] = {}
+        for identifier, storage in values.storage_of.items():
+            if storage not in wanted and _may_leave(storage):
+                found = uses.after(identifier, position)
+                next_use[storage] = min(next_use.get(storage, NEVER), found)
+        return next_use
+
+    def _store(self, storage: Storage) -> None:
+        """Copy the pieces of it that the host does not have. Raises TransferProblem."""
+        fences = self._values.tiers.fences
+        for index in range(storage.pieces().count):
+            while storage.stored(index) is None:
+                began = perf_counter()
+                moved = self._copies.store_piece(self._session, self._values, storage, index, self._copied)
+                if moved is None:
+                    with fences.lock:
+                        fences.wait_for_readers(storage)
+                else:
+                    self._pace(began, moved)
+
+    def _leave(self, storage: Storage) -> None:
+        """Drop the device's memory of a storage that is stored whole."""
+        values = self._values
+        with values.tiers.fences.lock:
+            values.tiers.fences.wait_for_readers(storage)
+            on_it = [one for one, found in values.storage_of.items() if found is storage]
+            digest = storage.shared.digest if storage.shared is not None else None
+            pieces = parking.take_pieces(storage, values.tiers.store)
+            item = ParkedStorage(storage.nbytes, storage.pieces(), pieces, digest, offloaded=True)
+            layouts = [(one, values.layout(one)) for one in on_it]
+            for one in on_it:
+                values.drop(one)
+            values.offloaded.storages.append(item)
+            for one, layout in layouts:
+                values.offloaded.add(one, layout, item)
+
+    # --- in
+
+    def _bring(self, item: ParkedStorage) -> None:
+        values, device = self._values, self._copies.device
+        self._account.reserve(item.nbytes, "a value that went to the host for lack of memory")
+        try:
+            memory = torch.empty(item.nbytes, dtype=torch.uint8, device=device)
+            self._fill(item, memory)
+        except TransferProblem as problem:
+            self._account.release(item.nbytes)
+            raise self._lose(item, problem.reason) from problem
+        except BaseException:
+            self._account.release(item.nbytes)
+            raise
+        loading = Loading([item], item.nbytes, {id(item): memory.untyped_storage()})
+        loading.arrived.add(id(item))
+        with values.tiers.fences.lock:
+            layouts = values.offloaded.take_out(item)
+            storage = parking.storage_on(values, loading, item)
+            parking.keep_pieces(values, storage, item.pieces)
+            for identifier, layout in layouts.items():
+                values.tensors[identifier] = layout.build(storage.handle, device)
+                values.layouts[identifier] = layout
+                values.storage_of[identifier] = storage
+                storage.references += 1
+        self._account.mark_peak()
+        self.in_bytes += item.nbytes
+
+    def _lose(self, item: ParkedStorage, reason: str) -> ValueLost:
+        values = self._values
+        values.lost = reason
+        with values.tiers.fences.lock:
+            lost = values.offloaded.take_out(item)
+            for piece in item.pieces:
+                values.tiers.store.drop(piece)
+        return value_lost(whole_program(self._program), list(lost), reason)
+
+    def _fill(self, item: ParkedStorage, memory: torch.Tensor) -> None:
+        link = self._copies.link
+        for index, piece in enumerate(item.pieces):
+            began = perf_counter()
+            try:
+                source = self._values.tiers.store.read(piece)
+            except OSError as error:
+                raise TransferProblem(f"a stored piece cannot be read: {error}", mismatch=True) from error
+            [fingerprint] = link.copy_in([source], [item.cut.view(memory, index)])
+            self._copies.compare(piece, fingerprint)
+            self._pace(began, piece.nbytes)
+
+    def _pace(self, began: float, nbytes: int) -> None:
+        """Take as long as the link takes, where a throttle stands for it."""
+        left = began + self._copies.link.seconds(nbytes) - perf_counter()
+        if nbytes and left > 0:
+            sleep(left)
+
+    def __str__(self) -> str:
+        """A sentence for the cell's report, empty where nothing was moved."""
+        if not self.out_bytes and not self.in_bytes:
+            return ""
+        return (
+            f"It needed more than the {format_bytes(self._account.limit_bytes)} of its device: "
+            f"{format_bytes(self.out_bytes)} of its values went to the host while it ran, and "
+            f"{format_bytes(self.in_bytes)} came back."
+        )
+
+
+def _may_leave(storage: Storage) -> bool:
+    if storage.arriving or storage.writing or not storage.nbytes:
+        return False
+    weight = storage.shared
+    return weight is None or (len(weight.holders) == 1 and not weight.hidden)
