@@ -28,6 +28,8 @@ def _own_lines(memory: MemoryView, own: str) -> list[str]:
     if session.state == "none":
         return [f"this notebook ({session.label}) holds nothing on the pool yet"]
     kv = f", {format_bytes(session.kv_bytes)} of it key-value caches" if session.kv_bytes else ""
+    if session.offloaded_bytes:
+        kv += f", {format_bytes(session.offloaded_bytes)} offloaded until a cell reads them"
     state = STATES[session.state].replace("a device", str(session.device))
     of = "" if str(session.device) in state else f" of {session.device}"
     lines = [f"this notebook ({session.label}): {state}{of}, {format_bytes(session.total_bytes)}{kv}"]

@@ -180,6 +180,7 @@ def session_facts(session: MemorySession, now: float, why_moving: str = "") -> s
             "Memory",
             f"{format_bytes(session.total_bytes)}, {format_bytes(session.kv_bytes)} of it key-value caches",
         ),
+        ("Offloaded", format_bytes(session.offloaded_bytes) if session.offloaded_bytes else "–"),
         ("Stored outside", format_bytes(session.stored_bytes)),
         ("Idle for", idle),
         ("Predicted wake-up", escape(expected_wake(session, now)) or "nothing is known"),

@@ -397,6 +397,8 @@ class PoolExecutor:
         report.program_misses += not result.plan_cached
         report.ops_run += result.executed
         report.peak_bytes = max(report.peak_bytes, result.peak_bytes)
+        report.out_bytes += result.out_bytes
+        report.in_bytes += result.in_bytes
         run_s = result.stages.get("run", 0.0)
         report.run_s += run_s
         elapsed = perf_counter() - flight.sent

@@ -29,6 +29,8 @@ def explain_cell(session: Session, cell: Cell, waits: Sequence[str]) -> Iterator
         yield f"Recovery: {report.recovery}"
     if report.gang:
         yield f"Gang: {report.gang}"
+    if report.offloading:
+        yield f"Offloaded: {report.offloading}."
     yield from _queue(job, report.stages.get("queued", 0.0), waits)
     restoring_s = report.stages.get("restoring", 0.0)
     if restoring_s:

@@ -38,6 +38,8 @@ class CellReport:
 
     ``gang``: what became of the wish for several devices, in the last segment, ``""`` without one.
     ``recovery``: what was made again after a worker was lost, ``""`` for nothing.
+    ``out_bytes``, ``in_bytes``: values that went to the host, because the device had no memory for them
+    beside others, and came back for the ops that read them.
 
     ``graph_bytes`` and ``graph_bytes_sent``: of the whole graphs, and of what the pool did not have yet.
 
@@ -65,6 +67,8 @@ class CellReport:
     cuts: list[CutRecord] = field(default_factory=list)
     gang: str = ""
     recovery: str = ""
+    out_bytes: int = 0
+    in_bytes: int = 0
 
     def add(self, stage: str, seconds: float) -> None:
         self.stages[stage] = self.stages.get(stage, 0.0) + seconds
@@ -87,6 +91,16 @@ class CellReport:
     def unattributed_s(self) -> float:
         return self.total_s - sum(self.stages.values())
 
+    @property
+    def offloading(self) -> str:
+        """What was moved for lack of memory, ``""`` for nothing."""
+        if not self.out_bytes and not self.in_bytes:
+            return ""
+        return (
+            f"{format_bytes(self.out_bytes)} went to the host and {format_bytes(self.in_bytes)} came back, "
+            "since the cell's values do not fit the device together"
+        )
+
     def lines(self) -> list[str]:
         """For people, most important first."""
         if self.job is None:
@@ -100,6 +114,8 @@ class CellReport:
             f"sent {format_bytes(self.bytes_up)}, received {format_bytes(self.bytes_down)}, "
             f"peak on the device {format_bytes(self.peak_bytes)}",
         ]
+        if self.offloading:
+            lines.append(f"offloaded: {self.offloading}")
         if self.recovery:
             lines.append(f"recovery: {self.recovery}")
         if self.gang:

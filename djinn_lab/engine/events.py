@@ -35,7 +35,8 @@ class SegmentArrived(msgspec.Struct, frozen=True, tag=True):
     """A client submitted a segment. The engine fills in ``memory``, ``move_s`` and ``parts_s`` of
     ``segment``, from session memory. ``peak_bytes``: the most that the segment holds by itself, reached
     at ``node``, an ``op``. ``kept_bytes``: what it leaves behind, None for unknown. ``parts_bytes``: what
-    the parts of a gang hold beside its session."""
+    the parts of a gang hold beside its session. ``floor_bytes``, ``floor_op``: as in
+    :class:`djinn_lab.memory.SegmentPlaced`."""
 
     at_s: float
     segment: jobs.SegmentSubmitted
@@ -44,6 +45,8 @@ class SegmentArrived(msgspec.Struct, frozen=True, tag=True):
     op: str | None = None
     kept_bytes: int | None = None
     parts_bytes: int = 0
+    floor_bytes: int | None = None
+    floor_op: str | None = None
 
 
 class SegmentStopped(msgspec.Struct, frozen=True, tag=True):

@@ -28,12 +28,16 @@ def placed(event: SegmentArrived) -> memory.SegmentPlaced:
         node=event.node,
         op=event.op,
         kept_bytes=event.kept_bytes,
+        floor_bytes=event.floor_bytes,
+        floor_op=event.floor_op,
     )
 
 
 def proposed(asked: memory.SegmentPlaced) -> memory.SegmentProposed:
     return memory.SegmentProposed(
-        asked.at_s, asked.job, asked.segment, asked.session, asked.peak_bytes, asked.node, asked.op
+        *(asked.at_s, asked.job, asked.segment, asked.session, asked.peak_bytes, asked.node, asked.op),
+        floor_bytes=asked.floor_bytes,
+        floor_op=asked.floor_op,
     )
 
 

@@ -17,13 +17,16 @@ class Footprint(msgspec.Struct, frozen=True):
     """The memory that a program needs. ``peak_bytes`` of storages that the program itself makes or loads,
     reached at ``node`` (None: while loading). ``kept_bytes``: of those that outlive it, but for tensors that
     came as blobs, which sessions share. ``remainders``: see :meth:`remaining_bytes`, for equal runs of the
-    ``ops``."""
+    ``ops``. ``floor_bytes``: the most that one op reads and makes, the one at ``floor_node``, or that one
+    source takes (None): with everything else offloaded the program needs that much."""
 
     peak_bytes: int
     node: int | None
     kept_bytes: int = 0
     ops: int = 0
     remainders: tuple[int, ...] = ()
+    floor_bytes: int = 0
+    floor_node: int | None = None
 
     def remaining_bytes(self, executed: int) -> int:
         """The most that the program takes from op number ``executed`` on, besides what it holds there."""
@@ -50,18 +53,38 @@ def predict_peak_bytes(program: Program) -> Footprint:
     )
     loaded_bytes = sum(sizes[storage] for storage in loaded)
     peak_bytes = max(loaded_bytes, *live.during) if live.during else loaded_bytes
+    floor_bytes, floor_node = _floor(program, sizes, storage_of)
     return Footprint(
         peak_bytes,
         live.during.index(peak_bytes) if peak_bytes > loaded_bytes else None,
         _kept_bytes(program, sizes, storage_of),
         len(program.nodes),
         _remainders(live.before, live.during),
+        floor_bytes,
+        floor_node,
     )
 
 
-def _storages(program: Program) -> dict[int, int]:
+def _floor(
+    program: Program, sizes: Mapping[int, int], storage_of: Mapping[int | None, int]
+) -> tuple[int, int | None]:
+    """Return the bytes of the storages that one op touches, of the op with most, and which that is."""
+    all_sizes = dict(sizes)
+    for source in program.sources:  # of those that the session holds at least what the program sees
+        span_bytes = program.metas[source.meta].span_bytes
+        all_sizes[source.storage] = max(all_sizes.get(source.storage, 0), span_bytes)
+    most, at = max((all_sizes[source.storage] for source in program.sources), default=0), None
+    for position, node in enumerate(program.nodes):
+        touched = {storage_of[one] for one in (*node.inputs, *node.outputs) if one in storage_of}
+        nbytes = sum(all_sizes.get(storage, 0) for storage in touched)
+        if nbytes > most:
+            most, at = nbytes, position
+    return most, at
+
+
+def _storages(program: Program) -> dict[int | None, int]:
     """Map each value to the storage that it lies in."""
-    found = {source.value: source.storage for source in program.sources}
+    found: dict[int | None, int] = {source.value: source.storage for source in program.sources}
     for node in program.nodes:
         for value, storage in zip(node.outputs, node.storages, strict=False):
             if value is not None and storage is not None:
@@ -103,7 +126,7 @@ def _remainders(before: Sequence[int], during: Sequence[int]) -> tuple[int, ...]
     return tuple(reversed(found))
 
 
-def _kept_bytes(program: Program, size_of: Mapping[int, int], storage_of: Mapping[int, int]) -> int:
+def _kept_bytes(program: Program, size_of: Mapping[int, int], storage_of: Mapping[int | None, int]) -> int:
     blobs = {source.storage for source in program.sources if source.blob is not None}
     kept = {storage_of[value] for value in program.keep if value in storage_of} - blobs
     return sum(size_of.get(storage, 0) for storage in kept)

@@ -72,7 +72,7 @@ class SegmentProposed(msgspec.Struct, frozen=True, tag=True):
     """Ask whether a segment can ever run, of a session that is not bound yet. Answered by AdmitSegment or
     RejectSegment. ``peak_bytes``: the most that the segment holds by itself, see
     :func:`djinn_lab.memory.footprint.predict_peak_bytes`. ``node``: the op at that moment, ``op`` its
-    name."""
+    name. The rest: as in :class:`SegmentPlaced`."""
 
     at_s: float
     job: str
@@ -81,14 +81,17 @@ class SegmentProposed(msgspec.Struct, frozen=True, tag=True):
     peak_bytes: int
     node: int | None = None
     op: str | None = None
+    floor_bytes: int | None = None
+    floor_op: str | None = None
 
 
 class SegmentPlaced(msgspec.Struct, frozen=True, tag=True):
     """A segment wants to run on the device of its session, whose phase becomes COMPUTE. Answered, at once
     or later, by exactly one GrantSegment or RejectSegment, with DeferSegment before where it waits.
     ``rank``: of its priority, 0 first; equal ranks in order of arrival. ``kept_bytes``: what it leaves
-    behind, except for shared weights; None: unknown. The granted bytes are reserved until the
-    :class:`MemoryReported` that names the job, or :class:`SegmentWithdrawn`."""
+    behind, except for shared weights; None: unknown. ``floor_bytes``: the least with which it can run, where
+    other values are offloaded meanwhile, for an op named ``floor_op``; None: unknown. The granted bytes are
+    reserved until the :class:`MemoryReported` that names the job, or :class:`SegmentWithdrawn`."""
 
     at_s: float
     job: str
@@ -99,6 +102,8 @@ class SegmentPlaced(msgspec.Struct, frozen=True, tag=True):
     node: int | None = None
     op: str | None = None
     kept_bytes: int | None = None
+    floor_bytes: int | None = None
+    floor_op: str | None = None
 
 
 class SegmentWithdrawn(msgspec.Struct, frozen=True, tag=True):
@@ -122,10 +127,11 @@ class MemoryReported(msgspec.Struct, frozen=True, tag=True):
     session. ``kv_bytes``: the part of a session that is key-value caches. ``unstored_bytes``: the part that
     the host has no valid copy of; absent sessions have none. ``ready_bytes``: the part of that in completed
     pieces, worth storing while the session runs. ``weight_bytes``: the part of ``shared_bytes`` that a
-    session looks at. ``host_bytes`` and ``disk_bytes``: used on those tiers. ``on_disk_bytes``: the part of
-    a session, on the device or off it, whose copy is on the disk. ``job``: whose segment just ended on the
-    device. ``partial``: the numbers of sessions are only those that changed since the report
-    before, 0 for gone."""
+    session looks at. ``offloaded_bytes``: of a session on the device, and not among its bytes: values that
+    gave way to others of it, and lie on the host. ``host_bytes`` and ``disk_bytes``: used on those tiers.
+    ``on_disk_bytes``: the part of a session, on the device or off it, whose copy is on the disk. ``job``:
+    whose segment just ended on the device. ``partial``: the numbers of sessions are only those that changed
+    since the report before, 0 for gone."""
 
     at_s: float
     device: str
@@ -137,6 +143,7 @@ class MemoryReported(msgspec.Struct, frozen=True, tag=True):
     unstored_bytes: dict[str, int] = {}
     ready_bytes: dict[str, int] = {}
     weight_bytes: dict[str, int] = {}
+    offloaded_bytes: dict[str, int] = {}
     host_bytes: int = 0
     disk_bytes: int = 0
     on_disk_bytes: dict[str, int] = {}

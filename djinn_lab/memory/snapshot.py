@@ -46,7 +46,8 @@ class SessionAccount(msgspec.Struct, frozen=True):
     ``wake_until_s`` two times in three; None when nothing is known or it computes. ``leased_until_s``: it is
     not evicted before. ``last_wake_s``: how long its last wake-up took, ``last_floor_s`` how long copying its
     bytes takes at least. ``target``: the device that it is bound for, while its state still lies on another.
-    """
+    ``offloaded_bytes``: the part that gave way to other values of the session, and stays on the host until an
+    op reads it."""
 
     session: str
     user: str
@@ -66,6 +67,7 @@ class SessionAccount(msgspec.Struct, frozen=True):
     last_wake_s: float | None = None
     last_floor_s: float | None = None
     target: str | None = None
+    offloaded_bytes: int = 0
 
 
 class DeferredSegment(msgspec.Struct, frozen=True):

@@ -260,6 +260,9 @@ class SegmentResult(msgspec.Struct, frozen=True, tag="result"):
     """What became of the wish for several devices, where there was one."""
     recovery: str = ""
     """What was made again after a worker was lost, in one line."""
+    out_bytes: int = 0
+    in_bytes: int = 0
+    """Values that went to the host for lack of memory on the device, and came back."""
 
 
 ToPool = (

@@ -264,6 +264,7 @@ class WorkerMemory(msgspec.Struct, frozen=True):
     unstored_bytes: dict[str, int] = {}
     ready_bytes: dict[str, int] = {}
     weight_bytes: dict[str, int] = {}
+    offloaded_bytes: dict[str, int] = {}
     host_bytes: int = 0
     disk_bytes: int = 0
     on_disk_bytes: dict[str, int] = {}
@@ -292,7 +293,8 @@ class NodeTimes(msgspec.Struct, frozen=True, kw_only=True):
 
 class SegmentDone(NodeTimes, frozen=True, tag="done"):
     """The times of a resumed segment's nodes are those since then. The results of ``exported`` belong to the
-    receiver."""
+    receiver. ``out_bytes`` and ``in_bytes``: values that went to the host for lack of memory, and came
+    back."""
 
     job: str
     segment: int
@@ -304,6 +306,8 @@ class SegmentDone(NodeTimes, frozen=True, tag="done"):
     fetch_s: float
     memory: WorkerMemory
     exported: tuple[Handed, ...] = ()
+    out_bytes: int = 0
+    in_bytes: int = 0
 
 
 class RemoteFailure(msgspec.Struct, frozen=True):
@@ -356,6 +360,8 @@ class RunPreempted(NodeTimes, frozen=True, tag="preempted"):
     run_s: float
     memory: WorkerMemory
     undone: bool = False
+    out_bytes: int = 0
+    in_bytes: int = 0
 
 
 class Released(msgspec.Struct, frozen=True, tag="released"):

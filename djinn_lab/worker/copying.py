@@ -85,9 +85,16 @@ class Copies:
                     yield storage, index
 
     def store_piece(
-        self, name: str, values: SessionValues, storage: Storage, index: int, copied: Copied
+        self,
+        name: str,
+        values: SessionValues,
+        storage: Storage,
+        index: int,
+        copied: Copied,
+        leave_bytes: int = 0,
     ) -> int | None:
-        """The bytes that went over the link; None when an op is writing it, or it is gone."""
+        """The bytes that went over the link; None when an op is writing it, or it is gone. ``leave_bytes``:
+        as long as the disk has space, so much of the host is left free."""
         fences = self.tiers.fences
         if not fences.begin_read(storage):
             if storage.alive and not values.running:
@@ -99,7 +106,7 @@ class Copies:
             view = self.link.gather(view)
             fingerprint = self.link.fingerprint(view)
             self.fingerprint_taken(storage, index)
-            piece, moved = self._to_host(name, view, fingerprint, copied)
+            piece, moved = self.to_host(name, view, fingerprint, copied, leave_bytes)
             with fences.lock:
                 values.commit(storage, index, version, piece)
         finally:
@@ -110,8 +117,8 @@ class Copies:
     def fingerprint_taken(self, storage: Storage, index: int) -> None:
         """Between looking at a piece's bytes and copying them; tests put gates here."""
 
-    def _to_host(
-        self, session: str, view: torch.Tensor, fingerprint: bytes, copied: Copied
+    def to_host(
+        self, session: str, view: torch.Tensor, fingerprint: bytes, copied: Copied, leave_bytes: int = 0
     ) -> tuple[Piece, int]:
         """The held piece with these bytes, and how many of them went over the link. When the host is full,
         apart from what a lost worker's sessions would be made from, it is on the disk, if there is space."""
@@ -123,7 +130,7 @@ class Copies:
                 found = store.find(known)
                 if found is not None:
                     return found, 0
-            offset = store.take(nbytes)
+            offset = store.take(nbytes) if store.host_free_bytes >= nbytes + leave_bytes else None
             file = store.extend_file(copied.overflow, session, nbytes) if offset is None else None
             if offset is None and file is None:
                 offset = store.take(nbytes, from_copies=True)
@@ -210,7 +217,7 @@ class Copies:
 
     @property
     def _restores(self) -> Restores:
-        return Restores(self.tiers, self.link, self.account, self.device, self.sessions)
+        return Restores(self.tiers, self.link, self.account, self.device, self.sessions, self.to_host)
 
     # --- demote
 

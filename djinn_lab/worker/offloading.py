@@ -19,7 +19,6 @@ import torch
 from djinn_lab.errors import ValueLost
 from djinn_lab.srg.lost_values import value_lost
 from djinn_lab.srg.program import Program
-from djinn_lab.units import format_bytes
 from djinn_lab.worker import parking
 from djinn_lab.worker.copying import Copies
 from djinn_lab.worker.loading import Loading
@@ -30,6 +29,9 @@ from djinn_lab.worker.restoring import Copied, TransferProblem
 from djinn_lab.worker.storages import Storage
 from djinn_lab.worker.values import SessionValues
 
+LEFT_FOR_OTHERS = 2
+"""So many times the device's memory stays free on the host, if there is a disk: sessions are exchanged
+through the host, one that leaves the device and one that waits for it."""
 IN_USE = ", by other sessions or by what the op itself reads"
 NEVER = 2**62
 """The next use of a value that no op to come reads."""
@@ -132,12 +134,15 @@ class Offloading:
         return next_use
 
     def _store(self, storage: Storage) -> None:
-        """Copy the pieces of it that the host does not have. Raises TransferProblem."""
+        """Copy the pieces of it that are not stored. Raises TransferProblem."""
         fences = self._values.tiers.fences
         for index in range(storage.pieces().count):
             while storage.stored(index) is None:
                 began = perf_counter()
-                moved = self._copies.store_piece(self._session, self._values, storage, index, self._copied)
+                moved = self._copies.store_piece(
+                    *(self._session, self._values, storage, index, self._copied),
+                    leave_bytes=LEFT_FOR_OTHERS * self._account.limit_bytes,
+                )
                 if moved is None:
                     with fences.lock:
                         fences.wait_for_readers(storage)
@@ -214,16 +219,6 @@ class Offloading:
         left = began + self._copies.link.seconds(nbytes) - perf_counter()
         if nbytes and left > 0:
             sleep(left)
-
-    def __str__(self) -> str:
-        """A sentence for the cell's report, empty where nothing was moved."""
-        if not self.out_bytes and not self.in_bytes:
-            return ""
-        return (
-            f"It needed more than the {format_bytes(self._account.limit_bytes)} of its device: "
-            f"{format_bytes(self.out_bytes)} of its values went to the host while it ran, and "
-            f"{format_bytes(self.in_bytes)} came back."
-        )
 
 
 def _may_leave(storage: Storage) -> bool:

@@ -21,7 +21,8 @@ class Outcome:
     """``failure`` and ``stopped`` None: every node ran. ``executed``: of all nodes, also those of earlier
     runs of a resumed program; ``node_times`` (:class:`~djinn_lab.protocol.worker.NodeTimes`) are this
     run's. ``missing``: sources that the session should hold
-    here, and does not. ``undone``: stopped, with nothing of this run left."""
+    here, and does not. ``undone``: stopped, with nothing of this run left. ``out_bytes``, ``in_bytes``: of
+    values that were offloaded, and came back."""
 
     executed: int = 0
     ops_total: int = 0
@@ -38,6 +39,8 @@ class Outcome:
     load_s: float = 0.0
     run_s: float = 0.0
     fetch_s: float = 0.0
+    out_bytes: int = 0
+    in_bytes: int = 0
 
 
 class StopSignal:

@@ -69,6 +69,10 @@ class PieceStore:
         return self.arena.used_bytes - self._idle_bytes
 
     @property
+    def host_free_bytes(self) -> int:
+        return self.arena.capacity_bytes - self.host_used_bytes
+
+    @property
     def disk_used_bytes(self) -> int:
         """Bytes of files with pieces that are held."""
         return self._disk_bytes - sum(file.nbytes for file in self._idle_files.values())

@@ -198,6 +198,8 @@ class WorkerProcess:
                 run_s=outcome.run_s,
                 memory=memory,
                 undone=outcome.undone,
+                out_bytes=outcome.out_bytes,
+                in_bytes=outcome.in_bytes,
             )
         if outcome.stopped is not None:
             return messages.SegmentCancelled(message.job, message.segment, outcome.executed, memory)
@@ -213,6 +215,8 @@ class WorkerProcess:
             fetch_s=outcome.fetch_s,
             memory=memory,
             exported=outcome.exported,
+            out_bytes=outcome.out_bytes,
+            in_bytes=outcome.in_bytes,
         )
 
     def _memory(self) -> messages.WorkerMemory:
@@ -254,6 +258,7 @@ def memory_report(interpreter: Interpreter) -> messages.WorkerMemory:
     with tiers.fences.lock:
         by_session: dict[str, int] = {}
         kv, unstored, ready, weights = dict[str, int](), dict[str, int](), dict[str, int](), dict[str, int]()
+        offloaded = dict[str, int]()
         for name, values in list(interpreter.sessions.items()):
             by_session[name] = values.nbytes
             if values.kv_bytes:
@@ -264,6 +269,8 @@ def memory_report(interpreter: Interpreter) -> messages.WorkerMemory:
                 ready[name] = values.ready_bytes
             if part := values.weight_bytes:
                 weights[name] = part
+            if away := values.offloaded_bytes:
+                offloaded[name] = away
         held = sum(by_session.values()) + tiers.weights.shared_bytes  # a program may run on meanwhile
         used = max(account.used_bytes, held)
         return messages.WorkerMemory(
@@ -275,6 +282,7 @@ def memory_report(interpreter: Interpreter) -> messages.WorkerMemory:
             unstored_bytes=unstored,
             ready_bytes=ready,
             weight_bytes=weights,
+            offloaded_bytes=offloaded,
             host_bytes=tiers.store.host_used_bytes,
             disk_bytes=tiers.store.disk_used_bytes,
             on_disk_bytes=dict(tiers.store.on_disk_bytes),

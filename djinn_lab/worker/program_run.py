@@ -175,10 +175,14 @@ class ProgramRun:
 
     def _all_on_device(self) -> bool:
         """Bring back what the program reads of offloaded values; return whether all of it fits."""
-        if not self._values.offloaded.values:
+        offloaded = self._values.offloaded.values
+        if not offloaded:
             return True
         self.await_session()
-        return self.offloading.bring_in_what_fits(held_values(self._program))
+        if self.outcome.executed:
+            return self.offloading.bring_in_what_fits(list(offloaded))
+        sent = [source.value for source in self._program.sources]
+        return self.offloading.bring_in_what_fits([*sent, *held_values(self._program)])
 
     def _execute_in_python(
         self,
@@ -388,6 +392,7 @@ class ProgramRun:
     def finish(self) -> None:
         """Free what the client does not hold, unless the program resumes later."""
         self._owner.memory.release(self._reserved)
+        self.outcome.out_bytes, self.outcome.in_bytes = self.offloading.out_bytes, self.offloading.in_bytes
         if not self._values.running:
             return
         if not await_whole(self._values):

@@ -70,13 +70,15 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True)
 class Restores:
-    """Restore sessions of one device."""
+    """Restore sessions of one device. ``to_host``: stores a piece of a session with a fingerprint, in the
+    memory of this process or on the disk; as :meth:`djinn_lab.worker.copying.Copies.to_host`."""
 
     tiers: Tiers
     link: Link
     account: MemoryAccount
     device: torch.device
     sessions: Mapping[str, SessionValues]
+    to_host: Callable[[str, torch.Tensor, bytes, Copied], tuple[Piece, int]]
 
     def restore(self, values: SessionValues, copied: Copied, wanted: WantedValues) -> Iterator[int]:
         """Yield as the other copies do."""
@@ -166,10 +168,11 @@ class Restores:
         it."""
         parked = values.parked
         assert parked is not None
+        session = next(name for name, known in self.sessions.items() if known is values)
         for item in [item for item in parked.storages if item.offloaded]:
             for index, piece in enumerate(item.pieces):
                 if piece.file is not None and not piece.file.owned:
-                    own = self._own_copy(piece)
+                    own = self._own_copy(session, piece, copied)
                     with self.tiers.fences.lock:
                         item.pieces[index] = own
                         self.tiers.store.drop(piece)
@@ -178,27 +181,16 @@ class Restores:
                     copied.nbytes += piece.nbytes
                     yield piece.nbytes
 
-    def _own_copy(self, piece: Piece) -> Piece:
-        store = self.tiers.store
-        with self.tiers.fences.lock:
-            offset = store.take(piece.nbytes)
-        if offset is None:
-            raise TransferProblem(
-                f"the host tier is full: a piece of {format_bytes(piece.nbytes)} does not fit", full="host"
-            )
-        memory = store.arena.view(offset, piece.nbytes)
+    def _own_copy(self, session: str, piece: Piece, copied: Copied) -> Piece:
         try:
-            memory.copy_(store.read(piece))
-            if self.link.digest(memory) != piece.digest:
-                self.compare(piece, b"")
-        except BaseException as error:
+            own, _ = self.to_host(session, self.tiers.store.read(piece), piece.fingerprint, copied)
+        except OSError as error:
+            raise TransferProblem(f"a stored piece cannot be read: {error}", mismatch=True) from error
+        if own.digest != piece.digest:
             with self.tiers.fences.lock:
-                store.arena.give_back(offset, piece.nbytes)
-            if isinstance(error, OSError):
-                raise TransferProblem(f"a stored piece cannot be read: {error}", mismatch=True) from error
-            raise
-        with self.tiers.fences.lock:
-            return store.add(piece.digest, piece.fingerprint, piece.nbytes, offset)
+                self.tiers.store.drop(own)
+            self.compare(piece, b"")
+        return own
 
     def _allocate(self, loading: Loading) -> None:
         try:

@@ -74,3 +74,19 @@ def test_remaining_peak_is_never_more_than_predicted(
     assert found >= wanted
     if len(nodes) <= 64 and executed:
         assert found == wanted
+
+
+def test_the_floor_is_what_one_op_needs_by_itself() -> None:
+    uploaded, held = Source(1, 1, 0, "input", DIGEST), Source(2, 2, 0, "weight", None)
+    nodes = [node((1,), 3), node((2, 3), 4), node((4,), 5)]
+    footprint = predict_peak_bytes(program(nodes, (uploaded, held), keep=(3, 4, 5)))
+    assert (footprint.floor_bytes, footprint.floor_node) == (3072, 1)
+    assert footprint.peak_bytes == 4096
+
+
+@given(chains())
+def test_the_floor_is_never_more_than_the_peak(chain: tuple[list[NodeRecord], tuple[int, ...]]) -> None:
+    """Of programs that read nothing that their session held before."""
+    nodes, keep = chain
+    footprint = predict_peak_bytes(program(nodes, keep=keep))
+    assert 0 < footprint.floor_bytes <= footprint.peak_bytes

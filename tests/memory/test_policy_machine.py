@@ -355,12 +355,15 @@ class PolicyMachine(RuleBasedStateMachine):
         return commands
 
     def check_promises(self, engine: FakeEngine, latest: GrantSegment | RestoreSession) -> None:
-        """What is used, granted and being restored fits the device, except for the only session there."""
+        """What is used, granted and being restored fits the device, except for the only session there. A
+        granted session offloads what is more than the device has beside it."""
         under_way = [c for n, c in engine.under_way.items() if n not in engine.opened]
         coming = [c for c in under_way if isinstance(c, RestoreSession)]
         stored = [engine.parked(command.session)[1] for command in coming]
         promised = engine.used_bytes + sum(held.host or held.disk for held in stored)
-        promised += sum(self.running[job][1] for job in engine.granted if job in self.running)
+        for job in engine.granted & self.running.keys():
+            beside = engine.memory_bytes - engine.sessions[job].device
+            promised += min(self.running[job][1], beside) if engine.host_bytes else self.running[job][1]
         if promised <= engine.memory_bytes:
             return
         mine = latest.job if isinstance(latest, GrantSegment) else latest.session

@@ -17,6 +17,7 @@ from djinn_lab.memory.machine import (
     enacting,
     heartbeats,
     moving,
+    oversize,
     phases,
     reports,
     returning,
@@ -39,7 +40,6 @@ from djinn_lab.memory.messages import (
     MemoryReported,
     PhaseSignalled,
     QueueOrdered,
-    RejectSegment,
     SegmentPlaced,
     SegmentProposed,
     SegmentWithdrawn,
@@ -53,9 +53,6 @@ from djinn_lab.memory.messages import (
 from djinn_lab.memory.policy import POLICIES, MemoryPolicy
 from djinn_lab.memory.snapshot import DeviceAccount, MemorySnapshot, SessionAccount
 from djinn_lab.memory.states import Move
-from djinn_lab.units import format_bytes
-
-ADVICE = "Use smaller batches or tensors, or run on a pool whose devices have more memory."
 
 
 class MemoryAccounts:
@@ -294,9 +291,8 @@ class MemoryAccounts:
         if event.peak_bytes < 0:
             raise IllegalEvent(f"a segment of job {event.job} needs {event.peak_bytes} bytes")
         target = tables.device(session.target) if session.target is not None else device
-        if event.peak_bytes > target.memory_bytes:
-            limits = {target.device: target.memory_bytes}
-            tables.out.append(_never_fits(event, limits, bound=True))
+        if not oversize.can_run(event, target, self.policy):
+            tables.out.append(oversize.never_fits(event, [target], bound=True))
             return
         if session.job != event.job:
             tables.segments_placed += 1
@@ -306,13 +302,15 @@ class MemoryAccounts:
             event.segment,
             event.session,
             device.device,
-            event.peak_bytes,
+            oversize.most_bytes(event.peak_bytes, target, self.policy),
             event.rank,
             session.job_arrival,
             event.at_s,
             event.node,
             event.op,
-            kept_bytes=event.kept_bytes,
+            kept_bytes=None
+            if event.kept_bytes is None
+            else oversize.most_bytes(event.kept_bytes, target, self.policy),
             turn=device.turn_of(session, event.job),
         )
         phases.placed(tables, session)
@@ -349,16 +347,14 @@ class MemoryAccounts:
 
     def _propose(self, event: SegmentProposed) -> None:
         session = self._tables.session(event.session)
-        devices = self._tables.devices
+        devices = list(self._tables.devices.values())
         if session.device is not None:
-            bound = session.target or session.device
-            limits = {bound: devices[bound].memory_bytes}
-        else:
-            limits = {name: device.memory_bytes for name, device in devices.items()}
-        if not limits or event.peak_bytes <= max(limits.values()):
+            devices = [self._tables.devices[session.target or session.device]]
+        if not devices or any(oversize.can_run(event, device, self.policy) for device in devices):
             self._tables.out.append(AdmitSegment(event.job, event.segment))
         else:
-            self._tables.out.append(_never_fits(event, limits, bound=session.device is not None))
+            bound = session.device is not None
+            self._tables.out.append(oversize.never_fits(event, devices, bound))
 
     # -- transfers -----------------------------------------------------------------------------------------
 
@@ -438,13 +434,3 @@ class MemoryAccounts:
             self._plan(device)
         if left_at is not None and left_at.device in tables.devices:
             self._plan(tables.devices[left_at.device])
-
-
-def _never_fits(event: SegmentPlaced | SegmentProposed, limits: dict[str, int], bound: bool) -> RejectSegment:
-    largest = max(limits, key=lambda name: (limits[name], name))
-    whose = f"{largest} has" if bound else f"the largest device, {largest}, has"
-    message = (
-        f"the cell needs {format_bytes(event.peak_bytes)} at once"
-        f"{f' at {event.op}' if event.op else ''}, and {whose} {format_bytes(limits[largest])}"
-    )
-    return RejectSegment(event.job, event.segment, message, ADVICE, event.node, event.op)

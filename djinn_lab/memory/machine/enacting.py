@@ -75,7 +75,7 @@ def grant(tables: Tables, segment: PlacedSegment) -> None:
     device.usual_peak_bytes += PEAK_SHARE * (segment.peak_bytes - device.usual_peak_bytes)
     session.recoverable = False
     segment.base_bytes = device.session_bytes.get(session.session, 0) + session.rebuild_bytes
-    segment.base_bytes += max(0, session.replay_peak_bytes - segment.peak_bytes)
+    segment.base_bytes += session.offloaded_bytes + max(0, session.replay_peak_bytes - segment.peak_bytes)
     device.granted[segment.job] = segment
     if is_new(session):
         session.guess_bytes = guess_bytes(segment, session.user, tables.admission_history)
@@ -352,6 +352,7 @@ def lose(tables: Tables, session: SessionRecord, device: str, nbytes: int, reaso
     session.place = "none"
     session.recoverable = False
     session.total_bytes = session.kv_bytes = session.unstored_bytes = session.ready_bytes = 0
+    session.offloaded_bytes = 0
     session.prefetched = session.replays = False
     session.rebuild_bytes = session.replay_peak_bytes = 0
     session.wish_s = session.ready_s = None

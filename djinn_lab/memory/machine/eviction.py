@@ -150,7 +150,7 @@ def _would_free(device: Device, host: HostCapacity) -> int:
     freed = 0
     for segment in device.granted.values():
         here = device.session_bytes.get(segment.session, 0)
-        freed += max(0, segment.base_bytes + segment.peak_bytes - here)
+        freed += max(0, device.granted_bytes(segment) - here)
         freed += here if host.can_take(device.sessions[segment.session]) else 0
     return freed
 

@@ -70,7 +70,7 @@ def continue_move(
             yield ExpediteCopy(session)
     elif session.unstored_bytes == 0:
         yield StartTransfer("evict", session, expedited=True, reason=reason)
-    elif device.host_free_bytes() >= session.unstored_bytes:
+    elif device.store_free_bytes() >= session.unstored_bytes:
         yield StartTransfer("store", session, expedited=True, reason=reason)
     else:
         yield from free_host(device, session.unstored_bytes, session, policy, now_s)

@@ -95,7 +95,8 @@ class SessionRecord:
     ``announced_at_s``: the last estimate and when it was given. ``prefetched``: restored unasked and not
     used since. ``settled_until_s``: state restored for a cell stays until that cell ran, at most until
     then. ``job``: of the last segment, and when its first segment was placed. ``weight_bytes``: shared
-    weights that the session uses. ``recoverable``: another process could restore its state. ``retry_s``:
+    weights that the session uses. ``offloaded_bytes``: of values that gave way to others of it on the device,
+    and are not among its bytes. ``recoverable``: another process could restore its state. ``retry_s``:
     no transfer before, after one failed. ``gap``, ``due_s``: the predicted gap and its end, as computed
     for ``due_bucket``. ``said_s``: when it last signalled COMPUTE. ``teaches``: the present gap will be
     learned from. ``target``: the device to which it moves, while its state still lies on ``device``.
@@ -125,6 +126,7 @@ class SessionRecord:
     unstored_bytes: int = 0
     ready_bytes: int = 0
     weight_bytes: int = 0
+    offloaded_bytes: int = 0
     recoverable: bool = False
     cell: bool = False
     job: str = ""
@@ -286,6 +288,7 @@ class Device:
     unstored_bytes: dict[str, int] = field(default_factory=dict)
     ready_bytes: dict[str, int] = field(default_factory=dict)
     weight_bytes: dict[str, int] = field(default_factory=dict)
+    offloaded_bytes: dict[str, int] = field(default_factory=dict)
     on_disk_bytes: dict[str, int] = field(default_factory=dict)
     sessions: dict[str, SessionRecord] = field(default_factory=dict)
     index: Index = field(default_factory=Index)
@@ -369,12 +372,18 @@ class Device:
         return session.total_bytes + absent
 
     def reserved_bytes(self) -> int:
-        """Bytes granted to segments and not yet allocated."""
+        """Bytes granted to segments and not yet allocated. A segment that would need more than the device has
+        offloads values of its session."""
         here = self.session_bytes
         return sum(
-            max(0, segment.base_bytes + segment.peak_bytes - here.get(segment.session, 0))
+            max(0, self.granted_bytes(segment) - here.get(segment.session, 0))
             for segment in self.granted.values()
         )
+
+    def granted_bytes(self, segment: PlacedSegment) -> int:
+        """The most that the session of a granted segment may hold here meanwhile."""
+        nbytes = segment.base_bytes + segment.peak_bytes
+        return min(nbytes, self.memory_bytes) if self.tiers else nbytes
 
     def loading_bytes(self) -> int:
         """Bytes of restores under way that have not arrived yet."""
@@ -406,6 +415,12 @@ class Device:
             return 0
         coming = sum(transfer.nbytes for transfer in self.moving.values() if transfer.kind == "store")
         return self.host_bytes - self.host_taken_bytes - coming
+
+    def store_free_bytes(self) -> int:
+        """Bytes that a store may take now. What the host has no memory for goes to the disk, which is counted
+        on only where offloaded values may fill the host: no session can be demoted for those."""
+        below = self.disk_free_bytes() if self.offloaded_bytes else 0
+        return self.host_free_bytes() + below
 
     def disk_free_bytes(self) -> int:
         if self.disk_full:

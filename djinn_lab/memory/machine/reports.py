@@ -70,6 +70,7 @@ def _kept(device: Device) -> tuple[dict[str, int], ...]:
         device.unstored_bytes,
         device.ready_bytes,
         device.weight_bytes,
+        device.offloaded_bytes,
         device.on_disk_bytes,
     )
 
@@ -81,6 +82,7 @@ def _parts(event: MemoryReported) -> tuple[Mapping[str, int], ...]:
         event.unstored_bytes,
         event.ready_bytes,
         event.weight_bytes,
+        event.offloaded_bytes,
         event.on_disk_bytes,
     )
 
@@ -191,6 +193,8 @@ def _unbind(tables: Tables, session: SessionRecord, lost: Device, ran: bool, reb
 def _await_replay(tables: Tables, session: SessionRecord, lost: Device, rebuild: Rebuild) -> None:
     """Its last whole copy is its state, if there is one; its next segment makes the rest again."""
     lost_bytes = max(session.total_bytes, lost.session_bytes.get(session.session, 0))
+    lost_bytes += session.offloaded_bytes
+    session.offloaded_bytes = 0
     if session.replays:  # lost again before they were all made
         lost_bytes = max(lost_bytes, session.rebuild_bytes + rebuild.copy_bytes)
     session.replays = True

@@ -123,7 +123,7 @@ def _serve_one(
         yield from defer(segment, "copied", reason, device.seconds_for(session.unstored_bytes))
         return
     turn = is_near_front(segment, device, policy)
-    needed = needed_bytes(session, segment, device) - (0 if turn else segment.peak_bytes)
+    needed = needed_bytes(session, segment, device, runs=turn)
     enough = needed <= claims.free_bytes
     claims.claim(needed)
     if enough or (not turn and session.resident):

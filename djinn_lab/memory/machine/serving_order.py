@@ -75,15 +75,26 @@ def is_near_front(segment: PlacedSegment, device: Device, policy: MemoryPolicy) 
     return before < device.slots + policy.ready_ahead
 
 
-def needed_bytes(session: SessionRecord, segment: PlacedSegment, device: Device) -> int:
+def needed_bytes(session: SessionRecord, segment: PlacedSegment, device: Device, runs: bool = True) -> int:
     """Capacity that is still to be found for the segment; bytes of a restore under way are counted
-    already."""
+    already. Never more than the device has beside what the session has there, as long as the tiers below have
+    capacity for the rest: values of the session are offloaded then. ``runs``: else for its session's state
+    alone."""
     restoring = session.moving is not None and session.moving.kind == "restore"
     absent = (session.away and not restoring) or not session.resident
     if restoring:
         absent = False
-    peak_bytes = max(segment.peak_bytes, session.replay_peak_bytes)
-    return peak_bytes + session.rebuild_bytes + (device.restore_bytes(session) if absent else 0)
+    peak_bytes = max(segment.peak_bytes, session.replay_peak_bytes) if runs else 0
+    needed = peak_bytes + session.rebuild_bytes + (device.restore_bytes(session) if absent else 0)
+    if not device.tiers:
+        return needed
+    here = 0 if absent else session.total_bytes
+    beside = max(0, device.memory_bytes - here - min(session.weight_bytes, device.shared_bytes))
+    stored_bytes = session.total_bytes - session.unstored_bytes
+    below_bytes = device.host_free_bytes() + device.disk_free_bytes() + stored_bytes
+    if needed - beside > below_bytes:
+        return needed
+    return min(needed + (session.offloaded_bytes if runs else 0), beside)
 
 
 def early_job(segment: PlacedSegment, session: SessionRecord, device: Device, policy: MemoryPolicy) -> str:

@@ -175,6 +175,7 @@ class Tables:
         session.unstored_bytes = min(nbytes, unstored_bytes)
         session.ready_bytes = min(session.unstored_bytes, device.ready_bytes.get(session.session, 0))
         session.weight_bytes = device.weight_bytes.get(session.session, 0)
+        session.offloaded_bytes = device.offloaded_bytes.get(session.session, 0)
         session.largest_bytes = max(session.largest_bytes, nbytes)
         session.place = "device" if nbytes or moving else "none"
         if nbytes and not session.replays:

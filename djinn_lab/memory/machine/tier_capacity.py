@@ -47,8 +47,9 @@ class HostCapacity:
                 taken_bytes += session.unstored_bytes
         demotions = _demotions(device, policy, now_s, 0.0, behind, disk_bytes)
         demoted = sum(_on_host_bytes(one, device) for one in demotions if one.session != without)
-        at_once_bytes = device.host_free_bytes() + _coming_bytes(device) + spare_bytes + demoted - taken_bytes
-        return cls(at_once_bytes, at_once_bytes + disk_bytes - demoted)
+        host_bytes = device.host_free_bytes() + _coming_bytes(device) + spare_bytes + demoted - taken_bytes
+        bytes_left = host_bytes + disk_bytes - demoted
+        return cls(bytes_left if device.offloaded_bytes else host_bytes, bytes_left)
 
     def can_take(self, session: SessionRecord) -> bool:
         """Return whether the session could be stored whole; if so, claim the bytes."""
@@ -195,7 +196,7 @@ def evict(
         yield StartTransfer("evict", session, discard=True, reason=reason)
     elif session.unstored_bytes == 0:
         yield StartTransfer("evict", session, reason=reason)
-    elif device.host_free_bytes() >= session.unstored_bytes:
+    elif device.store_free_bytes() >= session.unstored_bytes:
         yield StartTransfer("store", session, expedited=True, reason=reason)
     elif may_rebuild(session, policy, victim.after_s, stalled_bytes):
         yield StartTransfer("evict", session, discard=True, reason=f"{reason}; rebuilding it costs least")

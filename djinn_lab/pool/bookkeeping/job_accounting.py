@@ -347,6 +347,8 @@ class JobAccounting:
                 plan_cached=flight.plan_cached,
                 gang=record.gang,
                 recovery=flight.recovery,
+                out_bytes=done.out_bytes if done else 0,
+                in_bytes=done.in_bytes if done else 0,
             ),
             self.durability.commit(),
         )

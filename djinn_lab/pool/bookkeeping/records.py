@@ -284,6 +284,8 @@ class SegmentPreemptions:
     load_s: float = 0.0
     run_s: float = 0.0
     peak_bytes: int = 0
+    out_bytes: int = 0
+    in_bytes: int = 0
     preempted_s: float = 0.0
     since_s: float | None = None
     lost: str = ""
@@ -296,6 +298,8 @@ class SegmentPreemptions:
         self.load_s += message.load_s
         self.run_s += message.run_s
         self.peak_bytes = max(self.peak_bytes, message.memory.peak_bytes)
+        self.out_bytes += message.out_bytes
+        self.in_bytes += message.in_bytes
         self.since_s = now_s
 
     def resume(self, now_s: float) -> Resume:
@@ -316,6 +320,8 @@ class SegmentPreemptions:
             load_s=self.load_s + done.load_s,
             run_s=self.run_s + done.run_s,
             memory=self.fullest(done.memory),
+            out_bytes=self.out_bytes + done.out_bytes,
+            in_bytes=self.in_bytes + done.in_bytes,
         )
 
     def _moved(self, times: NodeTimes) -> bytes:

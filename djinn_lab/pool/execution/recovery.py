@@ -178,7 +178,7 @@ class Recovery:
         nbytes = memory.session_bytes.get(done.session, 0) + memory.weight_bytes.get(done.session, 0)
         account = self._core.accounts.session(done.session)
         if not nbytes and account is not None:
-            nbytes = account.total_bytes
+            nbytes = account.total_bytes - account.offloaded_bytes
         kept.copied(Copy(done.serial, nbytes, done.values))
         if not kept.spread and done.manifest is not None:
             self._kept.copied(done.session, kept, origin, done.manifest)

@@ -178,6 +178,7 @@ class StateTransfers:
             unstored_bytes=_changed(before.unstored_bytes, report.unstored_bytes),
             ready_bytes=_changed(before.ready_bytes, report.ready_bytes),
             weight_bytes=_changed(before.weight_bytes, report.weight_bytes),
+            offloaded_bytes=_changed(before.offloaded_bytes, report.offloaded_bytes),
             host_bytes=report.host_bytes,
             disk_bytes=report.disk_bytes,
             on_disk_bytes=_changed(before.on_disk_bytes, report.on_disk_bytes),
@@ -337,7 +338,7 @@ class StateTransfers:
             command.session,
             command.expedited,
             reads=self._reads(command.job),
-            nbytes=0 if account is None else account.total_bytes,
+            nbytes=0 if account is None else account.total_bytes - account.offloaded_bytes,
         )
         if stored is None or stored.by == self._launcher.holder(command.device, command.session):
             return order

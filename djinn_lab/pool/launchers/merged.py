@@ -55,6 +55,7 @@ def merged(own: WorkerMemory, others: Iterable[WorkerMemory]) -> WorkerMemory:
         unstored_bytes=_joined(one.unstored_bytes for one in every),
         ready_bytes=_joined(one.ready_bytes for one in every),
         weight_bytes=_joined(one.weight_bytes for one in every),
+        offloaded_bytes=_joined(one.offloaded_bytes for one in every),
         host_bytes=sum(one.host_bytes for one in every),
         disk_bytes=sum(one.disk_bytes for one in every),
         on_disk_bytes=_joined(one.on_disk_bytes for one in every),

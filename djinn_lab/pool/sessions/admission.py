@@ -33,6 +33,7 @@ class ProgramMeasures(NamedTuple):
     footprint: Footprint
     work: Work
     peak_op: str | None
+    floor_op: str | None
     reads: FirstUses | None
 
 
@@ -44,6 +45,7 @@ class InspectedProgram(msgspec.Struct, frozen=True):
     footprint: Footprint
     work: Work
     peak_op: str | None
+    floor_op: str | None
     reads: FirstUses | None
     key: bytes | None
     cached: bool
@@ -123,8 +125,14 @@ def _decoded(encoded: bytes, cached: bool) -> Program | Contents:
 
 def _measure(program: Program) -> ProgramMeasures:
     footprint = predict_peak_bytes(program)
-    peak_op = None if footprint.node is None else program.templates[program.nodes[footprint.node].template].op
-    return ProgramMeasures(len(program.nodes), footprint, work_of(program), peak_op, _reads(program))
+    peak_op, floor_op = _op_at(program, footprint.node), _op_at(program, footprint.floor_node)
+    return ProgramMeasures(
+        len(program.nodes), footprint, work_of(program), peak_op, floor_op, _reads(program)
+    )
+
+
+def _op_at(program: Program, node: int | None) -> str | None:
+    return None if node is None else program.templates[program.nodes[node].template].op
 
 
 def _reads(program: Program) -> FirstUses | None:

@@ -246,6 +246,8 @@ class SubmissionHandler:
             op=inspected.peak_op,
             kept_bytes=footprint.kept_bytes,
             parts_bytes=judgement.parts_bytes,
+            floor_bytes=footprint.floor_bytes,
+            floor_op=inspected.floor_op,
         )
 
     def _fits(self, session: ClientSession, inspected: InspectedProgram) -> tuple[jobs.DeviceFit, ...]:

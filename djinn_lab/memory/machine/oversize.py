@@ -1,0 +1,50 @@
+"""Segments that need more memory than a device has: they run where values of their session can be offloaded
+to the tiers below it, or never."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from djinn_lab.memory.machine.records import Device
+from djinn_lab.memory.messages import RejectSegment, SegmentPlaced, SegmentProposed
+from djinn_lab.memory.policy import MemoryPolicy
+from djinn_lab.units import format_bytes
+
+ADVICE = "Use smaller batches or tensors, or run on a pool whose devices have more memory."
+
+
+def can_run(event: SegmentPlaced | SegmentProposed, device: Device, policy: MemoryPolicy) -> bool:
+    """Return whether the segment can run on the device, had it all to itself."""
+    if event.peak_bytes <= device.memory_bytes:
+        return True
+    if not _offloads(device, policy) or event.floor_bytes is None:
+        return False
+    return event.floor_bytes <= device.memory_bytes and event.peak_bytes <= device.capacity_bytes
+
+
+def most_bytes(nbytes: int, device: Device, policy: MemoryPolicy) -> int:
+    """Return how many of the bytes a segment may have on the device at once; it offloads the others."""
+    return min(nbytes, device.memory_bytes) if _offloads(device, policy) else nbytes
+
+
+def never_fits(
+    event: SegmentPlaced | SegmentProposed, devices: Sequence[Device], bound: bool
+) -> RejectSegment:
+    """``bound``: the session is on the only one of ``devices``."""
+    largest = max(devices, key=lambda one: (one.memory_bytes, one.device))
+    whose = f"{largest.device} has" if bound else f"the largest device, {largest.device}, has"
+    has = f"{whose} {format_bytes(largest.memory_bytes)}"
+    floor_bytes = event.floor_bytes if largest.tiers else None
+    if floor_bytes is not None and floor_bytes > largest.memory_bytes:
+        op = f" ({event.floor_op})" if event.floor_op else ""
+        message = f"one op of the cell{op} needs {format_bytes(floor_bytes)} at once, and {has}"
+    else:
+        below = largest.capacity_bytes - largest.memory_bytes
+        at = f" at {event.op}" if event.op else ""
+        more = "" if floor_bytes is None else f", and {format_bytes(below)} in the tiers below it"
+        message = f"the cell needs {format_bytes(event.peak_bytes)} at once{at}, and {has}{more}"
+    return RejectSegment(event.job, event.segment, message, ADVICE, event.node, event.op)
+
+
+def _offloads(device: Device, policy: MemoryPolicy) -> bool:
+    return device.tiers and policy.moves
