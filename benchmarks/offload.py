@@ -56,7 +56,8 @@ class Model:
             loss = self._network(self._rows).square().mean()
             loss.backward()
             self._optimizer.step()
-            return loss.detach()
+            detached: torch.Tensor = loss.detach()
+            return detached
 
         return self._cell(body)
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
+from djinn_lab.srg.list_ops import parts_of
 from djinn_lab.srg.liveness import last_touches, live_bytes
 from djinn_lab.srg.program import Program
 
@@ -68,17 +69,20 @@ def predict_peak_bytes(program: Program) -> Footprint:
 def _floor(
     program: Program, sizes: Mapping[int, int], storage_of: Mapping[int | None, int]
 ) -> tuple[int, int | None]:
-    """Return the bytes of the storages that one op touches, of the op with most, and which that is."""
+    """Return the bytes of the storages that one op touches, of the op with most, and which that is. Ops on
+    lists can run one tensor at a time."""
     all_sizes = dict(sizes)
     for source in program.sources:  # of those that the session holds at least what the program sees
         span_bytes = program.metas[source.meta].span_bytes
         all_sizes[source.storage] = max(all_sizes.get(source.storage, 0), span_bytes)
     most, at = max((all_sizes[source.storage] for source in program.sources), default=0), None
     for position, node in enumerate(program.nodes):
-        touched = {storage_of[one] for one in (*node.inputs, *node.outputs) if one in storage_of}
-        nbytes = sum(all_sizes.get(storage, 0) for storage in touched)
-        if nbytes > most:
-            most, at = nbytes, position
+        parts = parts_of(program.templates[node.template], node)
+        for one in [part.node for part in parts] or [node]:
+            touched = {storage_of[value] for value in (*one.inputs, *one.outputs) if value in storage_of}
+            nbytes = sum(all_sizes.get(storage, 0) for storage in touched)
+            if nbytes > most:
+                most, at = nbytes, position
     return most, at
 
 

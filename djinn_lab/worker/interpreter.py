@@ -177,13 +177,13 @@ class Interpreter:
         """Calls, expectations and last uses; once for programs with equal keys."""
         found = self._prepared.find(key)
         if found is None:
-            fills = program.settings is not None and program.settings.fills
-            calls = [self._call(template, fills) for template in program.templates]
+            calls = [self.call(template, program) for template in program.templates]
             found = Preparation.of(program, calls, self._executor)
             self._prepared.keep(key, found)
         return found
 
-    def _call(self, template: Template, fills: bool) -> Call:
+    def call(self, template: Template, program: Program) -> Call:
+        fills = program.settings is not None and program.settings.fills
         key = encode(template) + bytes([fills])
         found = self._calls.get(key)
         if found is None:

@@ -77,6 +77,12 @@ class Offloading:
     def out_bytes(self) -> int:
         return self._copied.nbytes
 
+    @property
+    def possible(self) -> bool:
+        """Return whether there is a tier below the device."""
+        store = self._values.tiers.store
+        return store.arena.capacity_bytes > 0 or store.disk_bytes_max > 0
+
     def bring_in(self, position: int, identifiers: Collection[int | None]) -> None:
         """Before the op at ``position``: bring these values back, and keep them on the device meanwhile.
         Raises DeviceMemoryError where they do not fit together, and ValueLost where the host's bytes are not
@@ -102,8 +108,7 @@ class Offloading:
 
     def free(self, nbytes: int) -> str:
         """Offload storages until so many bytes fit; return why they may not, as the end of a sentence."""
-        store = self._values.tiers.store
-        if not store.arena.capacity_bytes and not store.disk_bytes_max:
+        if not self.possible:
             return ""
         leaving = self._next_uses()
         if self._account.free_bytes + sum(storage.nbytes for storage in leaving) < nbytes:

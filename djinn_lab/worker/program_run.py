@@ -13,8 +13,9 @@ import torch
 
 from djinn_lab.errors import DeviceMemoryError, Refused
 from djinn_lab.protocol.worker import Resume
+from djinn_lab.srg.list_ops import Part, parts_of
 from djinn_lab.srg.lost_values import value_lost
-from djinn_lab.srg.program import NodeRecord, Program, Source, TensorMeta
+from djinn_lab.srg.program import NodeRecord, Program, Source, Template, TensorMeta
 from djinn_lab.worker.bridge import Bridge
 from djinn_lab.worker.copying import Copies
 from djinn_lab.worker.executor import ExecutionPlan, NativeRun
@@ -36,6 +37,7 @@ class RunOwner(Protocol):
     @property
     def copies(self) -> Copies: ...
     def prepare(self, program: Program, key: bytes | None) -> Preparation: ...
+    def call(self, template: Template, program: Program) -> Call: ...
     def load(
         self, values: SessionValues, source: Source, meta: TensorMeta, blobs: Mapping[str, str]
     ) -> None: ...
@@ -204,16 +206,19 @@ class ProgramRun:
         for index, node in islice(enumerate(program.nodes), outcome.executed, None):
             if values.arriving:
                 await_values(values, node.inputs, should_stop)
-            self.running = True
-            offloading.bring_in(index, node.inputs)
-            self.running = False
             stop = should_stop()
             if stop is not None:
                 outcome.stopped = stop
                 return
             started = perf_counter() - origin
             self.running = True
-            self._step(node, calls[node.template], *products[index])
+            try:
+                self._bring_in_and_step(index, node, calls[node.template], *products[index])
+            except DeviceMemoryError:
+                parts = parts_of(program.templates[node.template], node) if offloading.possible else []
+                if not parts:
+                    raise
+                self._step_in_parts(index, parts, preparation)
             if frees[index]:
                 touched = (*node.inputs, *node.outputs)
                 for place in frees[index]:
@@ -224,6 +229,21 @@ class ProgramRun:
             times.extend((started, perf_counter() - origin))
             outcome.executed = index + 1
             report(index + 1, total)
+
+    def _bring_in_and_step(
+        self, position: int, node: NodeRecord, call: Call, needed: int, made: Sequence[Made]
+    ) -> None:
+        self.offloading.bring_in(position, node.inputs)
+        self._step(node, call, needed, made)
+
+    def _step_in_parts(self, position: int, parts: Sequence[Part], preparation: Preparation) -> None:
+        """One node for one tensor of its lists at a time."""
+        self._owner.memory.release(self._reserved)
+        self._reserved = 0
+        for part in parts:
+            call = self._owner.call(part.template, self._program)
+            products = products_of_node(part.node, call, preparation.expected)
+            self._bring_in_and_step(position, part.node, call, *products)
 
     def _step(self, node: NodeRecord, call: Call, needed: int, made: Sequence[Made]) -> None:
         """One node, but for freeing what it was the last to need."""

@@ -79,6 +79,27 @@ def test_training_a_model_of_twice_the_device(small: PoolUnderTest) -> None:
         assert ours.agrees_with(eager)
 
 
+def test_optimizers_that_take_all_weights_in_one_op(small: PoolUnderTest) -> None:
+    """One op of these reads more than the device has; it runs for one weight at a time."""
+
+    def steps(network: nn.Module, optimizer: torch.optim.Optimizer, inputs: torch.Tensor) -> None:
+        optimizer.zero_grad()
+        network(inputs).square().mean().backward()
+        nn.utils.clip_grad_norm_(network.parameters(), 0.1, foreach=True)
+        optimizer.step()
+
+    ours, eager = Training(4, layers=32), Training(4, layers=32)
+    optimizers = [
+        torch.optim.AdamW(training.network.parameters(), foreach=True) for training in (ours, eager)
+    ]
+    with small.session() as session:
+        for _ in range(2):
+            with session.capture():
+                steps(ours.network, optimizers[0], ours.inputs)
+            steps(eager.network, optimizers[1], eager.inputs)
+        assert ours.agrees_with(eager)
+
+
 def test_a_small_session_takes_turns_with_it(small: PoolUnderTest) -> None:
     large, large_eager = Training(1), Training(1)
     little, little_eager = Training(2, layers=4), Training(2, layers=4)

@@ -15,11 +15,12 @@ ADVICE = "Use smaller batches or tensors, or run on a pool whose devices have mo
 
 def can_run(event: SegmentPlaced | SegmentProposed, device: Device, policy: MemoryPolicy) -> bool:
     """Return whether the segment can run on the device, had it all to itself."""
+    if (event.floor_bytes or 0) > device.memory_bytes:
+        return False
     if event.peak_bytes <= device.memory_bytes:
         return True
-    if not _offloads(device, policy) or event.floor_bytes is None:
-        return False
-    return event.floor_bytes <= device.memory_bytes and event.peak_bytes <= device.capacity_bytes
+    offloads = _offloads(device, policy) and event.floor_bytes is not None
+    return offloads and event.peak_bytes <= device.capacity_bytes
 
 
 def most_bytes(nbytes: int, device: Device, policy: MemoryPolicy) -> int:
@@ -34,14 +35,14 @@ def never_fits(
     largest = max(devices, key=lambda one: (one.memory_bytes, one.device))
     whose = f"{largest.device} has" if bound else f"the largest device, {largest.device}, has"
     has = f"{whose} {format_bytes(largest.memory_bytes)}"
-    floor_bytes = event.floor_bytes if largest.tiers else None
-    if floor_bytes is not None and floor_bytes > largest.memory_bytes:
+    floor_bytes = event.floor_bytes or 0
+    if floor_bytes > largest.memory_bytes:
         op = f" ({event.floor_op})" if event.floor_op else ""
         message = f"one op of the cell{op} needs {format_bytes(floor_bytes)} at once, and {has}"
     else:
         below = largest.capacity_bytes - largest.memory_bytes
         at = f" at {event.op}" if event.op else ""
-        more = "" if floor_bytes is None else f", and {format_bytes(below)} in the tiers below it"
+        more = f", and {format_bytes(below)} in the tiers below it" if below and floor_bytes else ""
         message = f"the cell needs {format_bytes(event.peak_bytes)} at once{at}, and {has}{more}"
     return RejectSegment(event.job, event.segment, message, ADVICE, event.node, event.op)
 
