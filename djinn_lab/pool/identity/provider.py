@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from importlib.metadata import entry_points
-from typing import Protocol
+from typing import Protocol, cast
 from urllib.parse import quote
 
 import msgspec
 
-from djinn_lab.errors import OptionError
+from djinn_lab.plugins import load_plugin
 from djinn_lab.pool.authentication import Role
 from djinn_lab.pool.scopes import TokenScope
 from djinn_lab.protocol.rest.login import LoginWay
@@ -66,9 +65,4 @@ def user_name(provider: str, user: str) -> str:
 
 def load_provider(name: str) -> IdentityProvider:
     """Make the provider that an installed package offers under this name. Raises OptionError."""
-    found = {entry.name: entry for entry in entry_points(group=ENTRY_POINTS)}
-    if name not in found:
-        offered = ", ".join(sorted(found)) or "none"
-        raise OptionError(f"There is no identity provider {name!r}.", f"Installed packages offer: {offered}.")
-    made: IdentityProvider = found[name].load()()
-    return made
+    return cast(IdentityProvider, load_plugin(ENTRY_POINTS, "identity provider", name).made)
