@@ -6,9 +6,11 @@ from typing import Protocol
 
 import msgspec
 
+from djinn_lab.errors import OptionError
 from djinn_lab.srg.curves import Bound, DeviceCurves
 from djinn_lab.srg.families import FamilyWork
 from djinn_lab.srg.graph import Node
+from djinn_lab.srg.program_costs import NotSeconds, checked_seconds
 
 GIB = 2**30
 _DEFAULT_RATES = {"cpu": (5e10, 1e10, 3e-6), "cuda": (2e13, 1e12, 5e-6)}
@@ -67,6 +69,33 @@ class CostEstimator(Protocol):
     """Predicts run times. The scheduler asks for every node on every candidate device."""
 
     def estimate(self, node: Node, device: DeviceProfile) -> NodeEstimate: ...
+
+
+def check_estimator(estimator: CostEstimator) -> CostEstimator:
+    """Return the estimator. Raises OptionError for an object without its method."""
+    if not callable(getattr(estimator, "estimate", None)):
+        raise OptionError(
+            f"{estimator!r} is no cost estimator: it has no method estimate(node, device).",
+            "Pass an object such as GraphCostEstimator(); docs/extending.md has an example.",
+        )
+    return estimator
+
+
+def checked_estimate(estimator: CostEstimator, node: Node, device: DeviceProfile) -> NodeEstimate:
+    """Ask for a node's time on a device. Raises OptionError, which names estimator and node, for an answer
+    that is no estimate, or whose seconds are no finite number from 0 on."""
+    found: object = estimator.estimate(node, device)
+    try:
+        if not isinstance(found, NodeEstimate):
+            raise NotSeconds(f"an object of type {type(found).__name__} instead of a NodeEstimate")
+        checked_seconds(found.seconds)
+    except NotSeconds as error:
+        raise OptionError(
+            f"The cost estimator {type(estimator).__name__} returned {error} for node {node.id} ({node.op}) "
+            f"on {device.device}.",
+            "Correct it, or schedule with GraphCostEstimator().",
+        ) from None
+    return found
 
 
 class GraphCostEstimator:

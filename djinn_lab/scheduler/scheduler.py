@@ -13,12 +13,19 @@ from typing import NoReturn
 import msgspec
 
 from djinn_lab.errors import DeviceMemoryError
-from djinn_lab.scheduler.costs import CostEstimator, DeviceProfile, GraphCostEstimator
+from djinn_lab.scheduler.costs import (
+    CostEstimator,
+    DeviceProfile,
+    GraphCostEstimator,
+    check_estimator,
+    checked_estimate,
+)
 from djinn_lab.scheduler.explanation import explain_schedule
 from djinn_lab.scheduler.memory_plan import MemoryPlan, plan_memory
 from djinn_lab.scheduler.ordering import OptimizationStrategy, check_order, colocation_groups
 from djinn_lab.scheduler.profiles import SchedulerProfile, profile_named
 from djinn_lab.scheduler.schedule import ExecutionSchedule, PlannedTransfer, ScheduledNode
+from djinn_lab.scheduler.strategies import load_strategies
 from djinn_lab.srg.graph import SRG
 from djinn_lab.units import format_bytes
 
@@ -30,26 +37,35 @@ class Scheduler:
     """Turns graphs into schedules. ``profile``: a name in
     :data:`djinn_lab.scheduler.profiles.SCHEDULER_PROFILES` or a profile of your own. ``devices``: the
     candidates; none means one unmeasured CPU device. ``strategies`` may change the order, one after the
-    other. ``bound_by``: why no other device is a candidate, such as :data:`SESSION_BOUND`, for the schedule's
-    reasons."""
+    other; text is the name of an installed one. ``bound_by``: why no other device is a candidate, such as
+    :data:`SESSION_BOUND`, for the schedule's reasons. Raises OptionError for an unknown profile or strategy,
+    and for what is no cost estimator."""
 
     def __init__(
         self,
         cost_estimator: CostEstimator | None = None,
         devices: Sequence[DeviceProfile] | None = None,
         profile: str | SchedulerProfile = "basic_inference",
-        strategies: Sequence[OptimizationStrategy] = (),
+        strategies: Sequence[OptimizationStrategy | str] = (),
         bound_by: str = "",
     ) -> None:
-        self.cost_estimator = cost_estimator or GraphCostEstimator()
+        self.cost_estimator: CostEstimator = GraphCostEstimator()
+        if cost_estimator is not None:
+            self.set_cost_model(cost_estimator)
         self.devices = tuple(devices) if devices else (DeviceProfile.default("cpu"),)
         self.profile = profile_named(profile) if isinstance(profile, str) else profile
-        self.strategies = tuple(strategies)
+        self.strategies = load_strategies(strategies)
         self.bound_by = bound_by
+
+    def set_cost_model(self, estimator: CostEstimator) -> None:
+        """Predict the times of nodes by another estimator, from the next schedule on. Raises OptionError for
+        an object without a method ``estimate(node, device)``."""
+        self.cost_estimator = check_estimator(estimator)
 
     def create_schedule(self, srg: SRG) -> ExecutionSchedule:
         """Return the schedule; raise :class:`~djinn_lab.errors.DeviceMemoryError` when no device can hold the
-        graph at its peak, and ValueError when a strategy proposes an order that would change results."""
+        graph at its peak, ValueError when a strategy proposes an order that would change results, and
+        OptionError when the cost estimator returns what is no time."""
         order: Sequence[int] = range(len(srg.nodes))
         changed_by: list[str] = []
         for strategy in self.strategies:
@@ -85,12 +101,11 @@ class Scheduler:
     def _place(
         self, srg: SRG, order: Sequence[int], memory: MemoryPlan, device: DeviceProfile
     ) -> ExecutionSchedule:
-        estimate = self.cost_estimator.estimate
         uploads, now_s = _uploads(srg, order, device)
         nodes = []
         for node_id, live_bytes in zip(order, memory.live_bytes, strict=True):
             node = srg.nodes[node_id]
-            cost = estimate(node, device)
+            cost = checked_estimate(self.cost_estimator, node, device)
             end_s = now_s + cost.seconds
             nodes.append(
                 ScheduledNode(
@@ -136,7 +151,7 @@ def create_scheduler_for_workload(
     *,
     cost_estimator: CostEstimator | None = None,
     devices: Sequence[DeviceProfile] | None = None,
-    strategies: Sequence[OptimizationStrategy] = (),
+    strategies: Sequence[OptimizationStrategy | str] = (),
     **overrides: object,
 ) -> Scheduler:
     """Return a scheduler with the profile of a workload (``basic_inference``, ``llm_serving``,
