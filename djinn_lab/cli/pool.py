@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated
 
 import msgspec
@@ -14,12 +15,15 @@ from djinn_lab.config import default_profile, load_profile
 from djinn_lab.config.fields import MEMORY_BYTES_MIN
 from djinn_lab.errors import OptionError, PoolNotFound, UserError
 from djinn_lab.protocol.certificates import fingerprint
-from djinn_lab.units import format_bytes, format_seconds, parse_bytes, parse_seconds
+from djinn_lab.units import counted, format_bytes, format_seconds, parse_bytes, parse_seconds
 
 if TYPE_CHECKING:
     from djinn_lab.jobs.cost_drift import FamilyDrift
-    from djinn_lab.protocol.rest.costs import DeviceCosts
+    from djinn_lab.protocol.rest.costs import DeviceCosts, EstimatorView
     from djinn_lab.protocol.rest.status import DeviceView
+
+ESTIMATOR_S_MAX = 0.001
+"""A cost estimator that takes longer for an answer delays what else the pool has to do."""
 
 
 def build_group() -> typer.Typer:
@@ -49,6 +53,10 @@ def start(
     ] = None,
     queue_policy: Annotated[
         str | None, typer.Option(help="Policy of the queue: order of jobs, preemption; see the docs.")
+    ] = None,
+    cost_estimator: Annotated[
+        str | None,
+        typer.Option(help="Cost estimator of an installed package, or built-in. Default: the profile's."),
     ] = None,
     notebook_slots: Annotated[
         int | None, typer.Option(min=1, max=1000, help="Batch notebooks that run at once. Default: 2.")
@@ -165,6 +173,7 @@ def start(
         "link_bytes_per_s": None if link_rate is None else _bytes("--link-rate", link_rate),
         "memory_policy": memory_policy,
         "queue_policy": queue_policy,
+        "cost_estimator": cost_estimator,
         "notebook_slots": notebook_slots,
         "notebooks_for": notebooks_for,
         "database": database,
@@ -282,11 +291,36 @@ def costs(as_json: AsJson = False) -> None:
         f"Nine of ten cells end within {answer.runs_spread:.2f} times their prediction where they ran "
         f"before, within {answer.graph_spread:.2f} times where it comes from their graph."
     )
+    if answer.estimator is not None:
+        for line in _estimator_lines(answer.estimator):
+            print_line(line)
     for device in answer.devices:
         print_line(_device_costs(device))
         if device.families:
             headings = ("family", "runs", "measured / predicted", "middle half", "factor")
             print_table(device.device, headings, [_family_row(one) for one in device.families])
+
+
+def _estimator_lines(one: EstimatorView) -> Iterator[str]:
+    subject = f"Cost estimator {one.name} of {one.package}"
+    if one.mean_s is None:
+        yield f"{subject}: not asked yet."
+        return
+    unknown = one.asked - one.predicted - one.refused
+    yield (
+        f"{subject}: asked {counted(one.asked, 'time')}, {format_seconds(one.mean_s)} each. It predicted "
+        f"{one.predicted} and did not know {unknown}."
+    )
+    if one.refused:
+        yield (
+            f"Refused {counted(one.refused, 'time')}, and predicted by the built-in cost model. "
+            f"The last time {one.last_refusal}."
+        )
+    if one.mean_s > ESTIMATOR_S_MAX:
+        yield (
+            f"It takes longer than {format_seconds(ESTIMATOR_S_MAX)}, and the pool does nothing else "
+            "meanwhile: make it faster, or restart the pool without it."
+        )
 
 
 def _device_costs(device: DeviceCosts) -> str:

@@ -116,6 +116,7 @@ def start_pool(profile: Profile) -> RuntimeInfo:
     if profile.pool.host_bytes is not None:
         command += ["--host-memory", str(profile.pool.host_bytes)]
     command += ["--disk", str(profile.pool.disk_bytes), "--link-rate", str(profile.pool.link_bytes_per_s)]
+    command += ["--cost-estimator", profile.pool.cost_estimator]
     done = subprocess.run(command, capture_output=True, text=True, timeout=START_TIMEOUT_S, check=False)
     info = read_runtime()  # perhaps another process's, started in the meantime with other options
     if info is None:

@@ -20,6 +20,9 @@ CPU_DEVICES_MAX = 64
 MEMORY_BYTES_MIN = 64 * 2**20
 """Of a device: less holds no model worth a pool, and is most often a number whose unit was forgotten."""
 THREADS_MAX = 1024
+BUILT_IN_ESTIMATOR = "built-in"
+"""Name of the cost model that no package needs to offer."""
+PLUGIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
 
 
 class Field(NamedTuple):
@@ -111,6 +114,12 @@ def _read_number(low: float, high: float) -> Callable[[object], Value]:
     return read
 
 
+def _read_plugin_name(raw: object) -> Value:
+    if isinstance(raw, str) and PLUGIN_NAME.fullmatch(raw):
+        return raw
+    raise ValueError(f"found {raw!r}")
+
+
 def _read_switch(raw: object) -> Value:
     if isinstance(raw, bool):
         return raw
@@ -159,6 +168,13 @@ FIELDS: tuple[Field, ...] = (
         "CPU devices park and restore no faster than this a second, as a GPU's link would",
         "a size such as 1GiB (0 for as fast as memory)",
         _read_size(none=False),
+    ),
+    Field(
+        "pool.cost_estimator",
+        "Cost estimator",
+        "what predicts the run times of cells that have not run before",
+        f"{BUILT_IN_ESTIMATOR}, or the name that an installed package offers",
+        _read_plugin_name,
     ),
     Field(
         "session.priority",

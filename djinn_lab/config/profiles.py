@@ -13,6 +13,7 @@ from typing import Literal, cast, get_args
 import msgspec
 
 from djinn_lab.config.fields import (
+    BUILT_IN_ESTIMATOR,
     FIELD_BY_PATH,
     FIELDS,
     Issue,
@@ -30,9 +31,10 @@ NAME_ACCEPTED = "a letter, then up to 63 letters, digits, '_' or '-'"
 
 
 class PoolSettings(msgspec.Struct, frozen=True):
-    """Settings of a pool's devices. All but ``devices`` are per device; None leaves the choice to the pool.
+    """Settings of a pool. Sizes and threads are per device; None leaves the choice to the pool.
     ``host_bytes``, ``disk_bytes``: for state of idle sessions. ``link_bytes_per_s``: of CPU devices, which
-    copy no faster, so that a restore costs something, as on a GPU; 0 for as fast as memory."""
+    copy no faster, so that a restore costs something, as on a GPU; 0 for as fast as memory.
+    ``cost_estimator``: of the whole pool."""
 
     devices: str = "auto"
     memory_bytes: int | None = None
@@ -40,6 +42,7 @@ class PoolSettings(msgspec.Struct, frozen=True):
     host_bytes: int | None = None
     disk_bytes: int = 0
     link_bytes_per_s: int = 2**30
+    cost_estimator: str = BUILT_IN_ESTIMATOR
 
 
 class SessionSettings(msgspec.Struct, frozen=True):

@@ -150,6 +150,7 @@ def _workload_reasons(base: Profile) -> dict[str, str]:
         "pool.host_bytes": "Left to the pool: a share of what is free, at most twice a CPU device's memory",
         "pool.disk_bytes": "Idle sessions stay in memory until you give them disk space",
         "pool.link_bytes_per_s": "CPU devices park and restore at a rate that leaves memory to running cells",
+        "pool.cost_estimator": "Measured curves of each device predict run times, and runs correct them",
         "session.quiet": "Progress and the report line are shown until you switch them off",
         "scheduler.memory_reserve_fraction": f"{reserve} is kept free "
         + ("for a KV cache that grows with every token" if llm else "for buffers that are not in the plan"),

@@ -10,7 +10,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable
 from math import isfinite
 from statistics import median
-from typing import Literal
+from typing import Literal, get_args
 
 import msgspec
 
@@ -23,6 +23,7 @@ COMPARED_MIN = 5
 UNCOMPARED_SPREAD = 4.0
 CERTAIN_PART = 0.9
 Source = Literal["runs", "graph"]
+SOURCES: tuple[Source, ...] = get_args(Source)
 
 
 class RunTime(msgspec.Struct, frozen=True):

@@ -8,6 +8,7 @@ import os
 import shlex
 import sys
 
+from djinn_lab.config.fields import BUILT_IN_ESTIMATOR
 from djinn_lab.errors import DjinnError
 from djinn_lab.jobs.decision import OURS
 from djinn_lab.memory import POLICIES
@@ -72,6 +73,7 @@ def main() -> int:
             isolation=arguments.isolation,
             accept_weak_isolation=arguments.accept_weak_isolation,
             identity=decoded(arguments.identity),
+            cost_estimator=arguments.cost_estimator,
         )
         run_pool(options)
     except DatabaseLost as error:
@@ -126,6 +128,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--connections-per-user", type=int, default=CONNECTIONS_MAX)
     parser.add_argument("--upload-bytes-per-user", type=int, help="default: half, once there are two users")
     parser.add_argument("--requests-per-s", type=float, default=REQUESTS_PER_S, help="of a user")
+    parser.add_argument("--cost-estimator", default=BUILT_IN_ESTIMATOR, help="of an installed package")
     parser.add_argument("--identity", default="{}", help="identity providers, as JSON")
     parser.add_argument("--worker-command", help="the worker's command line, before its own options")
     return parser

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
+from djinn_lab.config.fields import BUILT_IN_ESTIMATOR
 from djinn_lab.engine import PoolOpened
 from djinn_lab.jobs.decision import OURS, QueuePolicy
 from djinn_lab.jobs.resources import ResourceHistory
+from djinn_lab.jobs.run_times import SOURCES
 from djinn_lab.jobs.start_forecasts import StartForecasts
 from djinn_lab.journal import this_version
 from djinn_lab.memory import POLICIES, MemoryPolicy
@@ -19,10 +21,10 @@ from djinn_lab.pool.context import Heartbeat, PoolContext
 from djinn_lab.pool.database import history
 from djinn_lab.pool.database.forecasts import (
     RUN_RATIOS,
-    RUN_TIME_RATIOS,
     START_WAITS,
     read_forecasts,
     read_samples,
+    run_times_name,
 )
 from djinn_lab.pool.database.published import read_published
 from djinn_lab.pool.database.sessions import LeftSession
@@ -30,6 +32,7 @@ from djinn_lab.pool.database.shares import read_shares
 from djinn_lab.pool.database.store import Store
 from djinn_lab.pool.database.users import read_tokens, read_users
 from djinn_lab.pool.devices.cost_model import CostModel
+from djinn_lab.pool.devices.estimator_plugin import load_estimator
 from djinn_lab.pool.devices.fleet import Fleet
 from djinn_lab.pool.devices.launcher import Launcher, TakenCopy
 from djinn_lab.pool.devices.plans import DevicePlan
@@ -72,10 +75,11 @@ def assemble(
     isolation: IsolationRules = ISOLATION_RULES,
     identity: IdentitySettings = NO_PROVIDERS,
     take_copies: TakeCopies = _take_none,
+    cost_estimator: str = BUILT_IN_ESTIMATOR,
 ) -> PoolContext:
     """Reads what the database knows, and continues or ends there what an earlier pool left, so it blocks;
     call it before serving. ``take_copies``: takes over what that pool had parked. Raises SQLAlchemyError, and
-    OptionError for an identity provider that is not there."""
+    OptionError for an identity provider or a cost estimator that is not there."""
     clock = PoolClock()
     started_at = clock.now_s()
     last_seq = store.opened()
@@ -94,9 +98,12 @@ def assemble(
     core = JournaledEngine(pool, clock, store.journal, last_seq)
     core.handle(PoolOpened(started_at, queue_policy, shares, policy, this_version()))
     samples = store.submit(read_samples).result()
-    costs = CostModel(
-        fleet, {source: samples.get(RUN_TIME_RATIOS + source, ()) for source in ("runs", "graph")}
-    )
+    estimator = load_estimator(cost_estimator)
+    learned_of = "" if estimator is None else estimator.name
+    ratios: dict[str, tuple[float, ...]] = {
+        source: samples.get(run_times_name(source, learned_of), ()) for source in SOURCES
+    }
+    costs = CostModel(fleet, ratios, estimator)
     accounting = JobAccounting(core, blobs, store, SessionRegistry(), metrics.observe_segment, costs)
     accounting.remember(store.submit(lambda connection: history.read_names(connection, PAST_MAX)).result())
     accounting.resources = ResourceHistory(store.submit(read_forecasts).result())

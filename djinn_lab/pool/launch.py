@@ -20,6 +20,7 @@ from djinn_lab.memory import POLICIES
 from djinn_lab.pool import supervisor
 from djinn_lab.pool.certificates import encrypts
 from djinn_lab.pool.database.engine import DATABASE_VARIABLE, checked_url
+from djinn_lab.pool.devices.estimator_plugin import load_estimator
 from djinn_lab.pool.devices.plans import plan_devices
 from djinn_lab.pool.policy_file import read_policy
 from djinn_lab.protocol.certificates import pinned_context
@@ -60,6 +61,7 @@ def start_pool(
     link_bytes_per_s: int | None = None,
     memory_policy: str | None = None,
     queue_policy: str | None = None,
+    cost_estimator: str | None = None,
     notebook_slots: int | None = None,
     notebooks_for: str | None = None,
     database: str | None = None,
@@ -86,15 +88,17 @@ def start_pool(
     ``devices``: ``"auto"``, ``"cuda"`` or ``"cpu:N"``. Sizes are per device; see
     :func:`djinn_lab.pool.devices.plans.plan_devices`. ``memory_policy``: a name in
     :data:`djinn_lab.memory.POLICIES`, ``queue_policy`` in :data:`djinn_lab.jobs.decision.POLICIES`, or the
-    path of one (:mod:`djinn_lab.pool.policy_file`). ``notebook_slots``: batch notebooks that run at once,
-    ``notebooks_for``: users that may submit them. ``database``: a URL, in place of ``DJINN_DATABASE`` or of a
-    file. ``standby``: wait while another pool leads on that database. ``host``: the address to listen on.
-    ``tls``: encrypt, which is the default for addresses that other machines reach; by ``tls_certificate`` and
-    ``tls_key``, else by a certificate that is made once. ``insecure_without_tls``: those machines may talk in
-    the clear. ``isolation``: one of :data:`djinn_lab.protocol.isolation.ISOLATIONS`.
-    ``accept_weak_isolation``: let several users in where the sandbox of workers does not hold.
-    ``detached_s``: for so long a session waits for its vanished client. ``identity``: the identity providers,
-    as :meth:`djinn_lab.pool.identity.settings.IdentitySettings.encoded`. ``restart``: start the server again
+    path of one (:mod:`djinn_lab.pool.policy_file`). ``cost_estimator``: the name of an installed one
+    (:func:`djinn_lab.pool.devices.estimator_plugin.load_estimator`). ``notebook_slots``: batch notebooks that
+    run at once, ``notebooks_for``: users that may submit them. ``database``: a URL, in place of
+    ``DJINN_DATABASE`` or of a file. ``standby``: wait while another pool leads on that database. ``host``:
+    the address to listen on. ``tls``: encrypt, which is the default for addresses that other machines reach;
+    by ``tls_certificate`` and ``tls_key``, else by a certificate that is made once. ``insecure_without_tls``:
+    those machines may talk in the clear. ``isolation``: one of
+    :data:`djinn_lab.protocol.isolation.ISOLATIONS`. ``accept_weak_isolation``: let several users in where the
+    sandbox of workers does not hold. ``detached_s``: for so long a session waits for its vanished client.
+    ``identity``: the identity providers, as
+    :meth:`djinn_lab.pool.identity.settings.IdentitySettings.encoded`. ``restart``: start the server again
     when it crashes (:mod:`djinn_lab.pool.supervisor`). Limits of a user:
     :class:`djinn_lab.pool.user_limits.UserLimits`. Raises OptionError, or PoolError with the end of the
     server's log when it does not become ready within ``wait_s``."""
@@ -103,6 +107,8 @@ def start_pool(
     environment = os.environ | ({DATABASE_VARIABLE: checked_url(url)} if url else {})
     plan_devices(devices, memory_bytes, threads)
     _check_policies(memory_policy, queue_policy, notebooks_for)
+    if cost_estimator is not None:
+        load_estimator(cost_estimator)
     encrypted = encrypts(host, tls, tls_certificate, tls_key, insecure_without_tls)
     if isolation is not None and isolation not in ISOLATIONS:
         raise OptionError(
@@ -128,6 +134,7 @@ def start_pool(
             "--link-bytes-per-s": link_bytes_per_s,
             "--memory-policy": memory_policy,
             "--queue-policy": queue_policy,
+            "--cost-estimator": cost_estimator,
             "--notebook-slots": notebook_slots,
             "--notebooks-for": notebooks_for,
             "--isolation": isolation,

@@ -23,6 +23,7 @@ from urllib.parse import urlsplit
 import msgspec
 import sqlalchemy as sa
 
+from djinn_lab.config.fields import BUILT_IN_ESTIMATOR
 from djinn_lab.errors import PoolError
 from djinn_lab.jobs.decision import QueuePolicy
 from djinn_lab.memory import POLICIES
@@ -87,7 +88,8 @@ class PoolOptions(msgspec.Struct, frozen=True):
     and write files with ``notebook_umask``. ``host``: the address to listen on. ``certificate``: None to
     talk in the clear. ``detached_s``: for so long a session waits for its vanished client.
     ``accept_weak_isolation``: let several users in where the sandbox of workers does not hold.
-    ``identity``: the identity providers whose users may come."""
+    ``identity``: the identity providers whose users may come. ``cost_estimator``: its name, as of
+    :func:`djinn_lab.pool.devices.estimator_plugin.load_estimator`."""
 
     plans: Sequence[DevicePlan]
     worker_command: Sequence[str] | None
@@ -107,6 +109,7 @@ class PoolOptions(msgspec.Struct, frozen=True):
     isolation: Isolation = ISOLATION_DEFAULT
     accept_weak_isolation: bool = False
     identity: IdentitySettings = IdentitySettings()
+    cost_estimator: str = BUILT_IN_ESTIMATOR
 
 
 def run_pool(options: PoolOptions) -> None:
@@ -265,6 +268,7 @@ async def _lead(running: ServingPool, info: RuntimeInfo, places: PoolDirectories
         IsolationRules(options.isolation, options.accept_weak_isolation),
         options.identity,
         lambda sessions: launcher.take_over(left_copies(sessions), left),
+        options.cost_estimator,
     )
     for path in left:
         remove_directory(path)

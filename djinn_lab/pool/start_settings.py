@@ -39,6 +39,7 @@ def settings_of(options: PoolOptions) -> dict[str, Setting]:
         "link_bytes_per_s": first.link_bytes_per_s,
         "memory_policy": options.memory_policy,
         "queue_policy": policy if isinstance(policy, str) else policy.name,
+        "cost_estimator": options.cost_estimator,
         "notebook_slots": options.notebook_slots,
         "notebooks_for": options.notebooks_for,
         "database": shown(options.database),

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from djinn_lab.config import default_profile, list_profiles, load_profile, profiles_path, save_profile
-from djinn_lab.config.fields import FIELDS, OBJECTIVES, PRIORITIES
+from djinn_lab.config.fields import BUILT_IN_ESTIMATOR, FIELDS, OBJECTIVES, PRIORITIES
 from djinn_lab.config.profiles import BUILT_IN, WORKLOADS, Profile
 from djinn_lab.config.store import ProfilesFile, parse, render
 from djinn_lab.errors import ProfileError
@@ -139,6 +139,7 @@ VALUES = {
     "pool.host_bytes": st.none() | st.integers(0, 2**50),
     "pool.disk_bytes": st.integers(0, 2**50),
     "pool.link_bytes_per_s": st.integers(0, 2**40),
+    "pool.cost_estimator": st.sampled_from([BUILT_IN_ESTIMATOR, "convolution-overhead", "mine_2.0"]),
     "session.priority": st.sampled_from(PRIORITIES),
     "session.progress_after_s": st.floats(0, 3600),
     "session.quiet": st.booleans(),

@@ -23,9 +23,9 @@ from djinn_lab.pool.database.batch import PROMPT_PROGRAM_BYTES_MAX, Row, WriteKi
 from djinn_lab.pool.database.durability import Committed, Durability
 from djinn_lab.pool.database.forecasts import (
     RUN_RATIOS,
-    RUN_TIME_RATIOS,
     START_WAITS,
     forecast_rows,
+    run_times_name,
     samples_row,
 )
 from djinn_lab.pool.database.published import PublishedData
@@ -168,7 +168,7 @@ class JobAccounting:
             if samples is not None:
                 self._store.put(samples_row(name, samples, now_s))
         for source, ratios in self.costs.history.take_changes().items():
-            self._store.put(samples_row(RUN_TIME_RATIOS + source, ratios, now_s))
+            self._store.put(samples_row(run_times_name(source, self.costs.estimator_name), ratios, now_s))
 
     def unusual(self, running: Iterable[jobs.Job]) -> dict[str, str]:
         """Say what is unusual about running jobs, by job."""

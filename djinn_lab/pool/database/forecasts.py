@@ -14,6 +14,7 @@ import sqlalchemy as sa
 from msgspec.structs import replace
 
 from djinn_lab.jobs.resources import ResourceRecords, ResourceUse
+from djinn_lab.jobs.run_times import Source
 from djinn_lab.pool.database.batch import PROGRAM, Row, WriteKind
 from djinn_lab.pool.database.tables import forecasts
 
@@ -24,7 +25,7 @@ START_WAITS = "start waits"
 RUN_RATIOS = "runs"
 """Run times over what was predicted."""
 RUN_TIME_RATIOS = "run times: "
-"""The same by what they were predicted from, see :mod:`djinn_lab.jobs.run_times`."""
+"""The same by what they were predicted from; see :func:`run_times_name`."""
 WHERE_CHARACTERS_MAX = 200
 _encode = msgspec.msgpack.Encoder().encode
 _decode_uses = msgspec.msgpack.Decoder(tuple[ResourceUse, ...]).decode
@@ -64,6 +65,12 @@ def read_samples(connection: sa.Connection) -> dict[str, tuple[float, ...]]:
     column = forecasts.c
     found = connection.execute(sa.select(column.name, column.learnt).where(column.kind == SAMPLES))
     return {row.name: _decode_samples(row.learnt) for row in found}
+
+
+def run_times_name(source: Source, estimator: str) -> str:
+    """Name the samples of run times over predictions. What runs taught of one cost estimator says nothing of
+    another: ``estimator`` is its name, empty for the built-in model."""
+    return f"{RUN_TIME_RATIOS}{source}" + (f" by {estimator}" if estimator and source == "graph" else "")
 
 
 def _row(kind: str, name: str, at_s: float, learnt: object) -> Row:

@@ -12,12 +12,14 @@ from typing import NamedTuple
 
 from djinn_lab.jobs.cost_drift import CostDrift, FamilySums
 from djinn_lab.jobs.run_times import RunTime, RunTimeHistory
+from djinn_lab.pool.devices.estimator_plugin import EstimatorPlugin
 from djinn_lab.pool.devices.fleet import DeviceStatus, Fleet
 from djinn_lab.protocol.rest.costs import CostView, DeviceCosts
 from djinn_lab.protocol.worker import NodeTimes, SegmentDone
 from djinn_lab.srg.costs import Work, node_charges
 from djinn_lab.srg.curves import DeviceCurves
 from djinn_lab.srg.program import decode_program
+from djinn_lab.srg.program_costs import MeasuredDevice
 
 SAMPLED_OPS_MAX = 5_000
 """Longer programs are not looked at node by node."""
@@ -36,10 +38,17 @@ class SampledRun(NamedTuple):
 
 
 class CostModel:
-    """``ratios``: of run times over predictions, in an earlier pool. For the event loop."""
+    """``ratios``: of run times over predictions, in an earlier pool. ``estimator``: predicts programs that
+    have not run, in place of the curves, where it can. For the event loop."""
 
-    def __init__(self, fleet: Fleet, ratios: dict[str, tuple[float, ...]] | None = None) -> None:
+    def __init__(
+        self,
+        fleet: Fleet,
+        ratios: dict[str, tuple[float, ...]] | None = None,
+        estimator: EstimatorPlugin | None = None,
+    ) -> None:
         self._fleet = fleet
+        self._estimator = estimator
         self.history = RunTimeHistory(ratios)
         self._drifts: dict[str, CostDrift] = defaultdict(CostDrift)
         self._sample: SampledRun | None = None
@@ -60,10 +69,21 @@ class CostModel:
         ``gang``: how many devices it runs on at once, ``gang_s``: what that takes by its graph."""
         found = []
         for status in self._candidates(device):
-            price = partial(_graph_s, work, status.curves, gang_s)
+            price = partial(self._graph_s, work, status, gang_s)
             one = self.history.predict(status.kind_name, gang_key(key, gang), price, work.unpriced)
             found += [] if one is None else [one]
         return max(found, key=lambda one: one.seconds, default=None)
+
+    def _graph_s(self, work: Work, status: DeviceStatus, gang_s: float | None) -> float | None:
+        """Price a program that has not run there: by the estimator, else by the curves."""
+        curves = status.curves
+        if gang_s is not None or curves is None:
+            return gang_s
+        seconds = None
+        if self._estimator is not None:
+            device = MeasuredDevice(status.plan.kind, status.kind_name, curves)
+            seconds = self._estimator.seconds(work, device)
+        return work.seconds(curves) if seconds is None else seconds
 
     def curves(self, device: str | None = None) -> DeviceCurves | None:
         """Return the corrected curves of a device, or of the slowest; None while none is measured."""
@@ -74,6 +94,11 @@ class CostModel:
         if device is not None:
             return [self._fleet.status(device)]
         return list({status.kind_name: status for status in self._fleet.statuses}.values())
+
+    @property
+    def estimator_name(self) -> str:
+        """The installed estimator's name, empty for the built-in model alone."""
+        return "" if self._estimator is None else self._estimator.name
 
     # -- learning ------------------------------------------------------------------------------------------
 
@@ -117,6 +142,7 @@ class CostModel:
             devices=tuple(self._device_costs(status) for status in self._fleet.statuses),
             runs_spread=self.history.spread("runs"),
             graph_spread=self.history.spread("graph"),
+            estimator=None if self._estimator is None else self._estimator.view(),
         )
 
     def _device_costs(self, status: DeviceStatus) -> DeviceCosts:
@@ -133,12 +159,6 @@ class CostModel:
             measurements=drift.measurements,
             families=drift.families(),
         )
-
-
-def _graph_s(work: Work, curves: DeviceCurves | None, gang_s: float | None) -> float | None:
-    if gang_s is not None or curves is None:
-        return gang_s
-    return work.seconds(curves)
 
 
 def gang_key(key: bytes | None, gang: int) -> bytes | None:

@@ -23,10 +23,25 @@ class DeviceCosts(msgspec.Struct, frozen=True):
     families: tuple[FamilyDrift, ...] = ()
 
 
+class EstimatorView(msgspec.Struct, frozen=True):
+    """The cost estimator of an installed package. ``asked``: how often, in this life of the pool. The answers
+    are ``predicted`` seconds, ``refused`` (it raised, or what it returned is no time), or that it does not
+    know. ``last_refusal``: why. ``mean_s``: its own time for an answer."""
+
+    name: str
+    package: str
+    asked: int = 0
+    predicted: int = 0
+    refused: int = 0
+    last_refusal: str = ""
+    mean_s: float | None = None
+
+
 class CostView(msgspec.Struct, frozen=True):
     """``runs_spread``, ``graph_spread``: within so many times the prediction nine of ten runs ended, by what
-    they were predicted from."""
+    they were predicted from. ``estimator``: None for the built-in cost model alone."""
 
     devices: tuple[DeviceCosts, ...] = ()
     runs_spread: float = 1.0
     graph_spread: float = 1.0
+    estimator: EstimatorView | None = None
