@@ -10,7 +10,6 @@ All of it happens in the thread that runs programs, between two ops.
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Collection, Iterable
 from time import perf_counter, sleep
 
@@ -18,6 +17,7 @@ import torch
 
 from djinn_lab.errors import ValueLost
 from djinn_lab.srg.lost_values import value_lost
+from djinn_lab.srg.offload import NEVER, NextUses
 from djinn_lab.srg.program import Program
 from djinn_lab.worker import parking
 from djinn_lab.worker.copying import Copies
@@ -33,27 +33,6 @@ LEFT_FOR_OTHERS = 2
 """So many times the device's memory stays free on the host, if there is a disk: sessions are exchanged
 through the host, one that leaves the device and one that waits for it."""
 IN_USE = ", by other sessions or by what the op itself reads"
-NEVER = 2**62
-"""The next use of a value that no op to come reads."""
-
-
-class NextUses:
-    """When the values of a program are used: by which of its ops, and, after the last one, by the client."""
-
-    def __init__(self, program: Program) -> None:
-        self._uses: dict[int, list[int]] = {}
-        for position, node in enumerate(program.nodes):
-            for value in (*node.inputs, *node.outputs):
-                if value is not None:
-                    self._uses.setdefault(value, []).append(position)
-        for value in program.fetch:
-            self._uses.setdefault(value, []).append(len(program.nodes))
-
-    def after(self, value: int, position: int) -> int:
-        """Return the first use by an op at ``position`` or later, NEVER where there is none."""
-        uses = self._uses.get(value, ())
-        place = bisect_left(uses, position)
-        return uses[place] if place < len(uses) else NEVER
 
 
 class Offloading:
@@ -128,7 +107,8 @@ class Offloading:
     def _next_uses(self) -> dict[Storage, int]:
         """Return the storages that may leave, with their next use from here on."""
         if self._uses is None:
-            self._uses = NextUses(self._program)
+            nodes, fetch = self._program.nodes, self._program.fetch
+            self._uses = NextUses([*((*node.inputs, *node.outputs) for node in nodes), fetch])
         values, position, uses = self._values, self._position, self._uses
         wanted = {values.storage_of.get(one) for one in self._wanted}  # type: ignore[arg-type]
         next_use: dict[Storage, int] = {}

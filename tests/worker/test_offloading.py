@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 
 import pytest
@@ -11,6 +12,8 @@ from programs import HOLE, Script
 from worker_kit import MIB, Device, fetch, keep
 
 from djinn_lab.protocol.worker import Resume
+from djinn_lab.scheduler.offload import offload_plan
+from djinn_lab.srg.graph import SRG
 
 Make = Callable[..., Device]
 SIDE = 512
@@ -201,3 +204,25 @@ def test_released_values_free_the_host(make_device: Make) -> None:
     device.run("ann", script.program(release=values))
     memory = device.memory()
     assert (memory.used_bytes, memory.host_bytes, memory.offloaded_bytes) == (0, 0, {})
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_the_plan_says_what_is_moved(make_device: Make, seed: int) -> None:
+    """Programs of sums and writes in place: the worker moves what the scheduler planned, but for values of
+    equal bytes, of which the host has one copy."""
+    chosen, script = random.Random(seed), Script()
+    values = [script.load(weight) for weight in matrices(7)]
+    for _ in range(20):
+        first, second = chosen.sample(values, 2)
+        if chosen.random() < 0.3:
+            script.write("aten.add_.Tensor", first, second)
+        else:
+            values.append(script.op("aten.add.Tensor", first, second))
+    program = script.program(keep=tuple(chosen.sample(values, 6)), fetch=tuple(chosen.sample(values, 2)))
+    device = make_device(memory_bytes=5 * MIB)
+    outcome = device.run("ann", program)
+    srg = SRG.from_program(program)
+    plan = offload_plan(srg, range(len(srg.nodes)), 5 * MIB)
+    assert plan is not None
+    assert plan.in_bytes == outcome.in_bytes
+    assert 0 < 0.75 * plan.out_bytes <= outcome.out_bytes <= plan.out_bytes
