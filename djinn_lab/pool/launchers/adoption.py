@@ -16,7 +16,16 @@ from djinn_lab.pool.devices.launcher import TakenCopy
 
 Pieces = list[tuple[bytes, bytes, int, int, int]]
 """Digest, fingerprint, bytes, number of the file, offset."""
-Storages = list[tuple[int, int, object, str | None, Pieces]]
+
+
+class _Storage(msgspec.Struct, array_like=True):
+    """The first fields of a storage in a manifest; the others are passed on unread."""
+
+    nbytes: int
+    piece_bytes: int
+    kv: object
+    shared: str | None
+    pieces: Pieces
 
 
 class LeftCopy(NamedTuple):
@@ -49,7 +58,7 @@ class Adoption:
         try:
             content = msgspec.msgpack.decode(copy.manifest, type=dict[str, msgspec.Raw])
             files = msgspec.msgpack.decode(content["files"], type=list[str])
-            storages = msgspec.msgpack.decode(content["storages"], type=Storages)
+            storages = msgspec.msgpack.decode(content["storages"], type=list[_Storage])
         except (msgspec.DecodeError, KeyError):
             return None
         taken = [self._take_file(copy.group, path) for path in files]
@@ -57,7 +66,7 @@ class Adoption:
         if len(here) < len(files):
             return None
         on_disk = [self._is_below(path, self._disk) for path in files]
-        pieces = {(piece[3], piece[4]): piece[2] for storage in storages for piece in storage[4]}
+        pieces = {(piece[3], piece[4]): piece[2] for storage in storages for piece in storage.pieces}
         disk_bytes = sum(nbytes for (number, _), nbytes in pieces.items() if on_disk[number])
         new = content | {"files": msgspec.Raw(msgspec.msgpack.encode([str(path) for path in here]))}
         return TakenCopy(msgspec.msgpack.encode(new), disk_bytes)
