@@ -57,7 +57,7 @@ def blobs_missing(
     reasons = [rejected[digest] for digest in missing if digest in rejected]
     why = f" {reasons[0]}" if reasons else ""
     message = f"{len(missing)} uploaded tensor{'s are' if len(missing) > 1 else ' is'} not on the pool.{why}"
-    error = ErrorInfo("missing_blobs", "PoolError", message, "Upload them again and send the segment again.")
+    error = ErrorInfo("missing_blobs", "PoolError", message, "Run the cell again: it uploads them again.")
     return failed(submit, error)
 
 
