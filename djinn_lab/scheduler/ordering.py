@@ -11,57 +11,11 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from djinn_lab.srg.graph import SRG, Node
-from djinn_lab.srg.ops import base_name
+from djinn_lab.srg.ops import base_name, random_ops
 
-_RANDOM = frozenset(
-    (
-        *(
-            "bernoulli",
-            "bernoulli_",
-            "binomial",
-            "cauchy_",
-            "dropout",
-            "dropout_",
-            "exponential_",
-            "geometric_",
-        ),
-        *(
-            "log_normal_",
-            "multinomial",
-            "native_dropout",
-            "normal",
-            "normal_",
-            "poisson",
-            "rand",
-            "rand_like",
-        ),
-        *(
-            "randint",
-            "randint_like",
-            "randn",
-            "randn_like",
-            "random",
-            "random_",
-            "randperm",
-            "rrelu_with_noise",
-        ),
-        *(
-            "rrelu_with_noise_",
-            "uniform",
-            "uniform_",
-            "_standard_gamma",
-            "_sample_dirichlet",
-            "_fused_dropout",
-        ),
-        *(
-            "normal_functional",
-            "alpha_dropout",
-            "feature_dropout",
-            "feature_alpha_dropout",
-            "mkldnn_rnn_layer",
-        ),
-    )
-)
+_DRAWS_ON_SOME_DEVICES = ("_scaled_dot_product_", "mkldnn_rnn_layer")
+"""How ops begin that draw random numbers on some devices, for their dropout; the table of ops says nothing of
+that."""
 
 
 class OptimizationStrategy(Protocol):
@@ -96,7 +50,7 @@ def dependencies(srg: SRG) -> list[set[int]]:
             readers[storage] = []
         for value in node.inputs:
             readers.setdefault(srg.values[value].storage, []).append(node.id)
-        if base_name(node.op) in _RANDOM:
+        if node.op in random_ops() or base_name(node.op).startswith(_DRAWS_ON_SOME_DEVICES):
             if last_random is not None:
                 needs[node.id].add(last_random)
             last_random = node.id

@@ -253,6 +253,16 @@ def test_an_order_that_changes_results_is_rejected(op: str) -> None:
         Scheduler(strategies=[Reversed()]).create_schedule(SRG.from_program(script.program()))
 
 
+@pytest.mark.parametrize("op", ["aten.lstm.input", "aten._scaled_dot_product_attention_math.default"])
+def test_ops_that_draw_for_their_dropout_keep_their_order(op: str) -> None:
+    script = Script(0, LAYER)
+    x = script.source((8,))
+    script.op(op, x, shape=(8,))
+    script.op("aten.rand_like.default", x, shape=(8,))
+    with pytest.raises(ValueError, match=r"node 1 .* must run after node 0"):
+        check_order(SRG.from_program(script.program()), (1, 0))
+
+
 @pytest.mark.parametrize("order", [(0,), (0, 0), (0, 2), (0, 1, 2)])
 def test_an_order_must_name_each_node_once(order: tuple[int, ...]) -> None:
     with pytest.raises(ValueError, match="each of the 2 nodes once"):
