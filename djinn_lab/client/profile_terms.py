@@ -18,9 +18,10 @@ def terms_of(profile: Profile) -> Terms:
 
 def terms_of_scheduler(scheduler: Scheduler | str) -> Terms:
     """Return the terms that a scheduler's profile, or one by its name, asks for. Raises OptionError for an
-    unknown name."""
+    unknown name. A pool places a session once, so that ``throughput`` asks for the same as ``latency``."""
     profile = profile_named(scheduler) if isinstance(scheduler, str) else scheduler.profile
-    return Terms(objective=profile.objective, reserve_fraction=profile.reserve_fraction)
+    objective: Objective = "memory" if profile.objective == "memory" else "latency"
+    return Terms(objective=objective, reserve_fraction=profile.reserve_fraction)
 
 
 def scheduler_profile(terms: Terms) -> SchedulerProfile:

@@ -132,7 +132,7 @@ def save_profile(profile: Profile, *, make_default: bool = False, path: Path | N
     path = path or profiles_path()
     text = render(load_file(path).with_profile(profile, make_default))
     try:
-        _write_atomically(path, text)
+        write_atomically(path, text)
     except OSError as error:
         raise ProfileError(
             f"{path} cannot be written: {error}", "Set DJINN_CONFIG_DIR to a folder you may write"
@@ -140,7 +140,8 @@ def save_profile(profile: Profile, *, make_default: bool = False, path: Path | N
     return path
 
 
-def _write_atomically(path: Path, text: str) -> None:
+def write_atomically(path: Path, text: str) -> None:
+    """Replace a file, and keep the previous one as ``.bak``. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.exists():
         _replace(path.with_name(path.name + ".bak"), path.read_bytes())

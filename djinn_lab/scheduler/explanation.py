@@ -54,6 +54,10 @@ def _device(
     if profile.objective == "latency":
         rivals = ", ".join(f"{format_seconds(o.predicted_s)} on {o.device.device}" for o in others)
         return f"Device {name}: fastest with {predicted} predicted, against {rivals}."
+    if profile.objective == "throughput":
+        rivals = ", ".join(f"{format_seconds(o.interval_s)} on {o.device.device}" for o in others)
+        every = format_seconds(schedule.interval_s)
+        return f"Device {name}: most such graphs in a time, one every {every}, against {rivals}."
     rivals = ", ".join(f"{_fill(other):.0%} on {other.device.device}" for other in others)
     return f"Device {name}: its memory is filled least, {_fill(schedule):.0%} at the peak, against {rivals}."
 

@@ -1,14 +1,15 @@
 """Which orders of a graph's nodes give the same results.
 
 A node runs after whatever made or last wrote what it reads, a write after the reads that came before it,
-random ops in their own order, and an op whose sizes depend on data after everything else. Nodes that share
-memory stay together.
+random ops in their own order, and an op whose sizes depend on data after everything else. A node that writes
+memory of before the graph keeps its position between all others: where a run fails, that memory is then what
+program order had left. Nodes that share memory stay together.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from djinn_lab.srg.graph import SRG, Node
 from djinn_lab.srg.ops import base_name, random_ops
@@ -42,8 +43,15 @@ def dependencies(srg: SRG) -> list[set[int]]:
         if edge.source is not None:
             needs[edge.target].add(edge.source)
     readers: dict[int, list[int]] = {}
+    before = {value.storage for value in srg.values.values() if value.producer is None}
     last_random: int | None = None
+    last_kept: int | None = None
     for node in srg.nodes:
+        if last_kept is not None:
+            needs[node.id].add(last_kept)
+        if any(srg.values[value].storage in before for value in node.writes):
+            needs[node.id].update(range(last_kept or 0, node.id))
+            last_kept = node.id
         for value in node.writes:
             storage = srg.values[value].storage
             needs[node.id].update(readers.get(storage, ()))
@@ -73,6 +81,21 @@ def check_order(srg: SRG, order: Sequence[int]) -> None:
         late = [other for other in before if position[other] > position[node]]
         if late:
             raise ValueError(f"node {node} ({srg.nodes[node].op}) must run after node {late[0]}")
+
+
+class Arrangement(NamedTuple):
+    """An order of node ids, and the names of the strategies that changed it."""
+
+    order: tuple[int, ...]
+    changed_by: tuple[str, ...] = ()
+
+    def then(self, srg: SRG, strategy: OptimizationStrategy) -> Arrangement:
+        """Return what a strategy makes of this order. Raises ValueError where that would change results."""
+        proposed = tuple(strategy.propose(srg, self.order))
+        if proposed == self.order:
+            return self
+        check_order(srg, proposed)
+        return Arrangement(proposed, (*self.changed_by, strategy.name))
 
 
 def colocation_groups(srg: SRG) -> tuple[tuple[int, ...], ...]:

@@ -78,6 +78,18 @@ class ExecutionSchedule(msgspec.Struct, frozen=True):
         return tuple(node.node for node in self.nodes)
 
     @property
+    def compute_s(self) -> float:
+        """Return the predicted seconds of the ops alone, without transfers."""
+        return sum(node.end_s - node.start_s for node in self.nodes)
+
+    @property
+    def interval_s(self) -> float:
+        """Return the predicted seconds from one such graph to the next, in a long row of them, where the
+        transfers of one overlap with the ops of another."""
+        moving_s = sum(transfer.end_s - transfer.start_s for transfer in self.transfers)
+        return max(self.compute_s, moving_s)
+
+    @property
     def measured_s(self) -> float | None:
         """Return the seconds from the first node's start to the last one's end, once the segment ran."""
         if not self.node_start_s or not self.node_end_s:

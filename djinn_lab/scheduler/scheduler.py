@@ -7,8 +7,9 @@ others do not. The profile's objective picks among the rest; ties go to the firs
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import NoReturn, Self
 
 import msgspec
 
@@ -22,7 +23,7 @@ from djinn_lab.scheduler.costs import (
 )
 from djinn_lab.scheduler.explanation import explain_schedule
 from djinn_lab.scheduler.memory_plan import MemoryPlan, plan_memory
-from djinn_lab.scheduler.ordering import OptimizationStrategy, check_order, colocation_groups
+from djinn_lab.scheduler.ordering import Arrangement, OptimizationStrategy, colocation_groups
 from djinn_lab.scheduler.profiles import SchedulerProfile, profile_named
 from djinn_lab.scheduler.schedule import ExecutionSchedule, PlannedTransfer, ScheduledNode
 from djinn_lab.scheduler.strategies import load_strategies
@@ -66,14 +67,31 @@ class Scheduler:
         """Return the schedule; raise :class:`~djinn_lab.errors.DeviceMemoryError` when no device can hold the
         graph at its peak, ValueError when a strategy proposes an order that would change results, and
         OptionError when the cost estimator returns what is no time."""
-        order: Sequence[int] = range(len(srg.nodes))
-        changed_by: list[str] = []
+        return self.schedule_in(srg, self.arrange(srg))
+
+    @property
+    def reorders(self) -> bool:
+        """Return whether :meth:`arrange` may change the order."""
+        return bool(self.strategies)
+
+    def arrange(self, srg: SRG) -> Arrangement:
+        """Return the order that the strategies propose, one after the other. Raises ValueError for an order
+        that would change results."""
+        arranged = Arrangement(tuple(range(len(srg.nodes))))
         for strategy in self.strategies:
-            proposed = tuple(strategy.propose(srg, order))
-            if proposed != tuple(order):
-                check_order(srg, proposed)
-                order = proposed
-                changed_by.append(strategy.name)
+            arranged = arranged.then(srg, strategy)
+        return arranged
+
+    def on(self, devices: Sequence[DeviceProfile], bound_by: str = "") -> Self:
+        """Return the same scheduler with other candidates."""
+        made = copy.copy(self)
+        made.devices, made.bound_by = tuple(devices), bound_by
+        return made
+
+    def schedule_in(self, srg: SRG, arranged: Arrangement) -> ExecutionSchedule:
+        """Return the schedule of nodes in this order. Raises DeviceMemoryError as
+        :meth:`create_schedule`."""
+        order, changed_by = arranged.order, arranged.changed_by
         memory = plan_memory(srg, order)
         fitting = [one for one in self.devices if memory.peak_bytes <= one.memory_bytes - one.used_bytes]
         if not fitting:
@@ -95,6 +113,8 @@ class Scheduler:
     def _rank(self, schedule: ExecutionSchedule) -> float:
         if self.profile.objective == "latency":
             return schedule.predicted_s
+        if self.profile.objective == "throughput":
+            return schedule.interval_s
         device = schedule.device
         return (device.used_bytes + schedule.memory.peak_bytes) / max(device.memory_bytes, 1)
 
