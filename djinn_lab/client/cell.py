@@ -75,10 +75,12 @@ class Cell:
     @property
     def schedule(self) -> ExecutionSchedule:
         """Return the schedule of :attr:`graph` on the device it ran on: order, predicted times, memory
-        plan."""
+        plan. Raises DeviceMemoryError where it does not fit there."""
         profiles = self._devices(self.report.device)
         target = self.terms.target
         bound_by = SESSION_BOUND if target is None else f"the cell asked for {target}"
+        if self._job.scheduler is not None:
+            return self._job.scheduler.on(profiles, bound_by).create_schedule(self.graph)
         asked = scheduler_profile(self.terms)
         return Scheduler(devices=profiles, profile=asked, bound_by=bound_by).create_schedule(self.graph)
 
@@ -102,7 +104,7 @@ class Cell:
         self._forget_lost_pool()
         job.started = job.outside_since = perf_counter()
         executor.cell = job
-        recorder.segment.gather(job.terms.gang > 1)
+        recorder.segment.gather(job.sent_whole)
         self._ops = recorder.ops_recorded
         self._plans = recorder.plans_made
         self._moved = executor.bytes_moved()

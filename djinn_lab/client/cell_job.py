@@ -9,19 +9,65 @@ from time import perf_counter
 
 from djinn_lab.capture.sending.backend import Cut
 from djinn_lab.client.report import CellReport
-from djinn_lab.errors import PoolLost
+from djinn_lab.errors import PoolLost, UserError
 from djinn_lab.jobs import NO_TERMS, Terms
 from djinn_lab.protocol.messages import SubmitSegment
+from djinn_lab.scheduler import Scheduler
+from djinn_lab.srg.graph import SRG
 from djinn_lab.srg.program import EncodedProgram
+from djinn_lab.srg.reordering import executed_prefix, reordered
+
+STRATEGY_ERRORS = (ValueError, TypeError, LookupError, ArithmeticError, AttributeError, RuntimeError)
+"""What a strategy of the user's own may raise."""
+
+
+@dataclass(frozen=True)
+class RecordedProgram:
+    """``recorded``: in program order. ``order``: the positions of its nodes in ``sent``; None where that is
+    the same program."""
+
+    recorded: EncodedProgram
+    sent: EncodedProgram
+    order: tuple[int, ...] | None = None
+
+    @classmethod
+    def arranged(cls, program: EncodedProgram, scheduler: Scheduler | None) -> RecordedProgram:
+        """Return the program in the order of the scheduler. Raises UserError where one of its strategies
+        fails, or proposes an order that would change results."""
+        if scheduler is None or not scheduler.reorders:
+            return cls(program, program)
+        try:
+            order = scheduler.arrange(SRG.from_program(program.program)).order
+        except STRATEGY_ERRORS as error:
+            raise UserError(
+                f"a strategy of the scheduler failed: {type(error).__name__}: {error}.",
+                "Correct the strategy, or run without it.",
+            ) from error
+        if order == tuple(range(len(order))):
+            return cls(program, program)
+        return cls(program, EncodedProgram.of(reordered(program.program, order)), order)
+
+    def executed(self, count: int) -> int:
+        """Return how many nodes of program order have run, up to the first that has not, when ``count`` of
+        those that were sent have."""
+        return count if self.order is None else executed_prefix(self.order, count)
 
 
 class CellJob:
-    """One cell on its way: identity, options, report. ``largest``: the parts of what was recorded between
-    two cuts, where that was most."""
+    """One cell on its way: identity, options, report. ``scheduler``: says in which order its nodes run; None
+    for program order. ``largest``: the parts of what was recorded between two cuts, where that was most."""
 
-    def __init__(self, cell: str, code: str, priority: str, terms: Terms = NO_TERMS) -> None:
+    def __init__(
+        self,
+        cell: str,
+        code: str,
+        priority: str,
+        terms: Terms = NO_TERMS,
+        scheduler: Scheduler | None = None,
+    ) -> None:
         self.identifier = uuid.uuid4().hex
         self.terms = terms
+        self.scheduler = scheduler
         self.cell = cell
         self.code = code
         self.priority = priority
@@ -33,6 +79,11 @@ class CellJob:
         self._parts: list[EncodedProgram] = []
         self.started = perf_counter()
         self.outside_since = self.started
+
+    @property
+    def sent_whole(self) -> bool:
+        """Return whether the pool, or the scheduler, is to see as much of the cell at once as there is."""
+        return self.terms.gang > 1 or (self.scheduler is not None and self.scheduler.reorders)
 
     def add_program(self, program: EncodedProgram, ends: bool) -> None:
         """Remember the most that was recorded between two cuts; ``ends``: a cut follows."""
@@ -46,10 +97,10 @@ class CellJob:
 @dataclass
 class Flight:
     """A segment under way, sent at ``sent``, answered at ``received`` (this process's ``perf_counter``).
-    ``stopped``: by its user, which the pool may not know."""
+    ``program``: as it was sent. ``stopped``: by its user, which the pool may not know."""
 
     job: CellJob
-    program: EncodedProgram
+    recorded: RecordedProgram
     cut: Cut
     message: SubmitSegment
     sent: float
@@ -57,6 +108,10 @@ class Flight:
     lost: PoolLost | None = None
     refused: BaseException | None = None
     stopped: bool = False
+
+    @property
+    def program(self) -> EncodedProgram:
+        return self.recorded.sent
 
 
 def _node_count(programs: Sequence[EncodedProgram]) -> int:

@@ -15,13 +15,13 @@ from djinn_lab.capture.lazy import is_lazy, recorder_of
 from djinn_lab.client.addresses import leader_url
 from djinn_lab.client.connection import PoolConnection
 from djinn_lab.client.credentials import TOKEN_VARIABLE, token_source
-from djinn_lab.client.profile_terms import terms_of_scheduler
+from djinn_lab.client.outcomes import recorded_outcome
 from djinn_lab.client.requests import POOL_VARIABLE
 from djinn_lab.client.session import Session
 from djinn_lab.config import Profile, default_profile, load_profile
 from djinn_lab.errors import AuthenticationError, PoolNotFound, PoolSilent
 from djinn_lab.protocol.runtime_file import RuntimeInfo, read_runtime
-from djinn_lab.scheduler import Scheduler
+from djinn_lab.scheduler import AdaptiveScheduler, Scheduler, detect_environment
 
 Tree = TypeVar("Tree")
 
@@ -144,13 +144,21 @@ def execute_model(
     """Run ``model(x)`` without gradients on the pool and return plain tensors. ``x``: a tensor, a tuple of
     arguments or a dict of keyword arguments. The model's parameters, and without ``session`` the session
     that was opened for it, stay on the pool for the next call. ``scheduler``: its profile, or one by name,
-    says on which device a new session begins; default: the session's profile. Raises OptionError for an
-    unknown name."""
-    terms = None if scheduler is None else terms_of_scheduler(scheduler)
+    says on which device a new session begins (default: the session's profile), and its strategies and
+    features say in which order the ops run. A :class:`~djinn_lab.scheduler.ProgressiveScheduler` records how
+    the run ended. Raises OptionError for an unknown name."""
+    orders = None if scheduler is None else _scheduler_of(scheduler)
     own = session or _session_of(model) or connect()
-    with torch.no_grad(), own.capture(f"execute_model({type(model).__name__})", terms=terms):
-        output = model(**x) if isinstance(x, dict) else model(*x) if isinstance(x, tuple) else model(x)
-    return own.fetch(output)
+    planned = orders.within(detect_environment(own)) if isinstance(orders, AdaptiveScheduler) else orders
+    cell = own.capture(f"execute_model({type(model).__name__})", scheduler=planned)
+    with recorded_outcome(orders, own, cell):
+        with torch.no_grad(), cell:
+            output = model(**x) if isinstance(x, dict) else model(*x) if isinstance(x, tuple) else model(x)
+        return own.fetch(output)
+
+
+def _scheduler_of(scheduler: Scheduler | str) -> Scheduler:
+    return Scheduler(profile=scheduler) if isinstance(scheduler, str) else scheduler
 
 
 def _session_of(tree: object) -> Session | None:

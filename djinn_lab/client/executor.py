@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from djinn_lab.capture.host.interrupts import deliver, delivered
 from djinn_lab.capture.sending.backend import Cut, RunResult
 from djinn_lab.client.blobs import BlobTransfer
-from djinn_lab.client.cell_job import CellJob, Flight
+from djinn_lab.client.cell_job import CellJob, Flight, RecordedProgram
 from djinn_lab.client.connection import PoolConnection, SubmissionEncoder
 from djinn_lab.client.cuts import CutRecord
 from djinn_lab.client.remote_errors import to_exception
@@ -285,16 +285,17 @@ class PoolExecutor:
             resends=self.cell is not None,
             follows=bool(self._flights),
         )
-        flight = Flight(job, program, cut, message, entered)
+        flight = Flight(job, RecordedProgram(program, program), cut, message, entered)
         self._flights.append(flight)
         first = job.segments == 0
         job.segments += 1
         try:
             if self._lost is not None:
                 raise self._lost
+            flight.recorded = RecordedProgram.arranged(program, job.scheduler)
             connection = self.connection  # a new one has been sent nothing
             connection.refuse_unknown(message.terms or NO_TERMS)
-            data, delta, whole_bytes = self._sent.program(program.data)
+            data, delta, whole_bytes = self._sent.program(flight.program.data)
             job.report.graph_bytes += whole_bytes
             job.report.graph_bytes_sent += len(data)
             code, number = self._sent.code(job.code if first else "")
@@ -306,7 +307,7 @@ class PoolExecutor:
             self.blobs.unpinned()
         except PoolLost as lost:
             flight.lost = lost
-        except DjinnError as refused:  # no pool, a wrong token, another version
+        except DjinnError as refused:  # no pool, a wrong token, another version, a faulty strategy
             flight.refused = refused
             job.segments -= 1
         job.outside_since = flight.sent
@@ -387,7 +388,7 @@ class PoolExecutor:
                 tensors = [blobs.read(item) for item in result.fetched]
         except KeyboardInterrupt:
             interrupted = True
-        job.add_program(program, ends=flight.cut.cause != STREAMED)
+        job.add_program(flight.recorded.recorded, ends=flight.cut.cause != STREAMED)
         report.job, report.device = job.identifier, result.device
         report.gang = result.gang or report.gang
         report.recovery = result.recovery or report.recovery
@@ -406,12 +407,17 @@ class PoolExecutor:
         report.cuts.append(CutRecord(cut.cause, cut.line, program.nodes, elapsed, run_s))
         ended = flight.message.final and not (flight.message.resends and _missing(result))
         job.finished = job.finished or ended or result.outcome == "cancelled"
-        return self._conclude(result, program, tensors, interrupted)
+        return self._conclude(result, flight.recorded, tensors, interrupted)
 
     def _conclude(
-        self, result: SegmentResult, program: EncodedProgram, tensors: list[torch.Tensor], interrupted: bool
+        self,
+        result: SegmentResult,
+        recorded: RecordedProgram,
+        tensors: list[torch.Tensor],
+        interrupted: bool,
     ) -> RunResult:
         error: BaseException | None = None
+        program = recorded.sent
         if result.error is not None:
             error = to_exception(result.error, program.program)
         elif result.outcome == "cancelled":
@@ -424,7 +430,7 @@ class PoolExecutor:
                 ran = "between two parts of the cell"
             error = CellCancelled(f"stopped on {result.device or 'the pool'} {ran}")
         return RunResult(
-            result.executed,
+            recorded.executed(result.executed),
             tensors,
             result.dynamic_metas,
             result.rng_state,

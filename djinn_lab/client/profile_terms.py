@@ -7,7 +7,6 @@ from typing import cast
 from djinn_lab.config import Profile
 from djinn_lab.jobs import Objective, Terms
 from djinn_lab.scheduler import Scheduler, SchedulerProfile
-from djinn_lab.scheduler.profiles import profile_named
 
 
 def terms_of(profile: Profile) -> Terms:
@@ -16,10 +15,10 @@ def terms_of(profile: Profile) -> Terms:
     return Terms(objective=cast(Objective, asked.objective), reserve_fraction=asked.memory_reserve_fraction)
 
 
-def terms_of_scheduler(scheduler: Scheduler | str) -> Terms:
-    """Return the terms that a scheduler's profile, or one by its name, asks for. Raises OptionError for an
-    unknown name. A pool places a session once, so that ``throughput`` asks for the same as ``latency``."""
-    profile = profile_named(scheduler) if isinstance(scheduler, str) else scheduler.profile
+def terms_of_scheduler(scheduler: Scheduler) -> Terms:
+    """Return the terms that a scheduler's profile asks for. A pool places a session once, so that
+    ``throughput`` asks for the same device as ``latency``."""
+    profile = scheduler.profile
     objective: Objective = "memory" if profile.objective == "memory" else "latency"
     return Terms(objective=objective, reserve_fraction=profile.reserve_fraction)
 

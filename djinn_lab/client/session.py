@@ -16,14 +16,14 @@ from djinn_lab.client.cell import Cell
 from djinn_lab.client.cell_job import CellJob
 from djinn_lab.client.connection import PoolConnection
 from djinn_lab.client.executor import PoolExecutor
-from djinn_lab.client.profile_terms import terms_of
+from djinn_lab.client.profile_terms import terms_of, terms_of_scheduler
 from djinn_lab.client.rest import PoolClient
 from djinn_lab.config import Profile
 from djinn_lab.errors import PoolLost, PoolSilent, UserError
 from djinn_lab.jobs import Terms
 from djinn_lab.protocol.devices import device_profile
 from djinn_lab.protocol.messages import PhaseAnswered, SignalPhase, Welcome
-from djinn_lab.scheduler import DeviceProfile
+from djinn_lab.scheduler import DeviceProfile, Scheduler
 
 Tree = TypeVar("Tree")
 Module = TypeVar("Module", bound=torch.nn.Module)
@@ -118,16 +118,22 @@ class Session:
         priority: str | None = None,
         file: str | None = None,
         terms: Terms | None = None,
+        scheduler: Scheduler | None = None,
     ) -> Cell:
         """A context in which torch ops are recorded and, at its end, run on the pool.
 
         ``name`` and ``code`` are shown on the dashboard. ``file`` is the ``co_filename`` of the code
         whose lines errors and graphs refer to (default: the caller's). ``terms``: gang, dependencies,
-        deadline and time limit in the pool's queue (default: what the session's profile says).
+        deadline and time limit in the pool's queue (default: what the scheduler's profile says, else the
+        session's). ``scheduler``: orders the cell's ops; the cell is then sent whole.
         """
         self._cells += 1
-        asked = terms_of(self.profile) if terms is None else terms
-        job = CellJob(name or f"cell {self._cells}", code, priority or self.executor.priority, asked)
+        asked = terms
+        if asked is None:
+            asked = terms_of(self.profile) if scheduler is None else terms_of_scheduler(scheduler)
+        job = CellJob(
+            name or f"cell {self._cells}", code, priority or self.executor.priority, asked, scheduler
+        )
         return Cell(self.recorder, self.executor, self.device_profiles, self._remember, job, file)
 
     def _remember(self, cell: Cell) -> None:
