@@ -38,8 +38,8 @@ class CellReport:
 
     ``gang``: what became of the wish for several devices, in the last segment, ``""`` without one.
     ``recovery``: what was made again after a worker was lost, ``""`` for nothing.
-    ``out_bytes``, ``in_bytes``: values that went to the host, because the device had no memory for them
-    beside others, and came back for the ops that read them.
+    ``out_bytes``, ``in_bytes``: values that went to the host or the disk, because the device had no memory
+    for them beside others, and came back for the ops that read them.
 
     ``graph_bytes`` and ``graph_bytes_sent``: of the whole graphs, and of what the pool did not have yet.
 
@@ -97,8 +97,8 @@ class CellReport:
         if not self.out_bytes and not self.in_bytes:
             return ""
         return (
-            f"{format_bytes(self.out_bytes)} went to the host and {format_bytes(self.in_bytes)} came back, "
-            "since the cell's values do not fit the device together"
+            f"{format_bytes(self.out_bytes)} left the device and {format_bytes(self.in_bytes)} came back, "
+            "since the cell's values do not fit it together"
         )
 
     def lines(self) -> list[str]:

@@ -35,7 +35,7 @@ class SegmentArrived(msgspec.Struct, frozen=True, tag=True):
     """A client submitted a segment. The engine fills in ``memory``, ``move_s`` and ``parts_s`` of
     ``segment``, from session memory. ``peak_bytes``: the most that the segment holds by itself, reached
     at ``node``, an ``op``. ``kept_bytes``: what it leaves behind, None for unknown. ``parts_bytes``: what
-    the parts of a gang hold beside its session. ``floor_bytes``, ``floor_op``: as in
+    the parts of a gang hold beside its session. ``floor_bytes`` and the rest: as in
     :class:`djinn_lab.memory.SegmentPlaced`."""
 
     at_s: float
@@ -46,6 +46,7 @@ class SegmentArrived(msgspec.Struct, frozen=True, tag=True):
     kept_bytes: int | None = None
     parts_bytes: int = 0
     floor_bytes: int | None = None
+    floor_node: int | None = None
     floor_op: str | None = None
 
 

@@ -29,6 +29,7 @@ def placed(event: SegmentArrived) -> memory.SegmentPlaced:
         op=event.op,
         kept_bytes=event.kept_bytes,
         floor_bytes=event.floor_bytes,
+        floor_node=event.floor_node,
         floor_op=event.floor_op,
     )
 
@@ -37,6 +38,7 @@ def proposed(asked: memory.SegmentPlaced) -> memory.SegmentProposed:
     return memory.SegmentProposed(
         *(asked.at_s, asked.job, asked.segment, asked.session, asked.peak_bytes, asked.node, asked.op),
         floor_bytes=asked.floor_bytes,
+        floor_node=asked.floor_node,
         floor_op=asked.floor_op,
     )
 

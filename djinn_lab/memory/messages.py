@@ -82,6 +82,7 @@ class SegmentProposed(msgspec.Struct, frozen=True, tag=True):
     node: int | None = None
     op: str | None = None
     floor_bytes: int | None = None
+    floor_node: int | None = None
     floor_op: str | None = None
 
 
@@ -90,8 +91,8 @@ class SegmentPlaced(msgspec.Struct, frozen=True, tag=True):
     or later, by exactly one GrantSegment or RejectSegment, with DeferSegment before where it waits.
     ``rank``: of its priority, 0 first; equal ranks in order of arrival. ``kept_bytes``: what it leaves
     behind, except for shared weights; None: unknown. ``floor_bytes``: the least with which it can run, where
-    other values are offloaded meanwhile, for an op named ``floor_op``; None: unknown. The granted bytes are
-    reserved until the :class:`MemoryReported` that names the job, or :class:`SegmentWithdrawn`."""
+    other values are offloaded meanwhile, for ``floor_node``, a ``floor_op``; None: unknown. The granted bytes
+    are reserved until the :class:`MemoryReported` that names the job, or :class:`SegmentWithdrawn`."""
 
     at_s: float
     job: str
@@ -103,6 +104,7 @@ class SegmentPlaced(msgspec.Struct, frozen=True, tag=True):
     op: str | None = None
     kept_bytes: int | None = None
     floor_bytes: int | None = None
+    floor_node: int | None = None
     floor_op: str | None = None
 
 

@@ -66,7 +66,8 @@ class Hello(msgspec.Struct, frozen=True, tag="hello"):
 
 
 class DeviceInfo(msgspec.Struct, frozen=True):
-    """``curves``: None until measured."""
+    """``curves``: None until measured. ``below_bytes``: of the tiers below it; ``link_bytes_per_s``: to
+    these, None for unknown."""
 
     device: str
     kind: str
@@ -75,6 +76,8 @@ class DeviceInfo(msgspec.Struct, frozen=True):
     threads: int
     torch_version: str
     curves: DeviceCurves | None = None
+    below_bytes: int = 0
+    link_bytes_per_s: float | None = None
 
 
 class Welcome(msgspec.Struct, frozen=True, tag="welcome"):

@@ -23,6 +23,8 @@ class DeviceProfile(msgspec.Struct, frozen=True):
     ``memory_bytes``: the limit. ``used_bytes``: what others hold (other sessions, or values of this
     session that the graph does not mention). ``transfer_bytes_per_s``: to and from the client; None: half
     the memory rate, as a copy reads and writes. ``measured``: whether the curves come from calibration.
+    ``below_bytes``: of the host and the disk, for values that are offloaded; ``link_bytes_per_s``: to these,
+    None: as to the client.
     """
 
     device: str
@@ -32,6 +34,8 @@ class DeviceProfile(msgspec.Struct, frozen=True):
     measured: bool = True
     used_bytes: int = 0
     transfer_bytes_per_s: float | None = None
+    below_bytes: int = 0
+    link_bytes_per_s: float | None = None
 
     def __post_init__(self) -> None:
         if min(self.memory_bytes, self.used_bytes) < 0:
@@ -52,6 +56,10 @@ class DeviceProfile(msgspec.Struct, frozen=True):
             curves=DeviceCurves.of_rates(*_DEFAULT_RATES[kind]),
             measured=False,
         )
+
+    def offload_s(self, nbytes: int) -> float:
+        """Return the seconds to move bytes between the device and the tiers below it."""
+        return nbytes / self.link_bytes_per_s if self.link_bytes_per_s else self.transfer_s(nbytes)
 
     def transfer_s(self, nbytes: int) -> float:
         """Return the seconds to move bytes between client and device."""

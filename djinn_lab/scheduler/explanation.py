@@ -28,6 +28,7 @@ def explain_schedule(
         *_devices_left_out(schedule, left_out),
         _order(srg, changed_by),
         _memory(srg, schedule, profile),
+        *_offload(schedule),
         _time(schedule),
         _transfers(schedule),
         _groups(srg),
@@ -91,10 +92,28 @@ def _memory(srg: SRG, schedule: ExecutionSchedule, profile: SchedulerProfile) ->
         node = schedule.nodes[memory.peak_position]
         where = f"at node {node.node} ({node.op}{', line ' + str(node.line) if node.line else ''})"
     short = ", which no device does" if memory.peak_bytes > schedule.limit_bytes else ""
+    if schedule.offload is not None:
+        short = ", which this one does not"
     return (
         f"Memory: peak {format_bytes(memory.peak_bytes)} {where}; inputs and weights are "
         f"{format_bytes(memory.resident_bytes)}; {format_bytes(schedule.limit_bytes)} leave "
         f"{profile.reserve_fraction:.0%} free{short}; {format_bytes(memory.kept_bytes)} stay afterwards."
+    )
+
+
+def _offload(schedule: ExecutionSchedule) -> Iterator[str]:
+    plan, device = schedule.offload, schedule.device
+    if plan is None:
+        return
+    if not plan.moved_bytes:
+        used = format_bytes(device.used_bytes)
+        yield f"Others: the {used} that they hold on {device.device} are parked first."
+        return
+    out, back = format_bytes(plan.out_bytes), format_bytes(plan.in_bytes)
+    copies = format_seconds(device.offload_s(plan.moved_bytes))
+    yield (
+        f"Offload: {device.device} has {format_bytes(device.memory_bytes)}, so {out} leave it while the cell "
+        f"runs and {back} come back before the ops that read them, {copies} of copies."
     )
 
 

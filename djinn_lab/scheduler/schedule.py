@@ -16,6 +16,7 @@ import msgspec
 from djinn_lab.scheduler.costs import DeviceProfile
 from djinn_lab.scheduler.memory_plan import MemoryPlan
 from djinn_lab.srg.curves import Bound
+from djinn_lab.srg.offload import OffloadPlan
 from djinn_lab.srg.program import Phase
 
 Times = tuple[Sequence[float], Sequence[float]]
@@ -56,8 +57,9 @@ class PlannedTransfer(msgspec.Struct, frozen=True):
 class ExecutionSchedule(msgspec.Struct, frozen=True):
     """A schedule of one graph. ``nodes`` in the order of execution, all on ``device``. ``groups``: node ids
     that share memory (views and in-place ops with what they act on) and must stay on one device.
-    ``limit_bytes``: what the plan may use of the device. ``node_start_s``/``node_end_s``: measured, by node
-    id, once it ran; shorter than ``nodes`` when it stopped early."""
+    ``limit_bytes``: what the plan may use of the device. ``offload``: what is moved to the tiers below and
+    back where that is not enough; its time is in ``predicted_s``. ``node_start_s``/``node_end_s``: measured,
+    by node id, once it ran; shorter than ``nodes`` when it stopped early."""
 
     device: DeviceProfile
     profile: str
@@ -71,6 +73,7 @@ class ExecutionSchedule(msgspec.Struct, frozen=True):
     decisions: tuple[str, ...]
     node_start_s: tuple[float, ...] | None = None
     node_end_s: tuple[float, ...] | None = None
+    offload: OffloadPlan | None = None
 
     @property
     def order(self) -> tuple[int, ...]:

@@ -23,11 +23,13 @@ from djinn_lab.scheduler.costs import (
 )
 from djinn_lab.scheduler.explanation import explain_schedule
 from djinn_lab.scheduler.memory_plan import MemoryPlan, plan_memory
+from djinn_lab.scheduler.offload import offload_plan
 from djinn_lab.scheduler.ordering import Arrangement, OptimizationStrategy, colocation_groups
 from djinn_lab.scheduler.profiles import SchedulerProfile, profile_named
 from djinn_lab.scheduler.schedule import ExecutionSchedule, PlannedTransfer, ScheduledNode
 from djinn_lab.scheduler.strategies import load_strategies
 from djinn_lab.srg.graph import SRG
+from djinn_lab.srg.offload import OffloadPlan
 from djinn_lab.units import format_bytes
 
 SESSION_BOUND = "the session is bound to it"
@@ -95,7 +97,7 @@ class Scheduler:
         memory = plan_memory(srg, order)
         fitting = [one for one in self.devices if memory.peak_bytes <= one.memory_bytes - one.used_bytes]
         if not fitting:
-            self._refuse(srg, order, memory)
+            return self._offloading(srg, arranged, memory)
         roomy = [device for device in fitting if memory.peak_bytes <= self._limit_bytes(device)]
         fitting = roomy or fitting
         candidates = [self._place(srg, order, memory, device) for device in fitting]
@@ -103,6 +105,21 @@ class Scheduler:
         others = [schedule for schedule in candidates if schedule is not best]
         left_out = [device for device in self.devices if device not in fitting]
         decisions = explain_schedule(srg, best, self.profile, others, left_out, changed_by, self.bound_by)
+        return msgspec.structs.replace(best, decisions=decisions, groups=colocation_groups(srg))
+
+    def _offloading(self, srg: SRG, arranged: Arrangement, memory: MemoryPlan) -> ExecutionSchedule:
+        """Return a schedule on a device that has no memory for all of it at once: what others hold there is
+        parked, and values of the graph are offloaded. Raises DeviceMemoryError where no device can."""
+        candidates = []
+        for device in self.devices:
+            plan = offload_plan(srg, arranged.order, device.memory_bytes)
+            if plan is not None and memory.peak_bytes <= device.memory_bytes + device.below_bytes:
+                candidates.append(self._place(srg, arranged.order, memory, device, plan))
+        if not candidates:
+            self._refuse(srg, arranged.order, memory)
+        best = min(candidates, key=lambda one: one.predicted_s)
+        others = [schedule for schedule in candidates if schedule is not best]
+        decisions = explain_schedule(srg, best, self.profile, others, (), arranged.changed_by, self.bound_by)
         return msgspec.structs.replace(best, decisions=decisions, groups=colocation_groups(srg))
 
     def _limit_bytes(self, device: DeviceProfile) -> int:
@@ -119,7 +136,12 @@ class Scheduler:
         return (device.used_bytes + schedule.memory.peak_bytes) / max(device.memory_bytes, 1)
 
     def _place(
-        self, srg: SRG, order: Sequence[int], memory: MemoryPlan, device: DeviceProfile
+        self,
+        srg: SRG,
+        order: Sequence[int],
+        memory: MemoryPlan,
+        device: DeviceProfile,
+        offload: OffloadPlan | None = None,
     ) -> ExecutionSchedule:
         uploads, now_s = _uploads(srg, order, device)
         nodes = []
@@ -143,8 +165,9 @@ class Scheduler:
             groups=(),
             memory=memory,
             limit_bytes=self._limit_bytes(device),
-            predicted_s=now_s,
+            predicted_s=now_s + (0.0 if offload is None else device.offload_s(offload.moved_bytes)),
             decisions=(),
+            offload=offload,
         )
 
     def _refuse(self, srg: SRG, order: Sequence[int], memory: MemoryPlan) -> NoReturn:

@@ -39,6 +39,11 @@ class OffloadPlan(msgspec.Struct, frozen=True):
     out_bytes: int
     in_bytes: int
 
+    @property
+    def moved_bytes(self) -> int:
+        """Return the bytes that go over the link."""
+        return self.out_bytes + self.in_bytes
+
 
 class PlannedOp(NamedTuple):
     """Storages that an op reads or writes, those that it makes, those that it writes in place, and those that

@@ -58,9 +58,8 @@ class Offloading:
 
     @property
     def possible(self) -> bool:
-        """Return whether there is a tier below the device."""
-        store = self._values.tiers.store
-        return store.arena.capacity_bytes > 0 or store.disk_bytes_max > 0
+        """Return whether there is a host tier; with a disk alone nothing is offloaded."""
+        return self._values.tiers.store.arena.capacity_bytes > 0
 
     def bring_in(self, position: int, identifiers: Collection[int | None]) -> None:
         """Before the op at ``position``: bring these values back, and keep them on the device meanwhile.
@@ -98,7 +97,8 @@ class Offloading:
             try:
                 self._store(storage)
             except TransferProblem as problem:
-                return f"; other values of the session cannot leave it, since {problem.reason}"
+                limits = "the pool's --host-memory and --disk are the limits"
+                return f"; other values of the session cannot leave it, since {problem.reason} ({limits})"
             self._leave(storage)
         return ""
 

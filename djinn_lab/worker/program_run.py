@@ -335,7 +335,11 @@ class ProgramRun:
         started = perf_counter() - origin
         self.running = True
         try:
-            self._step(node, call, needed, made)
+            if node.dynamic:  # the last one: the extension runs nothing after it
+                with self.may_offload():
+                    self._bring_in_and_step(native.executed, node, call, needed, made)
+            else:
+                self._step(node, call, needed, made)
         except DeviceMemoryError:
             if node.dynamic:  # it ran: only its result tells what it needs
                 raise

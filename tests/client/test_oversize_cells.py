@@ -74,7 +74,7 @@ def test_training_a_model_of_twice_the_device(small: PoolUnderTest) -> None:
     ours, eager = Training(0), Training(0)
     with small.session() as session:
         reports = [train(session, ours, eager) for _ in range(3)]
-        assert all("went to the host" in report for report in reports)
+        assert all("left the device" in report for report in reports)
         assert any(one.offloaded_bytes > DEVICE_BYTES for one in small.rest.memory().sessions)
         assert ours.agrees_with(eager)
 
@@ -106,7 +106,7 @@ def test_a_small_session_takes_turns_with_it(small: PoolUnderTest) -> None:
     with small.session("ann") as first, small.session("bob") as second:
         for _ in range(2):
             train(first, large, large_eager)
-            assert "went to the host" not in train(second, little, little_eager)
+            assert "left the device" not in train(second, little, little_eager)
         assert large.agrees_with(large_eager)
         assert little.agrees_with(little_eager)
 

@@ -45,7 +45,7 @@ class Pool:
     def place(self, name: str, peak_mib: int, floor_mib: int | None) -> list[Command]:
         floor = None if floor_mib is None else floor_mib * MIB
         placed = SegmentPlaced(
-            1.0, name, 0, name, peak_mib * MIB, 0, None, "aten.mm", None, floor, "aten.add"
+            1.0, name, 0, name, peak_mib * MIB, 0, 4, "aten.mm", None, floor, 7, "aten.add"
         )
         return self.feed(placed)
 
@@ -78,6 +78,16 @@ def test_one_op_that_does_not_fit_is_named() -> None:
     pool.open("ann")
     message = rejection(pool.place("ann", 300, 120))
     assert message == "one op of the cell (aten.add) needs 120.0 MiB at once, and cpu:0 has 100.0 MiB"
+
+
+def test_a_difference_that_rounding_hides_is_named() -> None:
+    pool = Pool()
+    pool.open("ann")
+    placed = SegmentPlaced(1.0, "ann", 0, "ann", 100 * MIB + 1, floor_bytes=100 * MIB + 1, floor_node=3)
+    [refused] = pool.feed(placed)
+    assert isinstance(refused, RejectSegment)
+    assert "needs 100.0 MiB (1 B too many) at once" in refused.message
+    assert refused.node == 3
 
 
 def test_a_cell_larger_than_all_tiers_is_refused() -> None:

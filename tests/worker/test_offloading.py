@@ -226,3 +226,22 @@ def test_the_plan_says_what_is_moved(make_device: Make, seed: int) -> None:
     assert plan is not None
     assert plan.in_bytes == outcome.in_bytes
     assert 0 < 0.75 * plan.out_bytes <= outcome.out_bytes <= plan.out_bytes
+
+
+def test_an_op_whose_result_depends_on_data_finds_memory(make_device: Make) -> None:
+    """What it needs is known when it has run."""
+    device, script = make_device(memory_bytes=8 * MIB), Script()
+    values = keep(device, "ann", script, *matrices(7))
+    found = script.dynamic("aten.nonzero.default", values[0])
+    outcome = device.run("ann", script.program(keep=(found,)))
+    assert outcome.out_bytes > 0
+    kept = fetch(device, "ann", script, *values)
+    assert all(torch.equal(one, other) for one, other in zip(kept, matrices(7), strict=True))
+    audit(device)
+
+
+def test_nothing_is_offloaded_to_a_disk_alone(make_device: Make) -> None:
+    device, script = make_device(memory_bytes=4 * MIB, host_bytes=0, disk_bytes=64 * MIB), Script()
+    outcome = device.try_run("ann", script.program(keep=tuple(script.load(one) for one in matrices(6))))
+    assert outcome.failure is not None
+    assert outcome.failure.family == "memory"

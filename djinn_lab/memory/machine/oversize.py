@@ -35,16 +35,26 @@ def never_fits(
     largest = max(devices, key=lambda one: (one.memory_bytes, one.device))
     whose = f"{largest.device} has" if bound else f"the largest device, {largest.device}, has"
     has = f"{whose} {format_bytes(largest.memory_bytes)}"
-    floor_bytes = event.floor_bytes or 0
+    floor_bytes, advice = event.floor_bytes or 0, ADVICE
     if floor_bytes > largest.memory_bytes:
-        op = f" ({event.floor_op})" if event.floor_op else ""
-        message = f"one op of the cell{op} needs {format_bytes(floor_bytes)} at once, and {has}"
-    else:
+        op, needs = f" ({event.floor_op})" if event.floor_op else "", _needs(floor_bytes, largest)
+        message = f"one op of the cell{op} needs {needs} at once, and {has}"
+        return RejectSegment(event.job, event.segment, message, advice, event.floor_node, event.floor_op)
+    at, more = f" at {event.op}" if event.op else "", ""
+    if largest.tiers:
         below = largest.capacity_bytes - largest.memory_bytes
-        at = f" at {event.op}" if event.op else ""
-        more = f", and {format_bytes(below)} in the tiers below it" if below and floor_bytes else ""
-        message = f"the cell needs {format_bytes(event.peak_bytes)} at once{at}, and {has}{more}"
-    return RejectSegment(event.job, event.segment, message, ADVICE, event.node, event.op)
+        more = f", and {format_bytes(below)} in the tiers below it" if floor_bytes else ""
+    elif floor_bytes:
+        advice = f"{ADVICE[:-1]}, or one with --host-memory, to which values can be offloaded."
+    message = f"the cell needs {_needs(event.peak_bytes, largest)} at once{at}, and {has}{more}"
+    return RejectSegment(event.job, event.segment, message, advice, event.node, event.op)
+
+
+def _needs(nbytes: int, device: Device) -> str:
+    """Return the bytes, and how many more than the device has where both look alike."""
+    if format_bytes(nbytes) != format_bytes(device.memory_bytes):
+        return format_bytes(nbytes)
+    return f"{format_bytes(nbytes)} ({format_bytes(nbytes - device.memory_bytes)} too many)"
 
 
 def _offloads(device: Device, policy: MemoryPolicy) -> bool:

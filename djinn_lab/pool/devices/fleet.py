@@ -161,4 +161,6 @@ def _info(status: DeviceStatus) -> DeviceInfo:
         threads=seen.threads if seen else plan.threads,
         torch_version=seen.torch_version if seen else "",
         curves=status.curves,
+        below_bytes=seen.host_bytes + seen.disk_bytes if seen and seen.host_bytes else 0,
+        link_bytes_per_s=seen.link_bytes_per_s if seen else None,
     )

@@ -5,6 +5,7 @@ read it, and stays there until no manifest names it. The manifest is written ane
 
 from __future__ import annotations
 
+import logging
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -13,6 +14,8 @@ from typing import NamedTuple
 import msgspec
 
 from djinn_lab.pool.devices.launcher import TakenCopy
+
+log = logging.getLogger(__name__)
 
 Pieces = list[tuple[bytes, bytes, int, int, int]]
 """Digest, fingerprint, bytes, number of the file, offset."""
@@ -59,7 +62,8 @@ class Adoption:
             content = msgspec.msgpack.decode(copy.manifest, type=dict[str, msgspec.Raw])
             files = msgspec.msgpack.decode(content["files"], type=list[str])
             storages = msgspec.msgpack.decode(content["storages"], type=list[_Storage])
-        except (msgspec.DecodeError, KeyError):
+        except (msgspec.DecodeError, KeyError) as error:
+            log.error("the manifest of a parked session cannot be read: %s", error)
             return None
         taken = [self._take_file(copy.group, path) for path in files]
         here = [path for path in taken if path is not None]

@@ -247,6 +247,7 @@ class SubmissionHandler:
             kept_bytes=footprint.kept_bytes,
             parts_bytes=judgement.parts_bytes,
             floor_bytes=footprint.floor_bytes,
+            floor_node=footprint.floor_node,
             floor_op=inspected.floor_op,
         )
 
