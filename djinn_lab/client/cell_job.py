@@ -15,7 +15,7 @@ from djinn_lab.protocol.messages import SubmitSegment
 from djinn_lab.scheduler import Scheduler
 from djinn_lab.srg.graph import SRG
 from djinn_lab.srg.program import EncodedProgram
-from djinn_lab.srg.reordering import executed_prefix, reordered
+from djinn_lab.srg.reordering import executed_prefix, reordered, values_ahead
 
 STRATEGY_ERRORS = (ValueError, TypeError, LookupError, ArithmeticError, AttributeError, RuntimeError)
 """What a strategy of the user's own may raise."""
@@ -51,6 +51,10 @@ class RecordedProgram:
         """Return how many nodes of program order have run, up to the first that has not, when ``count`` of
         those that were sent have."""
         return count if self.order is None else executed_prefix(self.order, count)
+
+    def ahead(self, count: int) -> list[int]:
+        """Return the values that the pool keeps of nodes that ran before an earlier one that did not."""
+        return [] if self.order is None else values_ahead(self.recorded.program, self.order, count)
 
 
 class CellJob:

@@ -418,6 +418,9 @@ class PoolExecutor:
     ) -> RunResult:
         error: BaseException | None = None
         program = recorded.sent
+        ahead = recorded.ahead(result.executed)
+        if ahead:
+            self.release(ahead)
         if result.error is not None:
             error = to_exception(result.error, program.program)
         elif result.outcome == "cancelled":

@@ -20,3 +20,13 @@ def executed_prefix(order: Sequence[int], executed: int) -> int:
     ``executed`` of ``order`` ran."""
     ran = set(order[:executed])
     return next((node for node in range(len(order)) if node not in ran), len(order))
+
+
+def values_ahead(program: Program, order: Sequence[int], executed: int) -> list[int]:
+    """Return the values of ``program.keep`` that were made by nodes behind :func:`executed_prefix`, when the
+    first ``executed`` of ``order`` ran. ``program``: in program order."""
+    prefix = executed_prefix(order, executed)
+    early = {value for node in program.nodes[:prefix] for value in node.outputs}
+    ahead = {value for node in order[:executed] if node >= prefix for value in program.nodes[node].outputs}
+    sources = {source.value for source in program.sources}
+    return [value for value in program.keep if value in ahead - early - sources]

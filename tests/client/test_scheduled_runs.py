@@ -106,6 +106,37 @@ def test_a_failing_op_leaves_the_session_usable(session: Session) -> None:
     assert torch.equal(djinn_lab.execute_model(failing, x, advanced(), session=session), expected)
 
 
+def train(session: Session, scheduler: Scheduler | None) -> tuple[list[float], list[torch.Tensor]]:
+    """Train with dropout, and read the loss after every step; return losses and weights."""
+    torch.manual_seed(5)
+    branches = [
+        nn.Sequential(nn.Linear(16, 256), nn.ReLU(), nn.Dropout(0.2), nn.Linear(256, 4)) for _ in range(4)
+    ]
+    model = nn.ModuleList(branches)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    x, losses = torch.randn(32, 16), []
+    with session.capture(scheduler=scheduler):
+        for _ in range(4):
+            optimizer.zero_grad()
+            wide = [branch[:3](x) for branch in branches]
+            loss = sum(branch[3](one).square().mean() for branch, one in zip(branches, wide, strict=True))
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+    session.pull(model)
+    return losses, [parameter.detach().clone() for parameter in model.parameters()]
+
+
+def test_a_training_cell_with_cuts_gives_the_same_bits(session: Session) -> None:
+    losses, weights = train(session, None)
+    ordered_losses, ordered_weights = train(session, advanced())
+    assert ordered_losses == losses
+    for mine, theirs in zip(ordered_weights, weights, strict=True):
+        assert torch.equal(mine, theirs)
+    assert session.last_cell is not None
+    assert session.last_cell.schedule.order != tuple(range(len(session.last_cell.graph.nodes)))
+
+
 class LastFirst:
     name = "last first"
 

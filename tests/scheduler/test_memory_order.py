@@ -18,7 +18,7 @@ from djinn_lab.scheduler.memory_plan import plan_memory
 from djinn_lab.scheduler.ordering import check_order
 from djinn_lab.srg.graph import SRG
 from djinn_lab.srg.program import Program, encode_program
-from djinn_lab.srg.reordering import executed_prefix, reordered
+from djinn_lab.srg.reordering import executed_prefix, reordered, values_ahead
 from djinn_lab.srg.validation import validate_program
 from djinn_lab.worker.interpreter import Interpreter
 from djinn_lab.worker.values import SessionValues
@@ -176,6 +176,11 @@ def test_a_kept_value_is_freed_by_no_reader() -> None:
 
 def test_nodes_that_ran_early_count_only_behind_an_unbroken_beginning() -> None:
     assert [executed_prefix((2, 0, 1), count) for count in range(4)] == [0, 0, 1, 3]
+    script = Script(0, LAYER)
+    x = script.source((8,))
+    made = [script.op("aten.exp.default", x, shape=(8,)) for _ in range(3)]
+    program = script.program(keep=tuple(made))
+    assert [values_ahead(program, (2, 0, 1), count) for count in range(4)] == [[], [made[2]], [made[2]], []]
 
 
 def test_a_schedule_names_the_order_and_plans_its_memory() -> None:
