@@ -25,6 +25,7 @@ RECORDER = "recorder-intel-r-xeon-r-processor-2-cores-2026-11-24"
 ENGINE = "engine-intel-r-xeon-r-processor-2-cores-2026-11-24"
 MEMORY_LIVE, EARLY = f"engine-{MACHINE}-2026-11-23", f"early-start-{MACHINE}-2026-11-23"
 LOSSES, OUTAGES = f"losses-{MACHINE}-2026-11-25", f"outages-{MACHINE}-2026-11-25"
+OFFLOAD = f"offload-{MACHINE}-2026-11-25"
 ISOLATION = f"isolation-{MACHINE}-2026-11-25"
 PATTERNS_FOUND = f"patterns-{MACHINE}-2026-11-25"
 NOTEBOOKS = f"notebook-cells-{MACHINE}-2026-11-25"
@@ -392,6 +393,20 @@ def isolation_costs() -> Iterator[str]:
     yield f"and a training cell {training:.2f} times"
 
 
+def offload() -> Iterator[str]:
+    for what in ("inference", "training"):
+        found = figures(OFFLOAD)[f"a cell of {what}, weights of twice the device"]
+        (ratio,) = beside([found], "a device with memory for all")
+        left, back = found["facts"]["to_host_mib"], found["facts"]["back_mib"]
+        assert found["facts"]["equal"]
+        yield f"a cell of {what} took {ratio:.2f} times as long, for"
+        yield (
+            f"{left:.0f} MiB that left and {back:.0f} MiB that came back"
+            if left
+            else f"{back:.0f} MiB that came back"
+        )
+
+
 def losses() -> Iterator[str]:
     found = result(LOSSES)
     assert found["wrong"] == []
@@ -483,7 +498,10 @@ def two_recorders() -> Iterator[str]:
 
 CLAIMS = {
     "coverage": (operators, fuzz, models, libraries, tutorials),
-    "benchmarks": (recording, whole_cells, why_truth, scale, turns, early_starts, decisions, isolation_costs),
+    "benchmarks": (
+        *(recording, whole_cells, why_truth, scale, turns, early_starts, decisions),
+        *(isolation_costs, offload),
+    ),
     "pool": (kills, outages),
     "session-memory": (losses,),
     "../README": (notebook_cells,),
