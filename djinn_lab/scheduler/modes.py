@@ -62,7 +62,7 @@ class AdaptiveScheduler(Scheduler):
         devices: Sequence[DeviceProfile] | None = None,
         profile: str | SchedulerProfile | None = None,
         cost_estimator: CostEstimator | None = None,
-        strategies: Sequence[OptimizationStrategy] = (),
+        strategies: Sequence[OptimizationStrategy | str] = (),
     ) -> None:
         self.mode = mode_named(mode)
         if environment is None or devices:

@@ -202,7 +202,7 @@ def taking(nbytes: int, ops: int = 1) -> Program:
 def test_groups_together_hold_no_more_than_their_device_has(workers: Workers) -> None:
     half = DEVICE_BYTES // 2
     workers.run(ONE, "ann", taking(half // 2, ops=2))
-    workers.begin(ONE, "bob", taking(half // 2, ops=3))
+    workers.begin(ONE, "bob", taking(half, ops=2))  # one op of it does not fit
     failed = workers.next(ONE, SegmentFailed)
     assert failed.error.type_name == "DeviceMemoryError"
     assert "of the device's 64.0 MiB are in use" in failed.error.message

@@ -22,7 +22,10 @@ def take(tables: Tables, event: MemoryReported) -> list[Device]:
     device.host_full &= event.host_bytes >= device.host_used_bytes
     device.disk_full &= event.disk_bytes >= device.disk_used_bytes
     device.used_bytes = event.used_bytes
-    device.peak_bytes = max(device.peak_bytes, event.peak_bytes, event.used_bytes)
+    peak_bytes = min(
+        event.peak_bytes, device.memory_bytes
+    )  # peaks of several processes may be of other times
+    device.peak_bytes = max(device.peak_bytes, peak_bytes, event.used_bytes)
     device.shared_bytes = event.shared_bytes
     device.host_used_bytes, device.disk_used_bytes = event.host_bytes, event.disk_bytes
     concerned = [device]
