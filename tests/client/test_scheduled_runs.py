@@ -214,7 +214,7 @@ def test_progressive_scheduler_learns_from_runs(session: Session) -> None:
         assert torch.equal(djinn_lab.execute_model(model, x, scheduler, session=session), expected)
     assert scheduler.progress.decisions[0].feature == "workload"
     assert scheduler.progress.now_s > 1e9
-    assert len(scheduler.progress.ratios) + len(scheduler.progress.tried) == 2
+    assert scheduler.progress.ratios  # the second run's is forgotten if it was much slower
 
 
 def test_progressive_scheduler_switches_off_what_fails_on_the_device(session: Session) -> None:
