@@ -9,7 +9,7 @@ import msgspec
 
 from djinn_lab.srg.list_ops import parts_of
 from djinn_lab.srg.liveness import last_touches, live_bytes
-from djinn_lab.srg.program import Program
+from djinn_lab.srg.program import NodeRecord, Program
 
 REMAINDERS_MAX = 64
 
@@ -42,19 +42,17 @@ def predict_peak_bytes(program: Program) -> Footprint:
     sizes = _sizes(program)
     loaded = {source.storage for source in program.sources if source.storage in sizes}
     outliving = {storage_of[value] for value in (*program.keep, *program.fetch) if value in storage_of}
+    touched = [_touched(node, storage_of) for node in program.nodes]
     live = live_bytes(
         (_known(node.storages, sizes) for node in program.nodes),
-        last_touches(
-            [storage_of[value] for value in (*node.inputs, *node.outputs) if value in storage_of]
-            for node in program.nodes
-        ),
+        last_touches(touched),
         sizes,
         loaded,
         outliving | {source.storage for source in program.sources},
     )
     loaded_bytes = sum(sizes[storage] for storage in loaded)
     peak_bytes = max(loaded_bytes, *live.during) if live.during else loaded_bytes
-    floor_bytes, floor_node = _floor(program, sizes, storage_of)
+    floor_bytes, floor_node = _floor(program, sizes, storage_of, touched)
     return Footprint(
         peak_bytes,
         live.during.index(peak_bytes) if peak_bytes > loaded_bytes else None,
@@ -67,7 +65,10 @@ def predict_peak_bytes(program: Program) -> Footprint:
 
 
 def _floor(
-    program: Program, sizes: Mapping[int, int], storage_of: Mapping[int | None, int]
+    program: Program,
+    sizes: Mapping[int, int],
+    storage_of: Mapping[int | None, int],
+    touched: Sequence[set[int]],
 ) -> tuple[int, int | None]:
     """Return the bytes of the storages that one op touches, of the op with most, and which that is. Ops on
     lists can run one tensor at a time."""
@@ -78,12 +79,17 @@ def _floor(
     most, at = max((all_sizes[source.storage] for source in program.sources), default=0), None
     for position, node in enumerate(program.nodes):
         parts = parts_of(program.templates[node.template], node)
-        for one in [part.node for part in parts] or [node]:
-            touched = {storage_of[value] for value in (*one.inputs, *one.outputs) if value in storage_of}
-            nbytes = sum(all_sizes.get(storage, 0) for storage in touched)
+        pieces = [_touched(part.node, storage_of) for part in parts] or [touched[position]]
+        for storages in pieces:
+            nbytes = sum(all_sizes.get(storage, 0) for storage in storages)
             if nbytes > most:
                 most, at = nbytes, position
     return most, at
+
+
+def _touched(node: NodeRecord, storage_of: Mapping[int | None, int]) -> set[int]:
+    """Return the storages that a node reads, writes or makes."""
+    return {storage_of[value] for value in (*node.inputs, *node.outputs) if value in storage_of}
 
 
 def _storages(program: Program) -> dict[int | None, int]:

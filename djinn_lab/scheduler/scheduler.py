@@ -8,7 +8,7 @@ others do not. The profile's objective picks among the rest; ties go to the firs
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NoReturn, Self
 
 import msgspec
@@ -93,7 +93,7 @@ class Scheduler:
     def schedule_in(self, srg: SRG, arranged: Arrangement) -> ExecutionSchedule:
         """Return the schedule of nodes in this order. Raises DeviceMemoryError as
         :meth:`create_schedule`."""
-        order, changed_by = arranged.order, arranged.changed_by
+        order = arranged.order
         memory = plan_memory(srg, order)
         fitting = [one for one in self.devices if memory.peak_bytes <= one.memory_bytes - one.used_bytes]
         if not fitting:
@@ -101,11 +101,8 @@ class Scheduler:
         roomy = [device for device in fitting if memory.peak_bytes <= self._limit_bytes(device)]
         fitting = roomy or fitting
         candidates = [self._place(srg, order, memory, device) for device in fitting]
-        best = min(candidates, key=self._rank)
-        others = [schedule for schedule in candidates if schedule is not best]
         left_out = [device for device in self.devices if device not in fitting]
-        decisions = explain_schedule(srg, best, self.profile, others, left_out, changed_by, self.bound_by)
-        return msgspec.structs.replace(best, decisions=decisions, groups=colocation_groups(srg))
+        return self._best(srg, arranged, candidates, self._rank, left_out)
 
     def _offloading(self, srg: SRG, arranged: Arrangement, memory: MemoryPlan) -> ExecutionSchedule:
         """Return a schedule on a device that has no memory for all of it at once: what others hold there is
@@ -117,9 +114,22 @@ class Scheduler:
                 candidates.append(self._place(srg, arranged.order, memory, device, plan))
         if not candidates:
             self._refuse(srg, arranged.order, memory)
-        best = min(candidates, key=lambda one: one.predicted_s)
+        return self._best(srg, arranged, candidates, lambda one: one.predicted_s, ())
+
+    def _best(
+        self,
+        srg: SRG,
+        arranged: Arrangement,
+        candidates: Sequence[ExecutionSchedule],
+        rank: Callable[[ExecutionSchedule], float],
+        left_out: Sequence[DeviceProfile],
+    ) -> ExecutionSchedule:
+        """Return the candidate of the lowest rank, with the reasons."""
+        best = min(candidates, key=rank)
         others = [schedule for schedule in candidates if schedule is not best]
-        decisions = explain_schedule(srg, best, self.profile, others, (), arranged.changed_by, self.bound_by)
+        decisions = explain_schedule(
+            srg, best, self.profile, others, left_out, arranged.changed_by, self.bound_by
+        )
         return msgspec.structs.replace(best, decisions=decisions, groups=colocation_groups(srg))
 
     def _limit_bytes(self, device: DeviceProfile) -> int:

@@ -47,7 +47,7 @@ def until_closed(device: Device, free_bytes: int, needed_bytes: int) -> str:
     sessions that close."""
     here = device.session_bytes
     ending = {
-        segment.session: max(segment.base_bytes + segment.peak_bytes, here.get(segment.session, 0))
+        segment.session: max(device.granted_bytes(segment), here.get(segment.session, 0))
         for segment in device.granted.values()
     }
     if ending and free_bytes + sum(ending.values()) >= needed_bytes:
