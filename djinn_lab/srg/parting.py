@@ -1,9 +1,10 @@
-"""A program in parts: prelude, groups of branches, epilogue (:mod:`djinn_lab.srg.branches`), each a program.
+"""A program in parts: prelude, groups of branches (:mod:`djinn_lab.srg.branches`) or of tasks
+(:mod:`djinn_lab.srg.tasks`), epilogue, each a program.
 
-The prelude and the epilogue run in the session; groups run anywhere, in sessions of their own, in any order
-or at once. Between parts whole storages travel, with the values that look at them, so that aliasing stays
-what it is. A storage that is at *home* (the session held it, or the prelude made or wrote it) and that a
-group writes is written back into the same memory.
+The prelude and the epilogue run in the session; groups run anywhere, in sessions of their own, each once
+those are done whose values it imports. Between parts whole storages travel, with the values that look at
+them, so that aliasing stays what it is. A storage that is at *home* (the session held it, or the prelude made
+or wrote it) and that a group writes is written back into the same memory.
 
 Nothing that the session held before is written until the epilogue, whose first act is to take over what the
 groups made. With :attr:`Parts.undo` the session is again what it was, so that the whole program can be run
@@ -16,7 +17,8 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from djinn_lab.srg.branches import COPIED, EPILOGUE, PRELUDE, Branches, touched_storages
+from djinn_lab.srg.branches import COPIED, EPILOGUE, PRELUDE
+from djinn_lab.srg.precedence import touched_storages
 from djinn_lab.srg.program import NodeRecord, Program, Source
 from djinn_lab.srg.wiring import trace_wiring
 
@@ -24,12 +26,16 @@ from djinn_lab.srg.wiring import trace_wiring
 class Part(msgspec.Struct, frozen=True):
     """One part of a program. ``nodes``: which of the whole program's ops these are. ``imports``: values that
     it needs from other parts, ``exports``: those that others need from it; values of one storage travel
-    together."""
+    together. ``after``: the groups from which a group imports, by number. ``imported_bytes``,
+    ``exported_bytes``: of their storages, as far as layouts show."""
 
     program: Program
     nodes: tuple[int, ...]
     imports: tuple[int, ...] = ()
     exports: tuple[int, ...] = ()
+    after: tuple[int, ...] = ()
+    imported_bytes: int = 0
+    exported_bytes: int = 0
 
 
 class Parts(msgspec.Struct, frozen=True):
@@ -45,12 +51,13 @@ class Parts(msgspec.Struct, frozen=True):
     release: tuple[int, ...]
     undo: tuple[int, ...]
     made: tuple[int, ...]
-    moved_bytes: int
 
 
-def part_program(program: Program, branches: Branches, devices: int) -> Parts:
-    """Part a program into as many groups as there are devices, or branches if these are fewer."""
-    return _Parting(program, branches.places, branches.groups(devices)).parts()
+def part_program(program: Program, places: Sequence[int], groups: Sequence[Sequence[int]]) -> Parts:
+    """Part a program. ``places``: of every op, PRELUDE, EPILOGUE, COPIED or the number of its branch or task;
+    ``groups``: the numbers that make up each group. Each branch or task is in one group, and groups do not
+    wait for each other in a circle."""
+    return _Parting(program, places, groups).parts()
 
 
 @dataclass(slots=True)
@@ -84,29 +91,37 @@ class _Parting:
         self._epilogue = self._draft(drafts[EPILOGUE], (*program.keep, *program.fetch))
         self._home = self._home_storages()
         self._written_in = [self._written(draft.nodes) for draft in self._groups]
+        self._group_of = {
+            value: number
+            for number, draft in enumerate(self._groups)
+            for value in draft.made
+            if self._places[self._maker[value]] != COPIED
+        }
 
     def parts(self) -> Parts:
         """See the classes above."""
         wanted = [self._wanted_of_group(draft) for draft in self._groups]
         outside = set(self._epilogue.reads)
-        handed = [self._handed(number, wanted[number], outside) for number in range(len(self._groups))]
+        elsewhere = {value for draft in self._groups for value in draft.reads if value in self._group_of}
+        handed = [
+            self._handed(number, wanted[number], outside, elsewhere) for number in range(len(self._groups))
+        ]
         undo = self._undo()
-        prelude = self._prelude_part([*(value for values in wanted for value in values), *undo], outside)
+        from_home = [value for values in wanted for value in values if value not in self._group_of]
+        prelude = self._prelude_part([*from_home, *undo], outside)
         groups = tuple(
             self._part(draft, wanted[number], handed[number]) for number, draft in enumerate(self._groups)
         )
         kept = set(prelude.program.keep) if prelude is not None else set()
-        imported = {value for values in handed for value in values}
+        imported = {value for values in handed for value in self._brought(values, outside)}
         fresh = [value for value in imported if not self._is_home(value)]
         epilogue = self._epilogue_part(tuple(sorted(imported)))
         home = {value for value in imported if self._is_home(value)}
-        exports = prelude.exports if prelude is not None else ()
-        moved = sum(self._bytes(values) for values in (exports, *handed))
         held = {source.value for source in self._program.sources if source.held}
         made = tuple(sorted((kept | set(fresh) | set(epilogue.program.keep)) - held))
         program = self._program
         release = (*program.release, *sorted(set(made) - set(program.keep)))
-        return Parts(prelude, groups, epilogue, frozenset(home), release, undo, made, moved)
+        return Parts(prelude, groups, epilogue, frozenset(home), release, undo, made)
 
     # -- values of each part -------------------------------------------------------------------------------
 
@@ -154,19 +169,36 @@ class _Parting:
         return {storages[value] for index in nodes for value in writes[index]}
 
     def _wanted_of_group(self, draft: _Draft) -> list[int]:
-        """Return the values that a group needs from the session; it loads those sent along itself."""
-        return [value for value in draft.reads if self._is_home(value)]
+        """Return the values that a group needs from the session and from other groups; it loads those sent
+        along itself."""
+        return [value for value in draft.reads if value in self._group_of or self._is_home(value)]
 
-    def _handed(self, number: int, wanted: Sequence[int], outside: set[int]) -> tuple[int, ...]:
-        """Return what the epilogue needs of a group: values that it made, and every storage that it wrote,
-        each with a value that the session knows it by where there is one."""
+    def _handed(
+        self, number: int, wanted: Sequence[int], outside: set[int], elsewhere: set[int]
+    ) -> tuple[int, ...]:
+        """Return what the epilogue or other groups need of a group: values that it made, and every storage of
+        the session that it wrote, each with a value that the session knows it by where there is one."""
         draft, storages = self._groups[number], self._wiring.storages
         written = self._written_in[number]
-        made = {value for value in draft.made if self._places[self._maker[value]] != COPIED}
-        found = {value for value in outside if value in made}
+        found = {value for value in outside | elsewhere if self._group_of.get(value) == number}
         found |= {value for value in outside if value in draft.reads and storages[value] in written}
         found |= {value for value in wanted if storages[value] in written}
         return tuple(sorted(found))
+
+    def _source_group(self, value: int, draft: _Draft) -> int | None:
+        """Return the other group from which a group has a value: the one that made it, or wrote what the
+        session has there. None: it is as it was in the session."""
+        if value in self._group_of:
+            return self._group_of[value]
+        storage = self._wiring.storages[value]
+        written = (number for number, storages in enumerate(self._written_in) if storage in storages)
+        return next((number for number in written if self._groups[number] is not draft), None)
+
+    def _brought(self, handed: Sequence[int], outside: set[int]) -> list[int]:
+        """Return those of a group's exports that come into the session: its storages travel whole."""
+        storages = self._wiring.storages
+        needed = {storages[value] for value in handed if value in outside or self._is_home(value)}
+        return [value for value in handed if storages[value] in needed]
 
     def _undo(self) -> tuple[int, ...]:
         """Values of the session whose memory groups or epilogue write."""
@@ -202,14 +234,23 @@ class _Parting:
         ]
         built = _build(self._program, draft.nodes, [self._source(value) for value in draft.reads])
         program = msgspec.structs.replace(built, keep=keep, rng_state=self._program.rng_state)
-        return Part(program, tuple(draft.nodes), (), exports)
+        return Part(program, tuple(draft.nodes), exports=exports, exported_bytes=self._bytes(exports))
 
     def _part(self, draft: _Draft, wanted: Sequence[int], exports: tuple[int, ...]) -> Part:
         held = set(wanted)
         sources = [self._held(value) if value in held else self._source(value) for value in draft.reads]
         built = _build(self._program, draft.nodes, sources)
         program = msgspec.structs.replace(built, keep=list(exports))
-        return Part(program, tuple(draft.nodes), tuple(wanted), exports)
+        after = {number for value in wanted if (number := self._source_group(value, draft)) is not None}
+        return Part(
+            program,
+            tuple(draft.nodes),
+            tuple(wanted),
+            exports,
+            tuple(sorted(after)),
+            self._bytes(wanted),
+            self._bytes(exports),
+        )
 
     def _epilogue_part(self, imports: tuple[int, ...]) -> Part:
         draft, whole = self._epilogue, self._program
@@ -222,7 +263,7 @@ class _Parting:
         known = {source.value for source in sources} | draft.made
         keep = [value for value in whole.keep if value in known]
         program = msgspec.structs.replace(built, keep=keep, fetch=whole.fetch)
-        return Part(program, tuple(draft.nodes), imports, ())
+        return Part(program, tuple(draft.nodes), imports, imported_bytes=self._bytes(imports))
 
     def _source(self, value: int) -> Source:
         """Return the source as it came."""

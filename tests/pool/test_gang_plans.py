@@ -6,8 +6,10 @@ import pytest
 import torch
 from programs import Script
 
+from djinn_lab.pool.gangs import layouts
 from djinn_lab.pool.gangs import plans as gang_plans
-from djinn_lab.pool.gangs.plans import BranchCache, GangDecision, decide_gang
+from djinn_lab.pool.gangs.layouts import LayoutCache
+from djinn_lab.pool.gangs.plans import GangDecision, decide_gang
 from djinn_lab.srg.curves import DeviceCurves
 from djinn_lab.srg.plan_key import plan_key
 from djinn_lab.srg.program import Program, encode_program
@@ -30,9 +32,27 @@ def search(branches: int, steps: int) -> Program:
     return script.program(fetch=tuple(ends))
 
 
-def judged(program: Program, asked: int = 2, pool: int = 2, known: BranchCache | None = None) -> GangDecision:
+def layers(depth: int, experts: int) -> Program:
+    """Make a program of layers: chains of ten matrix products side by side, whose sum is the next one's
+    input."""
+    script = Script()
+    value = script.load(torch.eye(SIZE))
+    for _ in range(depth):
+        ends = []
+        for _ in range(experts):
+            end = value
+            for _ in range(10):
+                end = script.op("aten.mm.default", end, value)
+            ends.append(end)
+        value = ends[0]
+        for end in ends[1:]:
+            value = script.op("aten.add.Tensor", value, end)
+    return script.program(fetch=(value,))
+
+
+def judged(program: Program, asked: int = 2, pool: int = 2, known: LayoutCache | None = None) -> GangDecision:
     return decide_gang(
-        program, asked, pool, CURVES, known or BranchCache(), plan_key(encode_program(program))
+        program, asked, pool, CURVES, known or LayoutCache(), plan_key(encode_program(program))
     )
 
 
@@ -66,7 +86,22 @@ def test_gang_that_costs_more_than_it_saves_says_the_numbers() -> None:
 def test_a_chain_has_no_branches() -> None:
     found = judged(search(1, 50))
     assert (found.devices, found.plan) == (1, None)
-    assert found.why == "It runs on one device: its graph has no branches that could run side by side."
+    assert found.why == "It runs on one device: its graph has no parts that could run side by side."
+
+
+def test_layers_whose_experts_run_side_by_side_are_worth_several_devices() -> None:
+    """They are joined after every layer: no branch goes from the first to the last."""
+    for devices in (2, 4):
+        found = judged(layers(6, 4), asked=devices, pool=devices)
+        assert (found.devices, found.why) == (devices, "")
+        assert found.plan is not None
+        assert found.predicted_s is not None
+        assert found.predicted_s < 1.4 * 240 * STEP_S / devices
+        assert any(group.after for group in found.plan.groups)
+        nodes = [node for group in found.plan.groups for node in group.nodes]
+        assert len(nodes) == len(set(nodes))
+    few = judged(layers(6, 2), asked=4, pool=4)
+    assert few.why == ("It uses 2 of the 4 devices that it asked for: more than 2 would not make it faster.")
 
 
 def test_very_long_programs_are_not_looked_into(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,19 +111,19 @@ def test_very_long_programs_are_not_looked_into(monkeypatch: pytest.MonkeyPatch)
 
 def test_a_device_that_turns_out_to_be_faster_does_not_change_what_is_worth_it() -> None:
     """Branches found at a guessed speed lead to the same decision as those found at the measured speed."""
-    known, program = BranchCache(), search(4, 50)
+    known, program = LayoutCache(), search(4, 50)
     key = plan_key(encode_program(program))
     guessed = decide_gang(program, 2, 2, CURVES, known, key)
     faster = DeviceCurves.of_rates(3 * FLOPS_PER_S, 1e10, 1e-6)
     measured = decide_gang(program, 2, 2, faster, known, key)
     assert (guessed.devices, measured.devices) == (2, 2)
-    assert measured == decide_gang(program, 2, 2, faster, BranchCache(), key)
+    assert measured == decide_gang(program, 2, 2, faster, LayoutCache(), key)
 
 
 def test_equal_programs_are_looked_into_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    known = BranchCache()
+    known = LayoutCache()
     first = judged(search(2, 50), known=known)
-    monkeypatch.setattr(gang_plans, "BranchFinder", None)
+    monkeypatch.setattr(layouts, "BranchFinder", None)
     again = judged(search(2, 50), known=known)
     assert again == first
     assert first.devices == 2
@@ -98,14 +133,14 @@ def test_branch_cache_beyond_its_ops_limit_forgets_the_oldest_programs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The cache is limited by the ops of its programs, not only by their number."""
-    known = BranchCache(ops_max=250)
-    for branches in (4, 3, 2):  # 200, 150 and 100 ops
+    known = LayoutCache(ops_max=350)
+    for branches in (6, 4, 2):  # 300, 200 and 100 ops
         judged(search(branches, 50), known=known)
     looked = []
-    finder = gang_plans.BranchFinder
+    finder = layouts.BranchFinder
     monkeypatch.setattr(
-        gang_plans, "BranchFinder", lambda program, seconds: looked.append(1) or finder(program, seconds)
+        layouts, "BranchFinder", lambda program, seconds: looked.append(1) or finder(program, seconds)
     )
-    for branches, looks in ((2, 0), (3, 0), (4, 1)):
+    for branches, looks in ((2, 0), (4, 0), (6, 1)):
         judged(search(branches, 50), known=known)
         assert len(looked) == looks

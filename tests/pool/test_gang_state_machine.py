@@ -3,6 +3,8 @@ and its session is as it was unless the gang is done. Preempted and resumed, a g
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -12,6 +14,7 @@ from djinn_lab.pool.gangs.state_machine import (
     EndGang,
     GangPreempted,
     GangStateMachine,
+    Group,
     Order,
     PartName,
     PreemptPart,
@@ -22,6 +25,8 @@ from djinn_lab.pool.gangs.state_machine import (
 )
 
 HOME, OTHER = "cpu:0", "cpu:1"
+BESIDE = tuple(Group(lane) for lane in range(5))
+"""Groups that wait for none."""
 DEVICES = [f"cpu:{number}" for number in range(4)]
 
 
@@ -30,7 +35,8 @@ class World:
     session. ``kept``: parts that were stopped between two ops and have not ended. ``aside``: whether the gang
     is preempted and has given up all its devices."""
 
-    def __init__(self, members: list[str], groups: int, prelude: bool) -> None:
+    def __init__(self, members: list[str], groups: Sequence[Group], prelude: bool) -> None:
+        self.groups = groups
         self.machine = GangStateMachine(members[0], members, groups, prelude)
         self.home = members[0]
         self.held = set(members)
@@ -55,6 +61,7 @@ class World:
                     assert device in self.held
                     assert (group in self.sessions) == (group in self.kept)
                     assert device not in (*self.running.values(), *self.asked.values())
+                    assert set(self.groups[group].after) <= set(self.finished)
                     self.asked[group] = self.sessions[group] = device
                 case RunPart(part, device):
                     assert device in self.held
@@ -153,10 +160,28 @@ def over(world: World) -> EndGang:
     return world.end
 
 
+@st.composite
+def dependent_groups(draw: st.DrawFn) -> list[Group]:
+    """Draw up to five groups in up to three lanes, each of which waits for some of those before it."""
+    count = draw(st.integers(1, 5))
+    return [
+        Group(
+            draw(st.integers(0, 2)),
+            tuple(sorted(draw(st.sets(st.integers(0, number - 1))))) if number else (),
+        )
+        for number in range(count)
+    ]
+
+
 @settings(max_examples=500, deadline=None)
-@given(st.integers(1, 4), st.integers(1, 5), st.booleans(), st.data())
+@given(
+    st.integers(1, 4),
+    st.one_of(dependent_groups(), st.integers(1, 5).map(lambda count: list(BESIDE[:count]))),
+    st.booleans(),
+    st.data(),
+)
 def test_gang_in_any_order_of_events_ends_consistently(
-    members: int, groups: int, prelude: bool, data: st.DataObject
+    members: int, groups: list[Group], prelude: bool, data: st.DataObject
 ) -> None:
     world = World(DEVICES[:members], groups, prelude)
     world.hear(world.machine.begin())
@@ -166,7 +191,7 @@ def test_gang_in_any_order_of_events_ends_consistently(
             break
         if world.aside:
             count = data.draw(st.integers(1, 4))
-            assert 1 <= world.machine.useful_devices <= groups
+            assert 1 <= world.machine.useful_devices <= len(groups)
             world.resume(data.draw(st.permutations(DEVICES))[:count])
             continue
         steps: list[tuple[str, PartName | str]] = [("answer", part) for part in world.running]
@@ -186,7 +211,7 @@ def test_gang_in_any_order_of_events_ends_consistently(
     end = over(world)
     if end.how == "done":
         assert sorted(map(str, world.finished)) == sorted(
-            map(str, [*range(groups), "epilogue", *(["prelude"] if prelude else [])])
+            map(str, [*range(len(groups)), "epilogue", *(["prelude"] if prelude else [])])
         )
         assert world.held == {world.home}
     else:
@@ -217,7 +242,7 @@ def step(world: World, what: str, which: PartName | str, trouble: bool) -> None:
 
 def test_preempted_gang_resumes_on_one_device() -> None:
     """The stopped parts resume one after the other; ended parts do not run again."""
-    world = World([HOME, OTHER], 3, prelude=False)
+    world = World([HOME, OTHER], BESIDE[:3], prelude=False)
     world.hear(world.machine.begin())
     world.memory_says(0, granted=True)
     world.memory_says(1, granted=True)
@@ -238,7 +263,7 @@ def test_preempted_gang_resumes_on_one_device() -> None:
 
 
 def test_stopped_parts_resume_on_the_devices_that_hold_them() -> None:
-    world = World([HOME, OTHER], 2, prelude=False)
+    world = World([HOME, OTHER], BESIDE[:2], prelude=False)
     world.hear(world.machine.begin())
     world.memory_says(0, granted=True)
     world.memory_says(1, granted=True)
@@ -250,7 +275,7 @@ def test_stopped_parts_resume_on_the_devices_that_hold_them() -> None:
 
 
 def test_gang_without_part_memory_runs_as_one_segment() -> None:
-    world = World([HOME, OTHER], 2, prelude=False)
+    world = World([HOME, OTHER], BESIDE[:2], prelude=False)
     world.hear(world.machine.begin())
     world.memory_says(0, granted=False)
     world.memory_says(1, granted=False)
@@ -258,7 +283,7 @@ def test_gang_without_part_memory_runs_as_one_segment() -> None:
 
 
 def test_two_groups_fit_on_the_one_member_that_is_left() -> None:
-    world = World([HOME, OTHER], 2, prelude=True)
+    world = World([HOME, OTHER], BESIDE[:2], prelude=True)
     world.hear(world.machine.begin())
     world.answer("prelude", failed=False)
     world.memory_says(0, granted=True)
@@ -268,5 +293,27 @@ def test_two_groups_fit_on_the_one_member_that_is_left() -> None:
     assert world.asked == {1: HOME}
     world.memory_says(1, granted=True)
     world.answer(1, failed=False)
+    world.answer("epilogue", failed=False)
+    assert over(world) == EndGang("done")
+
+
+def test_a_group_begins_when_those_that_it_waits_for_have_ended() -> None:
+    """Two steps of two layers, as a wavefront: the other device is kept for what comes."""
+    groups = [Group(0), Group(1, (0,)), Group(0, (0,)), Group(1, (1, 2))]
+    world = World([HOME, OTHER], groups, prelude=False)
+    world.hear(world.machine.begin())
+    assert world.asked == {0: HOME}
+    assert world.held == {HOME, OTHER}
+    world.memory_says(0, granted=True)
+    world.answer(0, failed=False)
+    assert world.asked == {1: HOME, 2: OTHER}
+    world.memory_says(1, granted=True)
+    world.memory_says(2, granted=True)
+    world.answer(2, failed=False)
+    assert world.held == {HOME}, "what is left is in one lane"
+    world.answer(1, failed=False)
+    assert world.asked == {3: HOME}
+    world.memory_says(3, granted=True)
+    world.answer(3, failed=False)
     world.answer("epilogue", failed=False)
     assert over(world) == EndGang("done")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from threading import Thread
 
 import pytest
 import torch
@@ -91,12 +92,70 @@ def test_ops_that_branches_share_or_join_in_run_on_the_home_device(session: Sess
     assert torch.rand(1).item() is not None
 
 
+class Layers(nn.Module):
+    """Experts side by side in every layer, whose sum goes through a normalisation into the next."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(5)
+        self.norms = nn.ModuleList(nn.BatchNorm1d(128) for _ in range(4))
+        self.experts = nn.ModuleList(
+            nn.ModuleList(nn.Sequential(nn.Linear(128, 1024), nn.ReLU(), nn.Linear(1024, 128)) for _ in "ab")
+            for _ in self.norms
+        )
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        for norm, (first, second) in zip(self.norms, self.experts, strict=True):
+            rows = norm(rows + first(rows) + second(rows))
+        return rows
+
+    def step(self, rows: torch.Tensor) -> torch.Tensor:
+        """Train for one step, and return the loss."""
+        loss = self(rows).square().mean()
+        loss.backward()
+        with torch.no_grad():
+            for weight in self.parameters():
+                assert weight.grad is not None
+                weight -= 0.1 * weight.grad
+                weight.grad = None
+        return loss.detach()
+
+    def state(self) -> list[list[float]]:
+        return [one.detach().flatten().tolist() for one in self.state_dict().values()]
+
+
+def test_layers_of_experts_run_side_by_side_and_compute_what_one_device_computes(
+    two: PoolUnderTest, session: Session
+) -> None:
+    """Parts feed each other: one dies once with its device, and the other device begins it again."""
+    alone, together, rows = Layers(), Layers(), torch.randn(2048, 128)
+    expected = [alone.step(rows).item() for _ in range(4)]
+    found, reports = [], []
+    for number in range(4):
+        with session.capture("layers", terms=Terms(gang=2, gang_min=2)) as cell:
+            loss = together.step(rows)
+            if number == 2:
+                Thread(target=kill_the_other, args=(two, session)).start()
+        found.append(loss.item())
+        reports.append(cell.report.gang)
+    assert found == expected
+    assert together.state() == alone.state()
+    assert reports[1] == reports[3] == TOGETHER
+
+
+def kill_the_other(pool: PoolUnderTest, session: Session) -> None:
+    """Kill the worker of the device on which a running gang does not live."""
+    job = pool.wait_for_job(session=session.welcome.session, state="RUNNING").job
+    wait_for(lambda: pool.rest.job(job).ops_done > 40)
+    kill_worker(pool, other_of(pool.rest.job(job).device))
+
+
 def test_a_cell_without_branches_runs_on_one_device_and_says_so(session: Session) -> None:
     with session.capture("chain", terms=Terms(gang=2, gang_min=2)) as cell:
         value = torch.ones(64, 64)
         for _ in range(200):
             value = value @ value.softmax(1)
-    assert cell.report.gang == "It runs on one device: its graph has no branches that could run side by side."
+    assert cell.report.gang == "It runs on one device: its graph has no parts that could run side by side."
     assert value.shape == (64, 64)
     with session.capture("small", terms=Terms(gang=2)) as small:
         pair = [torch.ones(64) * 2, torch.ones(64) * 3]

@@ -80,7 +80,7 @@ def test_unused_random_numbers_are_drawn_once() -> None:
     program = replace(program, nodes=[*chains, draw])
     found = best(program)
     assert found.places[-1] == PRELUDE
-    parts = part_program(program, found, 2)
+    parts = part_program(program, found.places, found.groups(2))
     assert parts.prelude is not None
     assert parts.prelude.nodes == (len(chains),)
 
@@ -120,7 +120,7 @@ def test_views_of_unwritten_values_are_made_by_every_part() -> None:
     program = script.program(fetch=tuple(ends))
     found = best(program)
     assert found.places[0] == COPIED
-    parts = part_program(program, found, 2)
+    parts = part_program(program, found.places, found.groups(2))
     assert all(0 in group.nodes for group in parts.groups)
     assert parts.prelude is None
 
@@ -135,13 +135,16 @@ def test_only_what_is_needed_elsewhere_travels() -> None:
         step = chain(script, weight, 9)
         script.write("aten.add_.Tensor", weight, step)
     program = script.program()
-    parts = part_program(program, best(program), 2)
+    found = best(program)
+    parts = part_program(program, found.places, found.groups(2))
     assert parts.prelude is not None
     assert parts.prelude.exports == tuple(weights) == parts.undo
     assert [group.exports for group in parts.groups] == [(weights[0],), (weights[1],)]
     assert parts.epilogue.imports == tuple(weights)
     assert parts.made == ()
-    assert parts.moved_bytes == 2 * 2 * contiguous(4, 4).nbytes
+    nbytes = contiguous(4, 4).nbytes
+    assert parts.prelude.exported_bytes == parts.epilogue.imported_bytes == 2 * nbytes
+    assert [(group.imported_bytes, group.exported_bytes) for group in parts.groups] == [(nbytes, nbytes)] * 2
 
 
 @given(st.lists(st.integers(1, 12), min_size=1, max_size=6), st.integers(1, 5))

@@ -9,7 +9,7 @@ import msgspec
 from worker_kit import Device
 
 from djinn_lab.protocol.worker import Handed
-from djinn_lab.srg.branches import COPIED, Branches
+from djinn_lab.srg.branches import COPIED
 from djinn_lab.srg.parting import Part, part_program
 from djinn_lab.srg.program import Program, Source, encode_program
 from djinn_lab.srg.validation import validate_program
@@ -46,10 +46,16 @@ def _as_if_digests(program: Program) -> list[Source]:
 
 
 def run_in_parts(
-    home: Device, others: Sequence[Device], program: Program, branches: Branches, choose: random.Random
+    home: Device,
+    others: Sequence[Device],
+    program: Program,
+    places: Sequence[int],
+    groups: Sequence[Sequence[int]],
+    choose: random.Random,
 ) -> Outcome | None:
-    """Run the groups in random order on random devices. None if a part failed: the session is as before."""
-    parts = part_program(program, branches, 1 + len(others))
+    """Run the groups on random devices, in any order in which they can run. None if a part failed: the
+    session is as before."""
+    parts = part_program(program, places, groups)
     files: list[Handed] = []
     failed, executed = False, set[int]()
     rng_state: bytes | None = None
@@ -59,18 +65,30 @@ def run_in_parts(
         failed, rng_state = outcome.failure is not None, outcome.rng_state
         executed |= set(parts.prelude.nodes)
     handed: list[Handed] = []
-    for number, group in choose.sample(list(enumerate(parts.groups)), len(parts.groups)):
-        if failed:
-            break
+    by_group: dict[int, list[Handed]] = {}
+    left = set(range(len(parts.groups)))
+    while left and not failed:
+        number = choose.choice(
+            sorted(number for number in left if left.isdisjoint(parts.groups[number].after))
+        )
+        group = parts.groups[number]
+        left.remove(number)
         device = choose.choice([home, *others])
-        imports = [one for one in files if set(one.values) & set(group.imports)]
+        made_before = [one for source in group.after for one in by_group[source]]
+        wanted, imports = set(group.imports), list[Handed]()
+        for one in (*made_before, *files):
+            if wanted & set(one.values):
+                wanted -= set(one.values)
+                imports.append(one)
         outcome, made = run_part(device, f"part {number}", group, imports)
         device.interpreter.close(f"part {number}")
         handed += made
+        by_group[number] = made
         failed = outcome.failure is not None
         executed |= set(group.nodes)
     if not failed:
-        outcome, _ = run_part(home, "ann", parts.epilogue, handed)
+        imports = [one for one in handed if set(one.values) & set(parts.epilogue.imports)]
+        outcome, _ = run_part(home, "ann", parts.epilogue, imports)
         failed = outcome.failure is not None
         executed |= set(parts.epilogue.nodes)
     if failed:
@@ -85,7 +103,7 @@ def run_in_parts(
             (home.results / one.blob).unlink()
     if failed:
         return None
-    needed = {index for index, place in enumerate(branches.places) if place != COPIED}
+    needed = {index for index, place in enumerate(places) if place != COPIED}
     assert needed <= executed
     outcome.rng_state = rng_state
     return outcome

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 import torch
@@ -14,12 +14,21 @@ from running_parts import run_in_parts
 from test_preemption import Left, summary
 from worker_kit import Device
 
+from djinn_lab.srg import tasks
 from djinn_lab.srg.branches import BranchFinder
 from djinn_lab.srg.program import Program
+from djinn_lab.srg.tasks import find_tasks
 from djinn_lab.worker.interpreter import Outcome
 
 MakeDevice = Callable[..., Device]
+Split = tuple[Sequence[int], Sequence[Sequence[int]]]
 PROGRAMS = 12
+
+
+@pytest.fixture(autouse=True)
+def chains_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cut programs into tasks also where that would not be worth it."""
+    monkeypatch.setattr(tasks, "CHAIN_SHARE", float("inf"))
 
 
 class Travels:
@@ -51,17 +60,36 @@ class Travels:
         assert all(set(device.interpreter.sessions) <= {"ann"} for device in self.devices)
 
     def in_parts(self, program: Program) -> Outcome | None:
+        found = self.tasks(program) if self.random.random() < 0.5 else self.branches(program)
+        if found is None:
+            self.done["whole"] += 1
+            return None
+        home, *others = self.devices
+        outcome = run_in_parts(home, others, program, *found, self.random)
+        self.done["failed" if outcome is None else "in parts"] += 1
+        return outcome
+
+    def branches(self, program: Program) -> Split | None:
         branches = BranchFinder(program, [1.0] * len(program.nodes)).at(
             self.random.randrange(6), self.random.randrange(6)
         )
         if branches is None:
-            self.done["whole"] += 1
             return None
         self.done[f"{min(3, len(branches.branch_s))} branches"] += 1
-        home, *others = self.devices
-        outcome = run_in_parts(home, others, program, branches, self.random)
-        self.done["failed" if outcome is None else "in parts"] += 1
-        return outcome
+        return branches.places, branches.groups(len(self.devices))
+
+    def tasks(self, program: Program) -> Split | None:
+        """Return tasks, some of which run as one part with the tasks after them."""
+        tasks = find_tasks(program, [1.0] * len(program.nodes), self.random.choice((0.0, 1.5, 3.0)))
+        if tasks is None:
+            return None
+        self.done["tasks that feed each other" if tasks.edges else "tasks"] += 1
+        groups: list[list[int]] = [[]]
+        for number in range(len(tasks.seconds)):
+            if groups[-1] and self.random.random() < 0.7:
+                groups.append([])
+            groups[-1].append(number)
+        return tasks.places, groups
 
 
 def _comparable(outcome: Outcome) -> dict[str, object]:
@@ -79,7 +107,7 @@ def test_random_programs_never_notice_that_they_ran_in_parts(make_device: MakeDe
 
 def test_the_random_programs_reach_all_that_they_are_for(make_device: MakeDevice) -> None:
     done: Counter[str] = Counter()
-    for seed in range(40, 50):
+    for seed in range(40, 56):
         travels = Travels([make_device() for _ in range(2)], make_device(), seed)
         for _ in range(PROGRAMS):
             travels.run_one()
@@ -87,3 +115,4 @@ def test_the_random_programs_reach_all_that_they_are_for(make_device: MakeDevice
     assert {"0 branches", "1 branches", "2 branches", "3 branches", "whole", "failed", "in parts"} <= set(
         done
     )
+    assert {"tasks", "tasks that feed each other"} <= set(done)

@@ -124,7 +124,7 @@ class JobAccounting:
         record.measured_s = (record.measured_s or 0.0) + done.run_s
         self.overruns.ended(record.predicted_s, done.run_s)
         if flight is not None and record.device is not None:
-            gang = 1 if flight.gang is None else len(flight.gang.groups)
+            gang = 1 if flight.gang is None else flight.gang.devices
             self.costs.ended(record.device, flight.key, flight.predicted, done.run_s, gang)
             if flight.gang is None:
                 self.costs.sample(record.device, flight.program, done)

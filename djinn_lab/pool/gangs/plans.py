@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-from collections import OrderedDict
 from collections.abc import Sequence
 
 import msgspec
@@ -11,7 +9,8 @@ from msgspec.structs import replace
 
 from djinn_lab.memory import predict_peak_bytes
 from djinn_lab.memory.footprint import Footprint
-from djinn_lab.srg.branches import Branches, BranchFinder
+from djinn_lab.pool.gangs.grouping import COPIES, PART_S, makespan_s
+from djinn_lab.pool.gangs.layouts import Layout, LayoutCache
 from djinn_lab.srg.costs import node_charges
 from djinn_lab.srg.curves import DeviceCurves
 from djinn_lab.srg.parting import Part, Parts, part_program
@@ -20,17 +19,14 @@ from djinn_lab.units import format_bytes, format_seconds
 
 SHARE_MAX = 0.8
 """A gang must be expected to end within so much of the time on one device."""
-COPIES = 4
-"""What travels is written and read once on its way out, and once on its way back."""
 OPS_MAX = 250_000
 """Looking for branches takes seconds then."""
-PART_S = 0.003
-"""What a part costs beside its ops: a message there and back, a session, a few files."""
 
 
 class PlannedPart(msgspec.Struct, frozen=True):
     """``program``: encoded. ``nodes``: which of the cell's ops it runs. ``footprint``: of the program alone,
-    without what it imports."""
+    without what it imports. ``after``: the groups that it waits for. ``lane``: groups of one lane are meant
+    to run one after the other on one device."""
 
     program: bytes
     nodes: tuple[int, ...]
@@ -39,6 +35,8 @@ class PlannedPart(msgspec.Struct, frozen=True):
     blobs: tuple[str, ...]
     footprint: Footprint
     imported_bytes: int
+    after: tuple[int, ...] = ()
+    lane: int = 0
 
     @property
     def peak_bytes(self) -> int:
@@ -61,6 +59,19 @@ class GangPlan(msgspec.Struct, frozen=True):
     made: tuple[int, ...]
     ops: int
 
+    @property
+    def devices(self) -> int:
+        """Count the devices that its groups can use at once."""
+        return len({group.lane for group in self.groups})
+
+    @property
+    def parts_bytes(self) -> int:
+        """Sum what its groups hold at most at once, beside the session."""
+        largest: dict[int, int] = {}
+        for group in self.groups:
+            largest[group.lane] = max(largest.get(group.lane, 0), group.peak_bytes)
+        return sum(largest.values())
+
 
 class GangDecision(msgspec.Struct, frozen=True):
     """``plan`` None: the cell runs on one device. ``why``: it uses fewer than it asked for, in one sentence.
@@ -73,52 +84,31 @@ class GangDecision(msgspec.Struct, frozen=True):
     @property
     def devices(self) -> int:
         """Count the devices that the cell can use at once."""
-        return 1 if self.plan is None else len(self.plan.groups)
+        return 1 if self.plan is None else self.plan.devices
 
     @property
     def parts_bytes(self) -> int:
-        """Sum what its groups hold at most, beside the session."""
-        return 0 if self.plan is None else sum(group.peak_bytes for group in self.plan.groups)
+        """Sum what its groups hold at most at once, beside the session."""
+        return 0 if self.plan is None else self.plan.parts_bytes
 
 
-class BranchCache:
-    """Cache where the branches of programs are, by :func:`~djinn_lab.srg.plan_key.plan_key` and by the curves
-    of the devices, which become known while a pool runs; the least recently used go first. ``ops_max``: of
-    all programs that are remembered. Called from several threads."""
+class _Judged(msgspec.Struct, frozen=True):
+    """A layout with its parts. ``seconds``: predicted until all of them are done."""
 
-    def __init__(self, entries_max: int = 1000, ops_max: int = 4_000_000) -> None:
-        self._entries_max = entries_max
-        self._ops_max = ops_max
-        self._known: OrderedDict[tuple[object, ...], Branches | None] = OrderedDict()
-        self._ops = 0
-        self._lock = threading.Lock()
+    layout: Layout
+    parts: Parts
+    seconds: float
 
-    def best(
-        self,
-        program: Program,
-        key: bytes | None,
-        curves: DeviceCurves,
-        seconds: Sequence[float],
-        devices: int,
-    ) -> Branches | None:
-        """``seconds``: of every op, by these curves."""
-        name = (key, curves.digest, devices, program.rng_state is None)
-        with self._lock:
-            if key is not None and name in self._known:
-                self._known.move_to_end(name)
-                return self._known[name]
-        found = BranchFinder(program, seconds).best(devices)
-        with self._lock:
-            if key is not None and name not in self._known:
-                self._known[name] = found
-                self._ops += _places(found)
-            while len(self._known) > self._entries_max or self._ops > self._ops_max:
-                self._ops -= _places(self._known.popitem(last=False)[1])
-        return found
+    @property
+    def devices(self) -> int:
+        """Count the devices that it uses at once."""
+        return len(set(self.layout.lanes))
 
-
-def _places(found: Branches | None) -> int:
-    return 0 if found is None else len(found.places)
+    @property
+    def moved_bytes(self) -> int:
+        """Sum what parts hand on."""
+        made = [group.exported_bytes for group in self.parts.groups]
+        return sum(made) + (0 if self.parts.prelude is None else self.parts.prelude.exported_bytes)
 
 
 def decide_gang(
@@ -126,14 +116,14 @@ def decide_gang(
     asked: int,
     pool: int,
     curves: DeviceCurves,
-    known: BranchCache,
+    known: LayoutCache,
     key: bytes | None,
 ) -> GangDecision:
     """``asked``: devices at most; ``pool``: as many there are. ``curves``: of the slowest of them.
 
-    The rule: with the branches laid over the devices, what travels copied :data:`COPIES` times at the rate of
-    memory, and :data:`PART_S` for every part, it must take :data:`SHARE_MAX` of the time on one device or
-    less."""
+    The rule: with what travels copied :data:`~djinn_lab.pool.gangs.grouping.COPIES` times at the rate of
+    memory, and :data:`~djinn_lab.pool.gangs.grouping.PART_S` for every part, the best layout over the devices
+    must take :data:`SHARE_MAX` of the time on one device or less."""
     devices = min(asked, pool)
     if len(program.nodes) > OPS_MAX:
         found_in = f"branches are looked for in up to {OPS_MAX:,}"
@@ -143,35 +133,62 @@ def decide_gang(
     # each device calls an op for the first time, wherever its nodes are
     charges = [replace(charge, first=False) for charge in node_charges(program)[0]]
     seconds = curves.each(charges)
-    found = known.best(program, key, curves, seconds, devices)
-    if found is None:
+    judged = [
+        _judge(program, layout, seconds, curves)
+        for layout in known.find(program, key, curves, seconds, devices)
+    ]
+    if not judged:
         return GangDecision(
-            None, "It runs on one device: its graph has no branches that could run side by side."
+            None, "It runs on one device: its graph has no parts that could run side by side."
         )
+    best = min(judged, key=lambda one: one.seconds)
     alone_s = sum(seconds)
-    parts = part_program(program, found, devices)
-    moving_s = COPIES * parts.moved_bytes / curves.memory_bytes_per_s
-    together_s = found.makespan_s(devices) + moving_s + PART_S * (2 + len(parts.groups))
-    if together_s > SHARE_MAX * alone_s:
-        count = min(devices, len(found.branch_s))
+    if best.seconds > SHARE_MAX * alone_s:
         return GangDecision(
             None,
             f"It runs on one device: it needs about {format_seconds(alone_s)} there, and about "
-            f"{format_seconds(together_s)} on {count}, with {format_bytes(parts.moved_bytes)} to be moved.",
+            f"{format_seconds(best.seconds)} on {best.devices}, with {format_bytes(best.moved_bytes)} to be "
+            "moved.",
         )
-    plan = _planned(parts, len(program.nodes))
-    if len(plan.groups) < asked:
-        many = len(found.branch_s)
-        why = f"its graph has {many} branches" if many < devices else f"this pool has {devices}"
-        used = f"It uses {len(plan.groups)} of the {asked} devices that it asked for"
-        return GangDecision(plan, f"{used}: {why}.", together_s)
-    return GangDecision(plan, "", together_s)
+    plan = _planned(best, len(program.nodes))
+    if best.devices < asked:
+        used = f"It uses {best.devices} of the {asked} devices that it asked for"
+        return GangDecision(plan, f"{used}: {_fewer(best.layout, devices)}.", best.seconds)
+    return GangDecision(plan, "", best.seconds)
 
 
-def _planned(parts: Parts, ops: int) -> GangPlan:
+def _fewer(layout: Layout, devices: int) -> str:
+    """Say why a layout uses fewer devices than were asked for."""
+    used = len(set(layout.lanes))
+    if used == devices:
+        return f"this pool has {devices}"
+    if layout.branches:
+        return f"its graph has {layout.branches} branches"
+    return f"more than {used} would not make it faster"
+
+
+def _judge(program: Program, layout: Layout, seconds: Sequence[float], curves: DeviceCurves) -> _Judged:
+    parts = part_program(program, layout.places, layout.groups)
+
+    def took_s(part: Part | None) -> float:
+        if part is None:
+            return 0.0
+        moved_s = COPIES / 2 * (part.imported_bytes + part.exported_bytes) / curves.memory_bytes_per_s
+        return PART_S + moved_s + sum(seconds[node] for node in part.nodes)
+
+    side_by_side_s = makespan_s(
+        [took_s(group) for group in parts.groups],
+        [group.after for group in parts.groups],
+        len(set(layout.lanes)),
+    )
+    return _Judged(layout, parts, took_s(parts.prelude) + side_by_side_s + took_s(parts.epilogue))
+
+
+def _planned(judged: _Judged, ops: int) -> GangPlan:
+    parts, lanes = judged.parts, judged.layout.lanes
     return GangPlan(
         prelude=None if parts.prelude is None else _planned_part(parts.prelude),
-        groups=tuple(_planned_part(group) for group in parts.groups),
+        groups=tuple(_planned_part(group, lane) for group, lane in zip(parts.groups, lanes, strict=True)),
         epilogue=_planned_part(parts.epilogue),
         release=parts.release,
         undo=parts.undo,
@@ -180,14 +197,9 @@ def _planned(parts: Parts, ops: int) -> GangPlan:
     )
 
 
-def _planned_part(part: Part) -> PlannedPart:
+def _planned_part(part: Part, lane: int = 0) -> PlannedPart:
     program = part.program
     blobs = dict.fromkeys(source.blob for source in program.sources if source.blob is not None)
-    imported: dict[int, int] = {}
-    for source in program.sources:
-        if source.value in part.imports:
-            nbytes = program.metas[source.meta].span_bytes
-            imported[source.storage] = max(imported.get(source.storage, 0), nbytes)
     return PlannedPart(
         program=encode_program(program),
         nodes=part.nodes,
@@ -195,5 +207,7 @@ def _planned_part(part: Part) -> PlannedPart:
         exports=part.exports,
         blobs=tuple(blobs),
         footprint=predict_peak_bytes(program),
-        imported_bytes=sum(imported.values()),
+        imported_bytes=part.imported_bytes,
+        after=part.after,
+        lane=lane,
     )

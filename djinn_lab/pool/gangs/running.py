@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from msgspec.structs import replace
@@ -65,18 +65,20 @@ class RunningGang:
         return [*self.plan.made, *(value for values in stopped for value in values)]
 
     def imports(self, name: PartName) -> tuple[worker.Handed, ...]:
-        """List what a part imports: a group from the prelude, the epilogue from the groups. A resumed part
-        has it."""
+        """List what a part imports: a group from the prelude and other groups, the epilogue from the groups.
+        A resumed part has it."""
         if name in self.stops:
             return ()
-        wanted = set(self.part(name).imports)
-        return tuple(
-            one
-            for other, handed in self.handed.items()
-            if (other == "prelude") == isinstance(name, int)
-            for one in handed
-            if wanted & set(one.values)
-        )
+        part = self.part(name)
+        groups = [source for source in self.handed if source != "prelude"]
+        wanted, found = set(part.imports), list[worker.Handed]()
+        sources: Iterable[PartName] = (*part.after, "prelude") if isinstance(name, int) else groups
+        for source in sources:
+            for one in self.handed.get(source, ()):
+                if not wanted.isdisjoint(one.values):
+                    wanted.difference_update(one.values)
+                    found.append(one)
+        return tuple(found)
 
     def summary(self) -> str:
         """Say on which devices the gang ran, and why not on more."""

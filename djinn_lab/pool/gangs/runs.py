@@ -26,6 +26,7 @@ from djinn_lab.pool.gangs.state_machine import (
     EndGang,
     GangPreempted,
     GangStateMachine,
+    Group,
     Order,
     PartName,
     PreemptPart,
@@ -80,7 +81,8 @@ class GangRuns:
         """Start a gang on the devices that the queue assigned."""
         record = self._accounting.records[start.job]
         members = self._alike(start)
-        machine = GangStateMachine(start.device, members, len(plan.groups), plan.prelude is not None)
+        groups = [Group(group.lane, group.after) for group in plan.groups]
+        machine = GangStateMachine(start.device, members, groups, plan.prelude is not None)
         job = self._core.queue.job(start.job)
         assert job is not None
         gang = self._gangs[start.job] = RunningGang(

@@ -10,9 +10,11 @@ Theory of operation
        └──► preempting ──► preempted ──► as before, on these or other devices
 
 The prelude and the epilogue run on the home device, in the session; groups run on any member, each in a
-session of its own that needs a memory grant first. Any group can run on any member, and again on another:
-what it reads was written to files by the prelude. So a gang is elastic. A member without memory for a group,
-or whose worker dies, leaves the group to the others. A member without a group to run is released at once.
+session of its own that needs a memory grant first. A group begins once those are done that it waits for.
+Any group can run on any member, and again on another: what it reads was written to files by the prelude and
+by other groups. So a gang is elastic. A member without memory for a group, or whose worker dies, leaves the
+group to the others. The plan has the groups of a *lane* run one after the other: members beyond the lanes
+that are left are released at once.
 
 To preempt a gang, every running part stops between two ops, and what it made stays in its session. A part
 that ends before it sees the request has ended. Once nothing runs, all devices are released at once. Resumed,
@@ -108,17 +110,25 @@ Order = (
 )
 
 
+class Group(msgspec.Struct, frozen=True):
+    """A group: its lane, and the groups that it waits for."""
+
+    lane: int
+    after: tuple[int, ...] = ()
+
+
 class GangStateMachine:
     """Decide what a gang does next. ``home``: the device that holds the session; ``members``: all devices,
-    home included. ``prelude``: whether there is one."""
+    home included. ``groups``: those that are begun first come first. ``prelude``: whether there is one."""
 
-    def __init__(self, home: str, members: Sequence[str], groups: int, prelude: bool) -> None:
+    def __init__(self, home: str, members: Sequence[str], groups: Sequence[Group], prelude: bool) -> None:
         self.home = home
         self.members = list(members)
         self.phase: Phase = "new"
         self._has_prelude = prelude
-        self._todo: deque[int] = deque(range(groups))
-        self._left = set(range(groups))
+        self._groups = tuple(groups)
+        self._todo: deque[int] = deque(range(len(groups)))
+        self._left = set(range(len(groups)))
         self._asked: dict[int, str] = {}
         self._running: dict[PartName, str] = {}
         self._kept: dict[int, str] = {}
@@ -140,7 +150,7 @@ class GangStateMachine:
     @property
     def useful_devices(self) -> int:
         """Count the devices that the gang can still use at once."""
-        return 1 if self._stage == "epilogue" else max(1, len(self._left))
+        return 1 if self._stage == "epilogue" else max(1, self._lanes_left())
 
     # -- events --------------------------------------------------------------------------------------------
 
@@ -294,14 +304,17 @@ class GangStateMachine:
         busy = {*self._running.values(), *self._asked.values()}
         idle = [device for device in self.members if device not in busy]
         for device in idle:
-            self._ask(device, [group for group in self._todo if self._kept.get(group) == device])
+            self._ask(device, [group for group in self._ready() if self._kept.get(group) == device])
         for device in idle:
             if device not in self._asked.values():
-                others = (*self._todo,)
-                self._ask(device, sorted(others, key=lambda group: self._kept.get(group) in self.members))
-        for device in idle:
-            if device not in self._asked.values() and device != self.home:
+                self._ask(
+                    device, sorted(self._ready(), key=lambda group: self._kept.get(group) in self.members)
+                )
+        spare = len(self.members) - max(1, self._lanes_left())
+        for device in reversed(idle):
+            if spare > 0 and device not in self._asked.values() and device != self.home:
                 self._release(device)
+                spare -= 1
         if self._asked or self._running:
             return
         if self._todo:
@@ -310,6 +323,13 @@ class GangStateMachine:
             self._enter("epilogue")
             self._written = True
             self._run("epilogue", self.home)
+
+    def _ready(self) -> list[int]:
+        """List the groups that could begin."""
+        return [group for group in self._todo if self._left.isdisjoint(self._groups[group].after)]
+
+    def _lanes_left(self) -> int:
+        return len({self._groups[group].lane for group in self._left})
 
     def _ask(self, device: str, groups: Sequence[int]) -> None:
         """Request memory on a device for the first of these groups."""

@@ -20,9 +20,10 @@ from djinn_lab.pool.bookkeeping.records import JobRecord, RunningSegment
 from djinn_lab.pool.devices.cost_model import UNMEASURED
 from djinn_lab.pool.devices.fleet import Fleet
 from djinn_lab.pool.execution.journaled_engine import JournaledEngine
-from djinn_lab.pool.gangs.plans import BranchCache, GangDecision, decide_gang
+from djinn_lab.pool.gangs.layouts import LayoutCache
+from djinn_lab.pool.gangs.plans import GangDecision, decide_gang
 from djinn_lab.pool.sessions import answers
-from djinn_lab.pool.sessions.admission import INLINE_BYTES_MAX, InspectedProgram, PlanCache, inspect_program
+from djinn_lab.pool.sessions.admission import InspectedProgram, PlanCache, inspect_program
 from djinn_lab.pool.sessions.registry import Arrival, ClientSession
 from djinn_lab.protocol.messages import FOLLOWERS_MAX, ErrorInfo, SubmitSegment
 from djinn_lab.protocol.notebooks import ID_PREFIX
@@ -58,7 +59,7 @@ class SubmissionHandler:
         self._perform = perform
         self.plans = PlanCache()
         self.notebooks: BatchNotebooks | None = None
-        self._branches = BranchCache()
+        self._layouts = LayoutCache()
         accounting.on_answer = self._answered
 
     async def submit(self, session: ClientSession, submit: SubmitSegment) -> None:
@@ -201,10 +202,10 @@ class SubmissionHandler:
 
         def judged() -> GangDecision:
             return decide_gang(
-                decode_program(submit.program), asked, pool, curves, self._branches, inspected.key
+                decode_program(submit.program), asked, pool, curves, self._layouts, inspected.key
             )
 
-        return judged() if len(submit.program) <= INLINE_BYTES_MAX else await asyncio.to_thread(judged)
+        return await asyncio.to_thread(judged)
 
     def _event(
         self,
