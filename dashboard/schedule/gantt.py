@@ -32,21 +32,20 @@ def row_names(schedule: ExecutionSchedule) -> list[str]:
     rows = [f"{device} predicted"]
     if schedule.transfers:
         rows.insert(0, f"{device} transfers")
-    return [*rows, f"{device} measured"] if schedule.node_end_s else rows
+    return [*rows, *(f"{ran_on} measured" for ran_on in schedule.measured_nodes)]
 
 
 def lanes(schedule: ExecutionSchedule) -> dict[str, BarLane]:
-    """Return the op rows by name: predicted, and measured where it ran."""
+    """Return the op rows by name: predicted, and measured by each device that ran some."""
     device = schedule.device.device
     nodes = schedule.nodes
     found = {
         f"{device} predicted": _lane(nodes, [node.start_s for node in nodes], [node.end_s for node in nodes])
     }
-    starts, ends = schedule.node_start_s, schedule.node_end_s
-    if starts is not None and ends:
-        ran = [node for node in nodes if node.node < len(ends)]
+    starts, ends = schedule.node_start_s or (), schedule.node_end_s or ()
+    for ran_on, ran in schedule.measured_nodes.items():
         measured = _lane(ran, [starts[node.node] for node in ran], [ends[node.node] for node in ran])
-        found[f"{device} measured"] = measured
+        found[f"{ran_on} measured"] = measured
     return found
 
 
@@ -143,6 +142,10 @@ def schedule_sentence(schedule: ExecutionSchedule) -> str:
     elif measured > 0:
         ratio = measured / schedule.predicted_s if schedule.predicted_s else float("inf")
         sentence += f", measured {format_seconds(measured)} ({ratio:.2g} times the prediction)"
+        if (several := len(schedule.measured_nodes)) > 1:
+            sentence += (
+                f" on {several} devices at once, while the prediction is for {schedule.device.device} alone"
+            )
     if total > 0:
         op, longest = shares.most_common(1)[0]
         sentence += f"; {op} takes the largest part, {longest / total:.0%} of the predicted op time"
@@ -150,7 +153,8 @@ def schedule_sentence(schedule: ExecutionSchedule) -> str:
 
 
 class OpRow(NamedTuple):
-    """Show an op of a schedule. ``measured_start_ms``, ``measured_ms``: None for one that did not run."""
+    """Show an op of a schedule. ``measured_start_ms``, ``measured_ms``: None for one that did not run;
+    ``ran_on``: the device that ran it."""
 
     node: int
     op: str
@@ -163,6 +167,7 @@ class OpRow(NamedTuple):
     predicted_ms: float
     measured_start_ms: float | None
     measured_ms: float | None
+    ran_on: str
 
 
 def table_rows(schedule: ExecutionSchedule) -> tuple[list[dict[str, object]], str]:
@@ -188,6 +193,7 @@ def table_rows(schedule: ExecutionSchedule) -> tuple[list[dict[str, object]], st
 
 def _all_rows(schedule: ExecutionSchedule) -> list[OpRow]:
     starts, ends = schedule.node_start_s or (), schedule.node_end_s or ()
+    ran_on = {node.node: device for device, ran in schedule.measured_nodes.items() for node in ran}
     return [
         OpRow(
             node=node.node,
@@ -201,6 +207,7 @@ def _all_rows(schedule: ExecutionSchedule) -> list[OpRow]:
             predicted_ms=(node.end_s - node.start_s) * 1e3,
             measured_start_ms=starts[node.node] * 1e3 if node.node < len(ends) else None,
             measured_ms=(ends[node.node] - starts[node.node]) * 1e3 if node.node < len(ends) else None,
+            ran_on=ran_on.get(node.node, ""),
         )
         for node in schedule.nodes
     ]

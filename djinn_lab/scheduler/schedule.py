@@ -59,7 +59,8 @@ class ExecutionSchedule(msgspec.Struct, frozen=True):
     that share memory (views and in-place ops with what they act on) and must stay on one device.
     ``limit_bytes``: what the plan may use of the device. ``offload``: what is moved to the tiers below and
     back where that is not enough; its time is in ``predicted_s``. ``node_start_s``/``node_end_s``: measured,
-    by node id, once it ran; shorter than ``nodes`` when it stopped early."""
+    by node id, once it ran; shorter than ``nodes`` when it stopped early. ``node_device``: which device ran
+    each, where several did."""
 
     device: DeviceProfile
     profile: str
@@ -73,6 +74,7 @@ class ExecutionSchedule(msgspec.Struct, frozen=True):
     decisions: tuple[str, ...]
     node_start_s: tuple[float, ...] | None = None
     node_end_s: tuple[float, ...] | None = None
+    node_device: tuple[str, ...] | None = None
     offload: OffloadPlan | None = None
 
     @property
@@ -103,12 +105,32 @@ class ExecutionSchedule(msgspec.Struct, frozen=True):
         """Return one sentence for each decision, with its numbers."""
         return self.decisions
 
-    def with_measured(self, start_s: Sequence[float], end_s: Sequence[float]) -> ExecutionSchedule:
-        """Return the same schedule with what really happened, by node id. Raises ValueError on lengths that
-        cannot be."""
+    @property
+    def measured_nodes(self) -> dict[str, list[ScheduledNode]]:
+        """Map each device that ran nodes to these, in the order of execution; empty before it ran."""
+        found: dict[str, list[ScheduledNode]] = {}
+        ran = len(self.node_end_s or ())
+        for node in self.nodes:
+            if node.node < ran:
+                device = self.node_device[node.node] if self.node_device else self.device.device
+                found.setdefault(device, []).append(node)
+        return dict(sorted(found.items()))
+
+    def with_measured(
+        self, start_s: Sequence[float], end_s: Sequence[float], devices: Sequence[str] = ()
+    ) -> ExecutionSchedule:
+        """Return the same schedule with what really happened, by node id. ``devices``: which one ran each
+        node; empty where it was the schedule's. Raises ValueError on lengths that cannot be."""
         if len(start_s) != len(end_s) or len(end_s) > len(self.nodes):
             raise ValueError(f"{len(start_s)} starts and {len(end_s)} ends for {len(self.nodes)} nodes")
-        return msgspec.structs.replace(self, node_start_s=tuple(start_s), node_end_s=tuple(end_s))
+        if len(devices) not in (0, len(end_s)):
+            raise ValueError(f"{len(devices)} devices for {len(end_s)} nodes that ran")
+        return msgspec.structs.replace(
+            self,
+            node_start_s=tuple(start_s),
+            node_end_s=tuple(end_s),
+            node_device=tuple(devices) or None,
+        )
 
     def to_json(self) -> dict[str, object]:
         """Plain lists, dicts and numbers."""
@@ -123,17 +145,14 @@ class ExecutionSchedule(msgspec.Struct, frozen=True):
     def chrome_trace(self, measured: Times | None = None) -> dict[str, object]:
         """A trace for Perfetto or chrome://tracing. ``measured``: starts and ends by node id; by default
         the schedule's own."""
-        if measured is None and self.node_start_s is not None and self.node_end_s is not None:
-            measured = (self.node_start_s, self.node_end_s)
-        return _chrome_trace(self.device.device, self.nodes, self.transfers, measured)
+        schedule = self if measured is None else self.with_measured(*measured)
+        return _chrome_trace(schedule)
 
 
-def _chrome_trace(
-    device: str, nodes: Sequence[ScheduledNode], transfers: Sequence[PlannedTransfer], measured: Times | None
-) -> dict[str, object]:
-    """Write ``{"traceEvents": [...], "displayTimeUnit": "ms"}``. ``measured`` is indexed by node id and may
-    be shorter."""
-    events = list(_names(_PREDICTED, f"{device} predicted"))
+def _chrome_trace(schedule: ExecutionSchedule) -> dict[str, object]:
+    """Write ``{"traceEvents": [...], "displayTimeUnit": "ms"}``."""
+    nodes, transfers = schedule.nodes, schedule.transfers
+    events = list(_names(_PREDICTED, f"{schedule.device.device} predicted"))
     events += [
         _slice(_PREDICTED, _NODES, node.op, node.start_s, node.end_s, _details(node)) for node in nodes
     ]
@@ -144,12 +163,12 @@ def _chrome_trace(
         events.append(_slice(_PREDICTED, lane, name, transfer.start_s, transfer.end_s, details))
         if transfer.node in starts:
             events += _arrow(flow, transfer, starts[transfer.node])
-    if measured is not None:
-        events += _names(_MEASURED, f"{device} measured")
+    starts_s, ends_s = schedule.node_start_s or (), schedule.node_end_s or ()
+    for process, (device, ran) in enumerate(schedule.measured_nodes.items(), start=_MEASURED):
+        events += _names(process, f"{device} measured")
         events += [
-            _slice(_MEASURED, _NODES, node.op, measured[0][node.node], measured[1][node.node], _details(node))
-            for node in nodes
-            if node.node < len(measured[1])
+            _slice(process, _NODES, node.op, starts_s[node.node], ends_s[node.node], _details(node))
+            for node in ran
         ]
     return {"traceEvents": events, "displayTimeUnit": "ms"}
 
@@ -157,7 +176,7 @@ def _chrome_trace(
 def _names(process: int, label: str) -> Iterator[Event]:
     yield {"ph": "M", "name": "process_name", "pid": process, "tid": 0, "args": {"name": label}}
     lanes = (
-        {_NODES: "ops"} if process == _MEASURED else {_NODES: "ops", _UPLOADS: "uploads", _FETCHES: "fetches"}
+        {_NODES: "ops"} if process >= _MEASURED else {_NODES: "ops", _UPLOADS: "uploads", _FETCHES: "fetches"}
     )
     for thread, name in lanes.items():
         yield {"ph": "M", "name": "thread_name", "pid": process, "tid": thread, "args": {"name": name}}

@@ -101,13 +101,13 @@ class _Parting:
     def parts(self) -> Parts:
         """See the classes above."""
         wanted = [self._wanted_of_group(draft) for draft in self._groups]
+        received = {value for values in wanted for value in values}
         outside = set(self._epilogue.reads)
-        elsewhere = {value for draft in self._groups for value in draft.reads if value in self._group_of}
         handed = [
-            self._handed(number, wanted[number], outside, elsewhere) for number in range(len(self._groups))
+            self._handed(number, wanted[number], outside, received) for number in range(len(self._groups))
         ]
         undo = self._undo()
-        from_home = [value for values in wanted for value in values if value not in self._group_of]
+        from_home = [value for value in received if value not in self._group_of and self._is_home(value)]
         prelude = self._prelude_part([*from_home, *undo], outside)
         groups = tuple(
             self._part(draft, wanted[number], handed[number]) for number, draft in enumerate(self._groups)
@@ -170,18 +170,23 @@ class _Parting:
 
     def _wanted_of_group(self, draft: _Draft) -> list[int]:
         """Return the values that a group needs from the session and from other groups; it loads those sent
-        along itself."""
-        return [value for value in draft.reads if value in self._group_of or self._is_home(value)]
+        along itself, where no other group writes them before."""
+        return [
+            value
+            for value in draft.reads
+            if self._is_home(value) or self._source_group(value, draft) is not None
+        ]
 
     def _handed(
-        self, number: int, wanted: Sequence[int], outside: set[int], elsewhere: set[int]
+        self, number: int, wanted: Sequence[int], outside: set[int], received: set[int]
     ) -> tuple[int, ...]:
         """Return what the epilogue or other groups need of a group: values that it made, and every storage of
         the session that it wrote, each with a value that the session knows it by where there is one."""
         draft, storages = self._groups[number], self._wiring.storages
         written = self._written_in[number]
-        found = {value for value in outside | elsewhere if self._group_of.get(value) == number}
-        found |= {value for value in outside if value in draft.reads and storages[value] in written}
+        found = {value for value in outside | received if self._group_of.get(value) == number}
+        known = outside | received
+        found |= {value for value in known if value in draft.reads and storages[value] in written}
         found |= {value for value in wanted if storages[value] in written}
         return tuple(sorted(found))
 

@@ -86,10 +86,11 @@ class _TaskFinder:
             if node not in first:
                 for storage in touched:
                     first_touch.setdefault(storage, node)
+        given = {source.storage for source in self._program.sources}
         for node in reversed(range(len(facts.stays))):
-            if facts.stays[node] and node not in last and node not in first:
-                written = {self._wiring.storages[value] for value in self._wiring.writes[node]}
-                read = any(first_touch[storage] < node for storage in written & facts.held)
+            written = {self._wiring.storages[value] for value in self._wiring.writes[node]} & given
+            if written and node not in last and node not in first:
+                read = any(first_touch[storage] < node for storage in written)
                 if read or all(one in last for one in edges.after[node]):
                     last |= edges.closed_below({node})
         if facts.torn or first & last or any(facts.stays[node] for node in first):
@@ -150,13 +151,12 @@ class _TaskFinder:
 
     def _travels(self, storage: int, before: Sequence[int], after: Sequence[int]) -> bool:
         """Return whether memory of before the tasks can go on from the task that writes it to those that read
-        it later: as values that the first knows, and not where they have it sent along."""
+        it later: as values that the first knows."""
         values = [
             {value for node in nodes for value in self._read(node) if self._wiring.storages[value] == storage}
             for nodes in (before, after)
         ]
-        sent = any(one.storage == storage and not one.held for one in self._program.sources)
-        return not sent and values[1] <= values[0]
+        return values[1] <= values[0]
 
     def _read(self, node: int) -> Iterator[int]:
         return (value for value in self._program.nodes[node].inputs if value is not None)

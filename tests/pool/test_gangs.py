@@ -98,9 +98,9 @@ class Layers(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         torch.manual_seed(5)
-        self.norms = nn.ModuleList(nn.BatchNorm1d(128) for _ in range(4))
+        self.norms = nn.ModuleList(nn.BatchNorm1d(384) for _ in range(4))
         self.experts = nn.ModuleList(
-            nn.ModuleList(nn.Sequential(nn.Linear(128, 1024), nn.ReLU(), nn.Linear(1024, 128)) for _ in "ab")
+            nn.ModuleList(nn.Sequential(nn.Linear(384, 512), nn.ReLU(), nn.Linear(512, 384)) for _ in "ab")
             for _ in self.norms
         )
 
@@ -128,7 +128,7 @@ def test_layers_of_experts_run_side_by_side_and_compute_what_one_device_computes
     two: PoolUnderTest, session: Session
 ) -> None:
     """Parts feed each other: one dies once with its device, and the other device begins it again."""
-    alone, together, rows = Layers(), Layers(), torch.randn(2048, 128)
+    alone, together, rows = Layers(), Layers(), torch.randn(1024, 384)
     expected = [alone.step(rows).item() for _ in range(4)]
     found, reports = [], []
     for number in range(4):
@@ -141,6 +141,13 @@ def test_layers_of_experts_run_side_by_side_and_compute_what_one_device_computes
     assert found == expected
     assert together.state() == alone.state()
     assert reports[1] == reports[3] == TOGETHER
+    schedule = two.rest.schedule(cell.report.job)
+    assert schedule.explain()[-1] == TOGETHER
+    assert sorted(schedule.measured_nodes) == ["cpu:0", "cpu:1"]
+    processes = {
+        event["args"]["name"] for event in schedule.chrome_trace()["traceEvents"] if event["ph"] == "M"
+    }
+    assert {"cpu:0 measured", "cpu:1 measured"} <= processes
 
 
 def kill_the_other(pool: PoolUnderTest, session: Session) -> None:

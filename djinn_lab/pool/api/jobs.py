@@ -19,7 +19,7 @@ from djinn_lab.pool.database.history import StoredProgram
 from djinn_lab.protocol.devices import device_profile
 from djinn_lab.protocol.messages import DeviceInfo
 from djinn_lab.protocol.rest.jobs import JobDetail, JobEvent, JobView
-from djinn_lab.scheduler import SESSION_BOUND, Scheduler
+from djinn_lab.scheduler import SESSION_BOUND, ExecutionSchedule, Scheduler
 from djinn_lab.srg.export import to_json
 from djinn_lab.srg.graph import SRG
 from djinn_lab.srg.merging import merge_programs
@@ -96,7 +96,7 @@ def _add_program_routes(app: FastAPI, context: PoolContext) -> None:
         stored = await _own_program(context, job, segment, user)
         view, _ = await find_job(context, job)
         infos = context.driver.fleet.infos()
-        return await _computed(lambda: schedule_json(stored, view.device, infos))
+        return await _computed(lambda: schedule_json(stored, view, infos))
 
 
 async def list_jobs(
@@ -176,18 +176,21 @@ def program_of(stored: StoredProgram) -> Program:
     return merge_programs([decode_program(part.program) for part in stored.parts])
 
 
-def _joined_timings(stored: StoredProgram) -> tuple[list[float], list[float]] | None:
-    """Join the parts' timings: per node, seconds on the device since the first part began, without pauses
-    between parts. None until all parts have run."""
+def _with_timings(schedule: ExecutionSchedule, stored: StoredProgram) -> ExecutionSchedule:
+    """Add the parts' timings: per node, seconds on the device since the first part began, without pauses
+    between parts. Nothing is added until all parts have run."""
     starts: list[float] = []
     ends: list[float] = []
+    devices: list[str] = []
     for part in stored.parts:
         if part.timings is None:
-            return None
-        before = ends[-1] if ends else 0.0
+            return schedule
+        before = max(ends, default=0.0)
         starts += [before + start for start in part.timings[0]]
         ends += [before + end for end in part.timings[1]]
-    return starts, ends
+        devices += part.node_devices or (schedule.device.device,) * len(part.timings[1])
+    several = any(device != schedule.device.device for device in devices)
+    return schedule.with_measured(starts, ends, devices if several else ())
 
 
 def graph_json(stored: StoredProgram) -> bytes:
@@ -196,12 +199,13 @@ def graph_json(stored: StoredProgram) -> bytes:
     return msgspec.json.encode({**document, "segment": stored.segment})
 
 
-def schedule_json(stored: StoredProgram, device: str | None, infos: Sequence[DeviceInfo]) -> bytes:
-    """Encode the schedule on the device that ran it (else the first), with measured times, as JSON."""
+def schedule_json(stored: StoredProgram, view: JobView, infos: Sequence[DeviceInfo]) -> bytes:
+    """Encode the schedule on the device that ran it (else the first), with measured times, as JSON. Of a gang
+    it is the one that its home alone would have had."""
     srg = SRG.from_program(program_of(stored))
-    info = next((info for info in infos if info.device == device), infos[0])
+    info = next((info for info in infos if info.device == view.device), infos[0])
     schedule = Scheduler(devices=[device_profile(info)], bound_by=SESSION_BOUND).create_schedule(srg)
-    timings = _joined_timings(stored)
-    if timings is not None:
-        schedule = schedule.with_measured(*timings)
+    schedule = _with_timings(schedule, stored)
+    if view.gang:
+        schedule = msgspec.structs.replace(schedule, decisions=(*schedule.decisions, view.gang))
     return msgspec.json.encode({**schedule.to_json(), "segment": stored.segment})

@@ -30,7 +30,7 @@ from djinn_lab.pool.database.forecasts import (
 )
 from djinn_lab.pool.database.published import PublishedData
 from djinn_lab.pool.database.shares import usage_row
-from djinn_lab.pool.database.store import PROGRAM_BYTES_MAX, Store, program_row, timings_row
+from djinn_lab.pool.database.store import PROGRAM_BYTES_MAX, Store, StoredTimes, program_row, timings_row
 from djinn_lab.pool.devices.cost_model import CostModel
 from djinn_lab.pool.execution.journaled_engine import JournaledEngine
 from djinn_lab.pool.sessions import answers
@@ -128,7 +128,8 @@ class JobAccounting:
             self.costs.ended(record.device, flight.key, flight.predicted, done.run_s, gang)
             if flight.gang is None:
                 self.costs.sample(record.device, flight.program, done)
-        self._store.put(timings_row(done.job, done.segment, msgspec.msgpack.encode(done.node_times)))
+        times = StoredTimes(done.node_times, () if flight is None else flight.node_devices)
+        self._store.put(timings_row(done.job, done.segment, times.encoded()))
 
     def forecast(self, record: JobRecord, flight: RunningSegment) -> None:
         """Predict what a new cell takes. One without code that begins with a read is like every other

@@ -48,6 +48,8 @@ class RunningSegment:
     started_s: float | None = None
     restoring_s: float = 0.0
     progress_due_s: float = 0.0
+    node_devices: tuple[str, ...] = ()
+    """Which device ran each node, once a gang ran it on several."""
     key: bytes | None = None
     plan_cached: bool = False
     stops: SegmentPreemptions | None = None

@@ -13,6 +13,7 @@ import sqlalchemy as sa
 from djinn_lab.journal import Record
 from djinn_lab.pool.bookkeeping.records import JobResume
 from djinn_lab.pool.database import tables
+from djinn_lab.pool.database.store import StoredTimes
 from djinn_lab.protocol.rest.jobs import JobView
 from djinn_lab.protocol.rest.status import JournalLine
 from djinn_lab.protocol.worker import DeviceMeasured, NodeTimes
@@ -20,16 +21,18 @@ from djinn_lab.srg.curves import DeviceCurves
 
 log = logging.getLogger(__name__)
 
-_decode_timings = msgspec.msgpack.Decoder(bytes | tuple[list[float], list[float]]).decode
+_decode_timings = msgspec.msgpack.Decoder(bytes | tuple[list[float], list[float]] | StoredTimes).decode
 _decode_resume = msgspec.json.Decoder(JobResume).decode
 _decode_view = msgspec.json.Decoder(JobView).decode
 
 
 class StoredPart(msgspec.Struct, frozen=True):
-    """Hold a stored segment. ``timings``: per node start and end in seconds, when it ran."""
+    """Hold a stored segment. ``timings``: per node start and end in seconds, when it ran. ``node_devices``:
+    which device ran each node, where a gang did."""
 
     program: bytes
     timings: tuple[Sequence[float], Sequence[float]] | None
+    node_devices: tuple[str, ...] = ()
 
 
 class StoredProgram(msgspec.Struct, frozen=True):
@@ -91,18 +94,19 @@ def read_program(
         .where((table.c.job == job) & table.c.segment.in_(chosen))
         .order_by(table.c.segment)
     )
-    return StoredProgram(chosen[-1], [StoredPart(row.program, _timings(row.timings)) for row in found])
+    return StoredProgram(chosen[-1], [_stored_part(row.program, row.timings) for row in found])
 
 
-def _timings(stored: bytes | None) -> tuple[Sequence[float], Sequence[float]] | None:
+def _stored_part(program: bytes, timings: bytes | None) -> StoredPart:
     """Earlier pools stored two lists."""
-    if stored is None:
-        return None
-    found = _decode_timings(stored)
+    if timings is None:
+        return StoredPart(program, None)
+    found = _decode_timings(timings)
     if isinstance(found, tuple):
-        return found
-    times = NodeTimes(node_times=found)
-    return times.node_start_s, times.node_end_s
+        return StoredPart(program, found)
+    stored = found if isinstance(found, StoredTimes) else StoredTimes(found)
+    times = NodeTimes(node_times=stored.node_times)
+    return StoredPart(program, (times.node_start_s, times.node_end_s), stored.node_devices)
 
 
 def read_events(connection: sa.Connection, pool: str, after: int | None, limit: int) -> list[JournalLine]:

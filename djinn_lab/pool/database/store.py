@@ -388,9 +388,20 @@ def program_row(job: str, segment: int, program: bytes, deferred: bool = False) 
     return Row(WriteKind.PROGRAM, values, deferred)
 
 
+class StoredTimes(msgspec.Struct, frozen=True):
+    """When a segment's nodes ran, packed by :func:`~djinn_lab.protocol.worker.pack_times`, and on which
+    device each did, where a gang ran them on several."""
+
+    node_times: bytes
+    node_devices: tuple[str, ...] = ()
+
+    def encoded(self) -> bytes:
+        """Return MessagePack: of the times alone where one device ran all, as earlier pools read it."""
+        return msgspec.msgpack.encode(self if self.node_devices else self.node_times)
+
+
 def timings_row(job: str, segment: int, timings: bytes) -> Row:
-    """``timings``: MessagePack of a node's start and end in turn, packed
-    (:func:`~djinn_lab.protocol.worker.pack_times`)."""
+    """``timings``: encoded :class:`StoredTimes`."""
     return Row(WriteKind.TIMINGS, {"of_job": job, "of_segment": segment, "timings": timings})
 
 

@@ -21,7 +21,7 @@ SEPARATOR = "/"
 class RunningGang:
     """``handed``: what each part exported. ``sent_s`` (when it first went to a worker, without the time for
     which the gang was preempted before), ``done``, ``executed``, ``stops``: by part. ``opened``: groups that
-    have a session. ``used``: devices that ran something."""
+    have a session. ``used``: the device that last ran each part."""
 
     job: str
     segment: int
@@ -35,7 +35,7 @@ class RunningGang:
     executed: dict[PartName, int] = field(default_factory=dict)
     stops: dict[PartName, SegmentPreemptions] = field(default_factory=dict)
     opened: set[int] = field(default_factory=set)
-    used: dict[str, None] = field(default_factory=dict)
+    used: dict[PartName, str] = field(default_factory=dict)
 
     def part(self, name: PartName) -> PlannedPart:
         if isinstance(name, int):
@@ -82,10 +82,19 @@ class RunningGang:
 
     def summary(self) -> str:
         """Say on which devices the gang ran, and why not on more."""
-        where = f"It ran on {len(self.used)} devices: {', '.join(sorted(self.used))}."
-        if len(self.used) == 1:
-            where = f"It ran on one device: {next(iter(self.used))}."
+        used = sorted(set(self.used.values()))
+        where = f"It ran on {len(used)} devices: {', '.join(used)}."
+        if len(used) == 1:
+            where = f"It ran on one device: {used[0]}."
         return f"{where} {self.record.gang}" if self.record.gang else where
+
+    def node_devices(self) -> tuple[str, ...]:
+        """Return the device that ran each of the cell's nodes; of one that several parts repeat, the last."""
+        devices = [self.machine.home] * self.plan.ops
+        for part, device in self.used.items():
+            for node in () if part == "undo" else self.part(part).nodes:
+                devices[node] = device
+        return tuple(devices)
 
 
 def name_of(job: str, part: PartName) -> str:

@@ -236,7 +236,7 @@ class GangRuns:
         if stops is None:
             gang.sent_s[part] = self._clock_s(gang)
             gang.executed[part] = 0
-        gang.used[device] = None
+        gang.used[part] = device
         flight = gang.record.flight
         self._launcher.run(
             device,
@@ -304,6 +304,8 @@ class GangRuns:
             case "done":
                 self._transfers.release(session, list(gang.plan.release))
                 gang.record.gang = gang.summary()
+                if gang.record.flight is not None:
+                    gang.record.flight.node_devices = gang.node_devices()
                 now_s = self._clock_s(gang)
                 self._over(
                     home, whole_answer(gang.job, gang.segment, gang.plan, gang.done, gang.sent_s, now_s)
