@@ -8,12 +8,9 @@ from itertools import pairwise
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from ortools.sat.python import cp_model
 
+from benchmarks.exact_makespan import exact_makespan_s
 from djinn_lab.scheduler.makespan import Laid, TaskGraph, heft, lay
-
-TICKS = 1000
-"""Of the exact solver, in a second: it counts in whole numbers."""
 
 
 @st.composite
@@ -60,7 +57,7 @@ def test_any_schedule_is_possible_and_never_longer_than_heft_or_one_device(graph
 @settings(max_examples=8, deadline=None)
 @given(graphs(tasks_max=9, devices_max=3))
 def test_small_graphs_are_laid_about_as_well_as_by_an_exact_solver(graph: TaskGraph) -> None:
-    assert lay(graph).makespan_s <= 1.05 * exact_s(graph) + 1e-9
+    assert lay(graph).makespan_s <= 1.05 * exact_makespan_s(graph) + 1e-9
 
 
 def test_heft_finds_the_schedule_of_its_paper() -> None:
@@ -86,7 +83,7 @@ def test_heft_finds_the_schedule_of_its_paper() -> None:
         tuple((before - 1, after - 1, float(s)) for before, after, s in edges),
     )
     assert heft(graph).makespan_s == 80
-    assert lay(graph).makespan_s == exact_s(graph) == 73
+    assert lay(graph).makespan_s == exact_makespan_s(graph) == 73
 
 
 @pytest.mark.parametrize(
@@ -104,37 +101,3 @@ def test_what_is_no_graph_of_tasks_is_refused(
 ) -> None:
     with pytest.raises(ValueError, match=message):
         TaskGraph(seconds, edges)
-
-
-def exact_s(graph: TaskGraph) -> float:
-    """Return the shortest makespan, by OR-tools' CP-SAT."""
-    model = cp_model.CpModel()
-    horizon = _ticks(sum(map(max, graph.seconds)) + sum(seconds for *_, seconds in graph.edges))
-    begins = [model.new_int_var(0, horizon, "") for _ in graph.seconds]
-    ends = [model.new_int_var(0, horizon, "") for _ in graph.seconds]
-    on = [[model.new_bool_var("") for _ in row] for row in graph.seconds]
-    for places in on:
-        model.add_exactly_one(places)
-    for device in range(graph.devices):
-        model.add_no_overlap(
-            model.new_optional_interval_var(
-                begins[task], _ticks(row[device]), ends[task], on[task][device], ""
-            )
-            for task, row in enumerate(graph.seconds)
-        )
-    for before, after, seconds in graph.edges:
-        model.add(begins[after] >= ends[before])
-        for device in range(graph.devices):
-            apart = model.add(begins[after] >= ends[before] + _ticks(seconds))
-            apart.only_enforce_if(on[before][device], on[after][device].negated())
-    makespan = model.new_int_var(0, horizon, "")
-    model.add_max_equality(makespan, ends)
-    model.minimize(makespan)
-    solver = cp_model.CpSolver()
-    solver.parameters.num_workers = 1
-    assert solver.solve(model) == cp_model.OPTIMAL
-    return float(solver.objective_value) / TICKS
-
-
-def _ticks(seconds: float) -> int:
-    return round(seconds * TICKS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import insort
+from collections.abc import Sequence
 
 from djinn_lab.scheduler.makespan.graph import Laid, TaskGraph
 
@@ -10,12 +11,13 @@ Slots = list[tuple[float, float]]
 """Starts and ends of what a device runs, in order."""
 
 
-def heft(graph: TaskGraph) -> Laid:
-    """Lay tasks by descending upward rank, each where it ends first, also into gaps between others."""
-    count = len(graph.seconds)
+def heft(graph: TaskGraph, rank: Sequence[float] | None = None) -> Laid:
+    """Lay tasks by descending rank, each where it ends first, also into gaps between others. ``rank``: of
+    each task, higher than those of the tasks that need it; by default the upward rank."""
+    count, rank = len(graph.seconds), graph.upward_s if rank is None else rank
     device, start, end = [0] * count, [0.0] * count, [0.0] * count
     slots: list[Slots] = [[] for _ in range(graph.devices)]
-    for task in sorted(range(count), key=lambda one: (-graph.upward_s[one], one)):
+    for task in sorted(range(count), key=lambda one: (-rank[one], one)):
         best: tuple[float, float, int] | None = None
         for where, seconds in enumerate(graph.seconds[task]):
             ready = max(
