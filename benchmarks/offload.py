@@ -111,5 +111,6 @@ def _figure(
         "weights_mib": LAYERS * WIDTH * (WIDTH + 1) * 4 / MIB,
         "to_host_mib": report.out_bytes / MIB,
         "back_mib": report.in_bytes / MIB,
+        "ahead_mib": report.ahead_bytes / MIB,
     }
     return figure(NAME, f"a cell of {what}, weights of twice the device", "ms", taken, **facts)

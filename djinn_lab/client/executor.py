@@ -400,6 +400,7 @@ class PoolExecutor:
         report.peak_bytes = max(report.peak_bytes, result.peak_bytes)
         report.out_bytes += result.out_bytes
         report.in_bytes += result.in_bytes
+        report.ahead_bytes += result.ahead_bytes
         run_s = result.stages.get("run", 0.0)
         report.run_s += run_s
         elapsed = perf_counter() - flight.sent

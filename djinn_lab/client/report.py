@@ -39,7 +39,8 @@ class CellReport:
     ``gang``: what became of the wish for several devices, in the last segment, ``""`` without one.
     ``recovery``: what was made again after a worker was lost, ``""`` for nothing.
     ``out_bytes``, ``in_bytes``: values that went to the host or the disk, because the device had no memory
-    for them beside others, and came back for the ops that read them.
+    for them beside others, and came back for the ops that read them; ``ahead_bytes``: of these, while ops
+    before them ran.
 
     ``graph_bytes`` and ``graph_bytes_sent``: of the whole graphs, and of what the pool did not have yet.
 
@@ -69,6 +70,7 @@ class CellReport:
     recovery: str = ""
     out_bytes: int = 0
     in_bytes: int = 0
+    ahead_bytes: int = 0
 
     def add(self, stage: str, seconds: float) -> None:
         self.stages[stage] = self.stages.get(stage, 0.0) + seconds
@@ -96,9 +98,10 @@ class CellReport:
         """What was moved for lack of memory, ``""`` for nothing."""
         if not self.out_bytes and not self.in_bytes:
             return ""
+        ahead = f" ({format_bytes(self.ahead_bytes)} while it computed)" if self.ahead_bytes else ""
         return (
-            f"{format_bytes(self.out_bytes)} left the device and {format_bytes(self.in_bytes)} came back, "
-            "since the cell's values do not fit it together"
+            f"{format_bytes(self.out_bytes)} left the device and {format_bytes(self.in_bytes)} came back"
+            f"{ahead}, since the cell's values do not fit it together"
         )
 
     def lines(self) -> list[str]:

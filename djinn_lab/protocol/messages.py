@@ -265,7 +265,9 @@ class SegmentResult(msgspec.Struct, frozen=True, tag="result"):
     """What was made again after a worker was lost, in one line."""
     out_bytes: int = 0
     in_bytes: int = 0
-    """Values that went to the host for lack of memory on the device, and came back."""
+    ahead_bytes: int = 0
+    """Values that went to the host for lack of memory on the device, and came back; of these, while ops ran
+    before the one that reads them."""
 
 
 ToPool = (

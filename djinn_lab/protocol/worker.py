@@ -294,7 +294,7 @@ class NodeTimes(msgspec.Struct, frozen=True, kw_only=True):
 class SegmentDone(NodeTimes, frozen=True, tag="done"):
     """The times of a resumed segment's nodes are those since then. The results of ``exported`` belong to the
     receiver. ``out_bytes`` and ``in_bytes``: values that went to the host for lack of memory, and came
-    back."""
+    back; ``ahead_bytes``: of these, while ops ran before the one that reads them."""
 
     job: str
     segment: int
@@ -308,6 +308,7 @@ class SegmentDone(NodeTimes, frozen=True, tag="done"):
     exported: tuple[Handed, ...] = ()
     out_bytes: int = 0
     in_bytes: int = 0
+    ahead_bytes: int = 0
 
 
 class RemoteFailure(msgspec.Struct, frozen=True):
@@ -362,6 +363,7 @@ class RunPreempted(NodeTimes, frozen=True, tag="preempted"):
     undone: bool = False
     out_bytes: int = 0
     in_bytes: int = 0
+    ahead_bytes: int = 0
 
 
 class Released(msgspec.Struct, frozen=True, tag="released"):

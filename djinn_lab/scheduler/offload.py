@@ -28,7 +28,7 @@ def offload_plan(srg: SRG, order: Sequence[int], capacity_bytes: int) -> Offload
         made = {values[value].storage for value in node.outputs} - known
         known |= made
         written = {values[value].storage for value in node.writes}
-        read = set(touched[position]) - made
+        read = [storage for storage in dict.fromkeys(touched[position]) if storage not in made]
         ops.append(PlannedOp(read, made, written, freed.get(position, ())))
     fetched = [values[value].storage for value in srg.fetch]
     return plan_offload(ops, fetched, loaded, storage_bytes(srg), capacity_bytes)

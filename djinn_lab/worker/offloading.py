@@ -5,13 +5,16 @@ Which one goes: the storage whose next use lies farthest ahead, which is known, 
 Belady, A study of replacement algorithms for a virtual-storage computer, 1966). A storage that no op wrote
 since it was copied is dropped without another copy. What an op reads and makes has to fit by itself.
 
-All of it happens in the thread that runs programs, between two ops.
+All of it is decided in the thread that runs programs, between two ops. What comes back is copied by another
+one while ops run, where it fits (:mod:`djinn_lab.worker.prefetching`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from time import perf_counter, sleep
+from typing import NamedTuple
 
 import torch
 
@@ -24,6 +27,8 @@ from djinn_lab.worker.copying import Copies
 from djinn_lab.worker.loading import Loading
 from djinn_lab.worker.memory_account import MemoryAccount
 from djinn_lab.worker.parked import ParkedStorage
+from djinn_lab.worker.prefetching import LookAhead
+from djinn_lab.worker.preparation import Products
 from djinn_lab.worker.reading import whole_program
 from djinn_lab.worker.restoring import Copied, TransferProblem
 from djinn_lab.worker.storages import Storage
@@ -35,8 +40,17 @@ through the host, one that leaves the device and one that waits for it."""
 IN_USE = ", by other sessions or by what the op itself reads"
 
 
+class _Coming(NamedTuple):
+    """``memory`` is being filled from a stored item, by another thread."""
+
+    item: ParkedStorage
+    memory: torch.Tensor
+    filled: Future[None]
+
+
 class Offloading:
-    """One run's. ``out_bytes`` were copied to the host for it so far, ``in_bytes`` back."""
+    """One run's. ``out_bytes`` were copied to the host for it so far, ``in_bytes`` back, and of these
+    ``ahead_bytes`` while ops ran before their reader."""
 
     def __init__(
         self, session: str, values: SessionValues, copies: Copies, account: MemoryAccount, program: Program
@@ -50,7 +64,10 @@ class Offloading:
         self._position = 0
         self._wanted: Collection[int | None] = ()
         self._copied = Copied()
-        self.in_bytes = 0
+        self._look_ahead: LookAhead | None = None
+        self._coming: _Coming | None = None
+        self._copier: ThreadPoolExecutor | None = None
+        self.in_bytes = self.ahead_bytes = 0
 
     @property
     def out_bytes(self) -> int:
@@ -74,6 +91,36 @@ class Offloading:
             if found is not None and found[1] is not None:
                 self._bring(found[1])
 
+    def expect(self, products: Sequence[Products], frees: Sequence[Sequence[int]]) -> None:
+        """Say what every op makes, and what it needs last: then values may come back while ops run."""
+        self._look_ahead = LookAhead(
+            self._program, self._values, self._account, products, frees, self._next_uses
+        )
+
+    def bring_in_ahead(self, position: int) -> None:
+        """Before the op at ``position``: begin to bring back what a later one reads."""
+        if self._look_ahead is None or self._coming is not None or not self._values.offloaded.values:
+            return
+        ahead = self._look_ahead.from_op(position)
+        if ahead is None:
+            return
+        for storage in ahead.leaving:
+            self._leave(storage)
+        memory = self._memory_for(ahead.item)
+        if self._copier is None:
+            self._copier = ThreadPoolExecutor(1, "prefetch")
+        self._coming = _Coming(ahead.item, memory, self._copier.submit(self._fill, ahead.item, memory))
+
+    def end(self) -> None:
+        """The run is over, or stops: what is coming is dropped again."""
+        coming, self._coming = self._coming, None
+        if coming is not None:
+            wait([coming.filled])
+            self._account.release(coming.item.nbytes)
+        if self._copier is not None:
+            self._copier.shutdown()
+            self._copier = None
+
     def bring_in_what_fits(self, identifiers: Iterable[int]) -> bool:
         """Bring values back as long as there is free memory; return whether all are there."""
         for identifier in identifiers:
@@ -88,10 +135,15 @@ class Offloading:
         """Offload storages until so many bytes fit; return why they may not, as the end of a sentence."""
         if not self.possible:
             return ""
-        leaving = self._next_uses()
+        if self._coming is not None:
+            self._land(self._coming)
+        leaving = self._next_uses(self._position, self._wanted)
         if self._account.free_bytes + sum(storage.nbytes for storage in leaving) < nbytes:
             return "" if nbytes > self._account.limit_bytes else IN_USE
-        order = sorted(leaving, key=lambda one: (leaving[one], one.stored_bytes == one.nbytes, one.nbytes))
+        order = sorted(
+            leaving,
+            key=lambda one: (leaving[one], one.stored_bytes == one.nbytes, one.nbytes),
+        )
         while self._account.free_bytes < nbytes and order:
             storage = order.pop()
             try:
@@ -104,16 +156,20 @@ class Offloading:
 
     # --- out
 
-    def _next_uses(self) -> dict[Storage, int]:
-        """Return the storages that may leave, with their next use from here on."""
+    def _next_use_of(self) -> NextUses:
         if self._uses is None:
             nodes, fetch = self._program.nodes, self._program.fetch
             self._uses = NextUses([*((*node.inputs, *node.outputs) for node in nodes), fetch])
-        values, position, uses = self._values, self._position, self._uses
-        wanted = {values.storage_of.get(one) for one in self._wanted}  # type: ignore[arg-type]
+        return self._uses
+
+    def _next_uses(self, position: int, wanted: Collection[int | None]) -> dict[Storage, int]:
+        """Return the storages that may leave before the op at ``position``, which reads those ``wanted``,
+        with their next use from there on."""
+        values, uses = self._values, self._next_use_of()
+        staying = {values.storage_of.get(one) for one in wanted}  # type: ignore[arg-type]
         next_use: dict[Storage, int] = {}
         for identifier, storage in values.storage_of.items():
-            if storage not in wanted and _may_leave(storage):
+            if storage not in staying and _may_leave(storage):
                 found = uses.after(identifier, position)
                 next_use[storage] = min(next_use.get(storage, NEVER), found)
         return next_use
@@ -153,17 +209,42 @@ class Offloading:
     # --- in
 
     def _bring(self, item: ParkedStorage) -> None:
-        values, device = self._values, self._copies.device
-        self._account.reserve(item.nbytes, "a value that went to the host for lack of memory")
+        if self._coming is not None and self._coming.item is item:
+            self._land(self._coming)
+            return
+        memory = self._memory_for(item)
+        self._await(lambda: self._fill(item, memory), item)
+        self._place(item, memory)
+
+    def _land(self, coming: _Coming) -> None:
+        """Wait for what is coming, and place it."""
+        self._coming = None
+        self._await(coming.filled.result, coming.item)
+        self._place(coming.item, coming.memory)
+        self.ahead_bytes += coming.item.nbytes
+
+    def _await(self, filled: Callable[[], None], item: ParkedStorage) -> None:
+        """Raises ValueLost where the host's bytes are not what was stored."""
         try:
-            memory = torch.empty(item.nbytes, dtype=torch.uint8, device=device)
-            self._fill(item, memory)
+            filled()
         except TransferProblem as problem:
             self._account.release(item.nbytes)
             raise self._lose(item, problem.reason) from problem
         except BaseException:
             self._account.release(item.nbytes)
             raise
+
+    def _memory_for(self, item: ParkedStorage) -> torch.Tensor:
+        """Raises DeviceMemoryError."""
+        self._account.reserve(item.nbytes, "a value that went to the host for lack of memory")
+        try:
+            return torch.empty(item.nbytes, dtype=torch.uint8, device=self._copies.device)
+        except BaseException:
+            self._account.release(item.nbytes)
+            raise
+
+    def _place(self, item: ParkedStorage, memory: torch.Tensor) -> None:
+        values, device = self._values, self._copies.device
         loading = Loading([item], item.nbytes, {id(item): memory.untyped_storage()})
         loading.arrived.add(id(item))
         with values.tiers.fences.lock:

@@ -22,7 +22,8 @@ class Outcome:
     runs of a resumed program; ``node_times`` (:class:`~djinn_lab.protocol.worker.NodeTimes`) are this
     run's. ``missing``: sources that the session should hold
     here, and does not. ``undone``: stopped, with nothing of this run left. ``out_bytes``, ``in_bytes``: of
-    values that were offloaded, and came back."""
+    values that were offloaded, and came back; ``ahead_bytes``: of these, while ops ran before their
+    reader."""
 
     executed: int = 0
     ops_total: int = 0
@@ -41,6 +42,7 @@ class Outcome:
     fetch_s: float = 0.0
     out_bytes: int = 0
     in_bytes: int = 0
+    ahead_bytes: int = 0
 
 
 class StopSignal:

@@ -200,6 +200,7 @@ class WorkerProcess:
                 undone=outcome.undone,
                 out_bytes=outcome.out_bytes,
                 in_bytes=outcome.in_bytes,
+                ahead_bytes=outcome.ahead_bytes,
             )
         if outcome.stopped is not None:
             return messages.SegmentCancelled(message.job, message.segment, outcome.executed, memory)
@@ -217,6 +218,7 @@ class WorkerProcess:
             exported=outcome.exported,
             out_bytes=outcome.out_bytes,
             in_bytes=outcome.in_bytes,
+            ahead_bytes=outcome.ahead_bytes,
         )
 
     def _memory(self) -> messages.WorkerMemory:

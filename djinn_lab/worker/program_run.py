@@ -173,6 +173,7 @@ class ProgramRun:
         try:
             self._execute_in_python(preparation, origin, report, times)
         finally:
+            self.offloading.end()
             self.outcome.node_times = times.tobytes()
 
     def _all_on_device(self) -> bool:
@@ -202,6 +203,7 @@ class ProgramRun:
                 products_of_node(node, calls[node.template], preparation.expected) for node in program.nodes
             ]
             frees = last_uses(program)
+        self.offloading.expect(products, frees)
         values, should_stop, offloading = self._values, self._should_stop, self.offloading
         for index, node in islice(enumerate(program.nodes), outcome.executed, None):
             if values.arriving:
@@ -234,6 +236,7 @@ class ProgramRun:
         self, position: int, node: NodeRecord, call: Call, needed: int, made: Sequence[Made]
     ) -> None:
         self.offloading.bring_in(position, node.inputs)
+        self.offloading.bring_in_ahead(position)
         self._step(node, call, needed, made)
 
     def _step_in_parts(self, position: int, parts: Sequence[Part], preparation: Preparation) -> None:
@@ -417,6 +420,7 @@ class ProgramRun:
         """Free what the client does not hold, unless the program resumes later."""
         self._owner.memory.release(self._reserved)
         self.outcome.out_bytes, self.outcome.in_bytes = self.offloading.out_bytes, self.offloading.in_bytes
+        self.outcome.ahead_bytes = self.offloading.ahead_bytes
         if not self._values.running:
             return
         if not await_whole(self._values):

@@ -245,3 +245,18 @@ def test_nothing_is_offloaded_to_a_disk_alone(make_device: Make) -> None:
     outcome = device.try_run("ann", script.program(keep=tuple(script.load(one) for one in matrices(6))))
     assert outcome.failure is not None
     assert outcome.failure.family == "memory"
+
+
+def test_weights_come_back_while_the_ops_before_them_run(make_device: Make) -> None:
+    """Nothing more is moved for it: the plan, which knows nothing of it, says the same bytes."""
+    device, script, weights = make_device(memory_bytes=6 * MIB), Script(), matrices(12)
+    values, product = chain(device, script, weights, uploaded=True)
+    device.run("ann", script.program(keep=(*values, product)))
+    again = values[0]
+    for value in values[1:]:
+        again = script.op("aten.mm.default", again, value)
+        again = script.op("aten.relu.default", again)
+    outcome = device.run("ann", script.program(fetch=(again,)))
+    assert outcome.in_bytes >= 6 * MIB
+    assert outcome.ahead_bytes > 0.5 * outcome.in_bytes
+    audit(device)

@@ -350,6 +350,7 @@ class JobAccounting:
                 recovery=flight.recovery,
                 out_bytes=done.out_bytes if done else 0,
                 in_bytes=done.in_bytes if done else 0,
+                ahead_bytes=done.ahead_bytes if done else 0,
             ),
             self.durability.commit(),
         )

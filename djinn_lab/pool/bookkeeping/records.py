@@ -288,6 +288,7 @@ class SegmentPreemptions:
     peak_bytes: int = 0
     out_bytes: int = 0
     in_bytes: int = 0
+    ahead_bytes: int = 0
     preempted_s: float = 0.0
     since_s: float | None = None
     lost: str = ""
@@ -302,6 +303,7 @@ class SegmentPreemptions:
         self.peak_bytes = max(self.peak_bytes, message.memory.peak_bytes)
         self.out_bytes += message.out_bytes
         self.in_bytes += message.in_bytes
+        self.ahead_bytes += message.ahead_bytes
         self.since_s = now_s
 
     def resume(self, now_s: float) -> Resume:
@@ -324,6 +326,7 @@ class SegmentPreemptions:
             memory=self.fullest(done.memory),
             out_bytes=self.out_bytes + done.out_bytes,
             in_bytes=self.in_bytes + done.in_bytes,
+            ahead_bytes=self.ahead_bytes + done.ahead_bytes,
         )
 
     def _moved(self, times: NodeTimes) -> bytes:
