@@ -91,11 +91,10 @@ class Offloading:
             if found is not None and found[1] is not None:
                 self._bring(found[1])
 
-    def expect(self, products: Sequence[Products], frees: Sequence[Sequence[int]]) -> None:
-        """Say what every op makes, and what it needs last: then values may come back while ops run."""
-        self._look_ahead = LookAhead(
-            self._program, self._values, self._account, products, frees, self._next_uses
-        )
+    def expect(self, program: Program, products: Sequence[Products], frees: Sequence[Sequence[int]]) -> None:
+        """Say what every op of the whole program makes, and what it needs last: then values may come back
+        while ops run."""
+        self._look_ahead = LookAhead(program, self._values, self._account, products, frees, self._next_uses)
 
     def bring_in_ahead(self, position: int) -> None:
         """Before the op at ``position``: begin to bring back what a later one reads."""

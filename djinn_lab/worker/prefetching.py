@@ -104,8 +104,8 @@ class _Walk:
         storage = None if value is None else self._values.storage_of.get(value)
         if value is not None and storage is not None:
             self.touched.add(storage)
-            name = self._storages[value]
-            if name not in self._alive:
+            name = self._storages.get(value)
+            if name is not None and name not in self._alive:
                 self._alive[name] = storage.references
                 self._bytes[name] = 0 if storage.shared is not None else storage.nbytes
 

@@ -203,7 +203,7 @@ class ProgramRun:
                 products_of_node(node, calls[node.template], preparation.expected) for node in program.nodes
             ]
             frees = last_uses(program)
-        self.offloading.expect(products, frees)
+        self.offloading.expect(program, products, frees)
         values, should_stop, offloading = self._values, self._should_stop, self.offloading
         for index, node in islice(enumerate(program.nodes), outcome.executed, None):
             if values.arriving:
