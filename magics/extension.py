@@ -11,9 +11,11 @@ from IPython.core.completer import CompletionContext, SimpleCompletion, context_
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.core.magic import no_var_expand
 
+from djinn_lab.config import BUILT_IN, list_profiles
+from djinn_lab.errors import ProfileError
 from djinn_lab.magics.line_commands import COMMANDS, SIGNALS, run_command
 from djinn_lab.magics.notebook import Notebook
-from djinn_lab.magics.options import help_text, make_parser
+from djinn_lab.magics.options import PROFILE_OPTIONS, help_text, make_parser
 from djinn_lab.magics.source import LAST, LOCAL_MARKER, MARKER, CellWrapper
 
 KERNEL_VARIABLE = "DJINN_KERNEL"
@@ -132,10 +134,21 @@ def unload_ipython_extension(shell: InteractiveShell) -> None:
 
 def _option_words(parser: argparse.ArgumentParser, words: list[str], fragment: str) -> list[str]:
     previous = words[-2] if len(words) > 1 else ""
+    if previous in PROFILE_OPTIONS:
+        return [name for name in _profile_names() if name.startswith(fragment)]
     for action in parser._actions:
         if previous in action.option_strings and action.choices:
             return [str(choice) for choice in action.choices if str(choice).startswith(fragment.upper())]
     return [name for action in parser._actions for name in action.option_strings if name.startswith(fragment)]
+
+
+def _profile_names() -> list[str]:
+    """Return the profiles' names. Of a file that cannot be read, the command says what is wrong, Tab does
+    not."""
+    try:
+        return [profile.name for profile in list_profiles()]
+    except ProfileError:
+        return list(BUILT_IN)
 
 
 @context_matcher()  # type: ignore[untyped-decorator]
@@ -148,6 +161,8 @@ def djinn_matcher(context: CompletionContext) -> dict[str, object]:
         found = _option_words(make_parser(words[0]), words, fragment)
     elif len(words) == 2 and words[0] == "%djinn":
         found = [name for name in COMMANDS if name.startswith(fragment)]
+    elif len(words) == 3 and words[:2] == ["%djinn", "profile"]:
+        found = [name for name in _profile_names() if name.startswith(fragment)]
     elif len(words) > 2 and words[:2] == ["%djinn", "signal"]:
         choices = SIGNALS if len(words) == 3 else ("--resume-in",) if len(words) == 4 else ()
         found = [choice for choice in choices if choice.lower().startswith(fragment.lower())]

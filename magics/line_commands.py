@@ -16,6 +16,7 @@ from djinn_lab.errors import OptionError
 from djinn_lab.magics.dashboard_process import URL
 from djinn_lab.magics.memory_command import describe_memory
 from djinn_lab.magics.notebook import Notebook
+from djinn_lab.magics.profile_command import describe_profile, describe_switch
 from djinn_lab.protocol.messages import DeviceInfo
 from djinn_lab.protocol.notebooks import ID_PREFIX
 from djinn_lab.srg.graph import SRG
@@ -213,6 +214,15 @@ def dashboard(notebook: Notebook, words: list[str]) -> str:
     return notebook.dashboard.open()
 
 
+def profile(notebook: Notebook, words: list[str]) -> str:
+    """Show this notebook's profile, what it changed and which there are; with a NAME, take that one."""
+    if words:
+        notebook.configure(f"--profile {shlex.quote(words[0])}")
+    options = notebook.options("", "%djinn profile")
+    session = notebook.session if notebook.has_session else None
+    return describe_switch(options, session) if words else describe_profile(options, session)
+
+
 def wizard(notebook: Notebook, words: list[str]) -> object:
     """Show the profile wizard, as widgets."""
     from djinn_lab.magics.wizard_widget import wizard_widget
@@ -247,10 +257,11 @@ COMMANDS: Mapping[str, Command] = {
     "session": the_session,
     "signal": signal,
     "dashboard": dashboard,
+    "profile": profile,
     "wizard": wizard,
     "variables": list_variables,
 }
-WORDS_MAX = {"why": 1, "cancel": 1, "signal": 3, "pull": 1000}
+WORDS_MAX = {"why": 1, "cancel": 1, "profile": 1, "signal": 3, "pull": 1000}
 """How many words a command takes; the others take none."""
 
 

@@ -12,7 +12,7 @@ from IPython.core.interactiveshell import InteractiveShell
 
 from djinn_lab.client.connect import connect
 from djinn_lab.client.session import Session
-from djinn_lab.config import default_profile
+from djinn_lab.config import default_profile, load_profile
 from djinn_lab.jobs import Terms
 from djinn_lab.magics.anticipation import Anticipation, TypingWatch
 from djinn_lab.magics.dashboard_process import DashboardProcess
@@ -60,7 +60,7 @@ class Notebook:
     @property
     def session(self) -> Session:
         if self._session is None:
-            self._session = connect(name=notebook_name())
+            self._session = connect(profile=self.options("", "%%djinn").profile, name=notebook_name())
             self._outside_cells(self._session)
             self._note.update(self._session)
             self._session.recorder.may_display = lambda: self._user_cell_runs
@@ -104,6 +104,8 @@ class Notebook:
         """Set the defaults of this notebook's cells, and whether typing in it is watched."""
         self.defaults = self.options(line, "%djinn_config")
         if self._session is not None:
+            if self._session.profile.name != self.defaults.profile:
+                self._session.profile = load_profile(self.defaults.profile)
             self._outside_cells(self._session)
         if not self.defaults.typing:
             self._typing.close()

@@ -12,13 +12,14 @@ from typing import Any, NoReturn
 import msgspec
 
 from djinn_lab.client.profile_terms import terms_of
-from djinn_lab.config import Profile, load_profile
+from djinn_lab.config import DEFAULT_NAME, Profile, load_profile
 from djinn_lab.errors import OptionError
 from djinn_lab.jobs import NO_TERMS, Priority, Terms
 from djinn_lab.jobs.conditions import separated
 from djinn_lab.units import parse_seconds
 
 PRIORITIES = tuple(priority.value for priority in Priority)
+PROFILE_OPTIONS = ("-p", "--profile")
 ANYWHERE = "any"
 """The target that undoes a default one."""
 
@@ -36,7 +37,7 @@ _SWITCHES = {
 class CellOptions:
     """The options of a captured cell. ``terms``: what else is asked of the queue; of defaults only on which
     devices. ``progress_after_s``: seconds before a line of progress is shown; negative: never. ``typing``: of
-    the notebook, not of a cell."""
+    the notebook, not of a cell. ``profile``: the name of the profile that supplied what was not given."""
 
     priority: str
     progress_after_s: float
@@ -48,6 +49,7 @@ class CellOptions:
     explain: bool = False
     typing: bool = True
     terms: Terms = NO_TERMS
+    profile: str = DEFAULT_NAME
 
 
 class _Parser(argparse.ArgumentParser):
@@ -60,7 +62,7 @@ class _Parser(argparse.ArgumentParser):
 
 def make_parser(program: str) -> argparse.ArgumentParser:
     parser = _Parser(prog=program, add_help=False, exit_on_error=False)
-    parser.add_argument("-p", "--profile", help="settings profile to use (see djinn-lab profiles)")
+    parser.add_argument(*PROFILE_OPTIONS, help="settings profile to use (see djinn-lab profiles)")
     parser.add_argument(
         "--priority",
         type=str.upper,
@@ -193,7 +195,13 @@ def _terms(chosen: dict[str, Any], defaults: Terms) -> Terms:
 
 def default_options(profile: Profile) -> CellOptions:
     settings = profile.session
-    return CellOptions(settings.priority, settings.progress_after_s, settings.quiet, terms=terms_of(profile))
+    return CellOptions(
+        settings.priority,
+        settings.progress_after_s,
+        settings.quiet,
+        terms=terms_of(profile),
+        profile=profile.name,
+    )
 
 
 def parse_options(line: str, program: str, defaults: CellOptions) -> CellOptions:

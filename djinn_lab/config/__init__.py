@@ -12,6 +12,7 @@ from djinn_lab.config.profiles import (
     Workload,
 )
 from djinn_lab.config.store import (
+    DEFAULT_NAME,
     config_directory,
     default_profile,
     list_profiles,
@@ -22,6 +23,7 @@ from djinn_lab.config.store import (
 
 __all__ = [
     "BUILT_IN",
+    "DEFAULT_NAME",
     "WORKLOADS",
     "Explained",
     "Issue",
