@@ -39,12 +39,12 @@ def counted(count: int, word: str) -> str:
 
 
 def format_joules(joules: float) -> str:
-    """``8400`` -> ``"8.4 kJ"``; from a kilowatt-hour on ``"2.5 kWh"``."""
+    """``8400`` -> ``"8.4 kJ"``; below a joule ``"3.2 mJ"``, from a kilowatt-hour on ``"2.5 kWh"``."""
     if joules >= 3.6e6:
         return f"{joules / 3.6e6:.1f} kWh"
     if joules >= 1000:
         return f"{joules / 1000:.1f} kJ"
-    return f"{joules:.1f} J"
+    return f"{joules * 1000:.1f} mJ" if 0 < joules < 1 else f"{joules:.1f} J"
 
 
 def parse_bytes(text: str) -> int:

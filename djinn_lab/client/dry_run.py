@@ -82,8 +82,13 @@ class DryRun:
         elif moves:
             yield f"Device: its target is {terms.target}; the session's values are moved there from {bound}."
         candidates = suitable if bound is None or moves else [bound]
+        watts = {device.device: device.watts for device in status.devices}
         profiles = [
-            msgspec.structs.replace(profile, used_bytes=_held_by_others(status, profile.device, graph))
+            msgspec.structs.replace(
+                profile,
+                used_bytes=_held_by_others(status, profile.device, graph),
+                watts=watts.get(profile.device),
+            )
             for profile in self._session.device_profiles(None)
             if profile.device in candidates
         ]

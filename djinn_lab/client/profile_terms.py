@@ -19,7 +19,7 @@ def terms_of_scheduler(scheduler: Scheduler) -> Terms:
     """Return the terms that a scheduler's profile asks for. A pool places a session once, so that
     ``throughput`` asks for the same device as ``latency``."""
     profile = scheduler.profile
-    objective: Objective = "memory" if profile.objective == "memory" else "latency"
+    objective: Objective = "latency" if profile.objective == "throughput" else profile.objective
     return Terms(objective=objective, reserve_fraction=profile.reserve_fraction)
 
 
@@ -34,6 +34,11 @@ def first_choice(terms: Terms) -> str:
     ties = f"ties by price{near} and name"
     if terms.objective == "memory":
         rule = f"the device whose memory is filled least with it, then that with the fewest sessions ({ties})"
+    elif terms.objective == "energy":
+        rule = (
+            "the device where it is predicted to use the fewest joules, by its run time there and what the "
+            f"device draws, as operators say ({ties})"
+        )
     else:
         rule = (
             "the device where it is predicted to be done first, by its speed and the number of sessions and "

@@ -15,7 +15,7 @@ from djinn_lab.units import format_bytes, parse_bytes
 
 Value = str | int | float | bool | None
 PRIORITIES = ("CRITICAL", "HIGH", "NORMAL", "LOW", "SCAVENGER")
-OBJECTIVES = ("latency", "memory")
+OBJECTIVES = ("latency", "memory", "energy")
 CPU_DEVICES_MAX = 64
 MEMORY_BYTES_MIN = 64 * 2**20
 """Of a device: less holds no model worth a pool, and is most often a number whose unit was forgotten."""
@@ -202,7 +202,8 @@ FIELDS: tuple[Field, ...] = (
     Field(
         "scheduler.objective",
         "Objective",
-        "where a session begins: on the device that is predicted to be done first, or the one filled least",
+        "where a session begins: where its cell is predicted to be done first, on the device filled least, "
+        "or where it is predicted to use the fewest joules",
         ", ".join(OBJECTIVES),
         _read_choice(OBJECTIVES, str.lower),
         OBJECTIVES,

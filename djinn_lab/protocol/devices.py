@@ -15,4 +15,6 @@ def device_profile(info: DeviceInfo) -> DeviceProfile:
         known = DeviceProfile.default(kind, info.device, info.memory_bytes)
     else:
         known = DeviceProfile(info.device, info.kind, info.memory_bytes, info.curves)
-    return replace(known, below_bytes=info.below_bytes, link_bytes_per_s=info.link_bytes_per_s)
+    return replace(
+        known, below_bytes=info.below_bytes, link_bytes_per_s=info.link_bytes_per_s, watts=info.watts
+    )

@@ -67,7 +67,7 @@ class Hello(msgspec.Struct, frozen=True, tag="hello"):
 
 class DeviceInfo(msgspec.Struct, frozen=True):
     """``curves``: None until measured. ``below_bytes``: of the tiers below it; ``link_bytes_per_s``: to
-    these, None for unknown."""
+    these, None for unknown. ``watts``: that it draws when busy, None for unknown."""
 
     device: str
     kind: str
@@ -78,6 +78,7 @@ class DeviceInfo(msgspec.Struct, frozen=True):
     curves: DeviceCurves | None = None
     below_bytes: int = 0
     link_bytes_per_s: float | None = None
+    watts: float | None = None
 
 
 class Welcome(msgspec.Struct, frozen=True, tag="welcome"):

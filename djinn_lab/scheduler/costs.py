@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Protocol
 
 import msgspec
@@ -24,7 +25,7 @@ class DeviceProfile(msgspec.Struct, frozen=True):
     session that the graph does not mention). ``transfer_bytes_per_s``: to and from the client; None: half
     the memory rate, as a copy reads and writes. ``measured``: whether the curves come from calibration.
     ``below_bytes``: of the host and the disk, for values that are offloaded; ``link_bytes_per_s``: to these,
-    None: as to the client.
+    None: as to the client. ``watts``: that the device draws when busy, None for unknown.
     """
 
     device: str
@@ -36,10 +37,13 @@ class DeviceProfile(msgspec.Struct, frozen=True):
     transfer_bytes_per_s: float | None = None
     below_bytes: int = 0
     link_bytes_per_s: float | None = None
+    watts: float | None = None
 
     def __post_init__(self) -> None:
         if min(self.memory_bytes, self.used_bytes) < 0:
             raise ValueError(f"the memory of device {self.device} must be positive")
+        if self.watts is not None and not 0 <= self.watts < math.inf:
+            raise ValueError(f"device {self.device} cannot draw {self.watts} W")
 
     @classmethod
     def default(

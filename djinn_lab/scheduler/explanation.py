@@ -9,7 +9,7 @@ from djinn_lab.scheduler.ordering import colocation_groups
 from djinn_lab.scheduler.profiles import SchedulerProfile
 from djinn_lab.scheduler.schedule import ExecutionSchedule
 from djinn_lab.srg.graph import SRG
-from djinn_lab.units import format_bytes, format_seconds
+from djinn_lab.units import format_bytes, format_joules, format_seconds, listed
 
 
 def explain_schedule(
@@ -59,8 +59,31 @@ def _device(
         rivals = ", ".join(f"{format_seconds(o.interval_s)} on {o.device.device}" for o in others)
         every = format_seconds(schedule.interval_s)
         return f"Device {name}: most such graphs in a time, one every {every}, against {rivals}."
+    if profile.objective == "energy":
+        return _by_energy(schedule, others)
     rivals = ", ".join(f"{_fill(other):.0%} on {other.device.device}" for other in others)
     return f"Device {name}: its memory is filled least, {_fill(schedule):.0%} at the peak, against {rivals}."
+
+
+def _by_energy(schedule: ExecutionSchedule, others: Sequence[ExecutionSchedule]) -> str:
+    """Say which energies were compared, and name the devices whose power is unknown."""
+    unknown = [one.device.device for one in (schedule, *others) if one.joules is None]
+    unsaid = f" The power of {listed(unknown)} is unknown." if unknown else ""
+    name = schedule.device.device
+    if schedule.joules is None:
+        rivals = ", ".join(f"{format_seconds(o.predicted_s)} on {o.device.device}" for o in others)
+        fastest = f"fastest with {format_seconds(schedule.predicted_s)} predicted, against {rivals}"
+        return f"Device {name}: {fastest}, as no energy can be compared.{unsaid}"
+    known = [other for other in others if other.joules is not None]
+    rivals = ", ".join(f"{_energy(other)} on {other.device.device}" for other in known)
+    against = f", against {rivals}" if rivals else ""
+    return f"Device {name}: least energy with {_energy(schedule)} predicted{against}.{unsaid}"
+
+
+def _energy(schedule: ExecutionSchedule) -> str:
+    assert schedule.joules is not None
+    seconds, watts = format_seconds(schedule.predicted_s), schedule.device.watts
+    return f"{format_joules(schedule.joules)} ({seconds} at {watts:g} W)"
 
 
 def _fill(schedule: ExecutionSchedule) -> float:

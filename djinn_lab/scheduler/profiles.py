@@ -13,13 +13,14 @@ from djinn_lab.errors import OptionError
 
 class SchedulerProfile(msgspec.Struct, frozen=True):
     """Settings of the scheduler. ``objective``: among the devices that fit, take the fastest (``latency``),
-    the one that finishes most such graphs one after the other (``throughput``), or the one whose memory is
-    filled least at the peak (``memory``). ``reserve_fraction``: share of a device's
-    memory that a plan leaves free, for workspaces inside ops and for what comes next."""
+    the one that finishes most such graphs one after the other (``throughput``), the one whose memory is
+    filled least at the peak (``memory``), or the one that is predicted to use the fewest joules
+    (``energy``). ``reserve_fraction``: share of a device's memory that a plan leaves free, for workspaces
+    inside ops and for what comes next."""
 
     name: str
     description: str
-    objective: Literal["latency", "throughput", "memory"]
+    objective: Literal["latency", "throughput", "memory", "energy"]
     reserve_fraction: float
 
     def __post_init__(self) -> None:

@@ -95,6 +95,11 @@ class ExecutionSchedule(msgspec.Struct, frozen=True):
         return max(self.compute_s, moving_s)
 
     @property
+    def joules(self) -> float | None:
+        """Return the predicted seconds times what the device draws when busy, None where that is unknown."""
+        return None if self.device.watts is None else self.predicted_s * self.device.watts
+
+    @property
     def measured_s(self) -> float | None:
         """Return the seconds from the first node's start to the last one's end, once the segment ran."""
         if not self.node_start_s or not self.node_end_s:

@@ -8,6 +8,7 @@ others do not. The profile's objective picks among the rest; ties go to the firs
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Sequence
 from typing import NoReturn, Self
 
@@ -114,14 +115,14 @@ class Scheduler:
                 candidates.append(self._place(srg, arranged.order, memory, device, plan))
         if not candidates:
             self._refuse(srg, arranged.order, memory)
-        return self._best(srg, arranged, candidates, lambda one: one.predicted_s, ())
+        return self._best(srg, arranged, candidates, lambda one: (one.predicted_s,), ())
 
     def _best(
         self,
         srg: SRG,
         arranged: Arrangement,
         candidates: Sequence[ExecutionSchedule],
-        rank: Callable[[ExecutionSchedule], float],
+        rank: Callable[[ExecutionSchedule], tuple[float, ...]],
         left_out: Sequence[DeviceProfile],
     ) -> ExecutionSchedule:
         """Return the candidate of the lowest rank, with the reasons."""
@@ -137,13 +138,15 @@ class Scheduler:
         hold."""
         return max(0, int(device.memory_bytes * (1 - self.profile.reserve_fraction)) - device.used_bytes)
 
-    def _rank(self, schedule: ExecutionSchedule) -> float:
+    def _rank(self, schedule: ExecutionSchedule) -> tuple[float, ...]:
         if self.profile.objective == "latency":
-            return schedule.predicted_s
+            return (schedule.predicted_s,)
         if self.profile.objective == "throughput":
-            return schedule.interval_s
+            return (schedule.interval_s,)
+        if self.profile.objective == "energy":
+            return math.inf if schedule.joules is None else schedule.joules, schedule.predicted_s
         device = schedule.device
-        return (device.used_bytes + schedule.memory.peak_bytes) / max(device.memory_bytes, 1)
+        return ((device.used_bytes + schedule.memory.peak_bytes) / max(device.memory_bytes, 1),)
 
     def _place(
         self,

@@ -69,6 +69,26 @@ def test_reserve_passes_a_device_that_would_keep_too_little_free(pool: PoolUnder
     assert "less than 50% of the memory would stay free" in placed
 
 
+def test_objective_energy_takes_the_device_that_draws_less_and_says_so(pool: PoolUnderTest) -> None:
+    green = load_profile("basic_inference").with_text("scheduler.objective", "energy")
+    device, placed, _ = first_cell(pool, green)
+    assert device == "cpu:0"
+    assert placed.startswith("Energy was not compared on cpu:0, cpu:1, so the objective latency counted")
+    pool.rest.describe_device("cpu:0", watts=700)
+    pool.rest.describe_device("cpu:1", watts=65)
+    device, placed, lines = first_cell(pool, green)
+    assert device == "cpu:1"
+    assert placed.startswith("cpu:1 instead of cpu:0: the cell is predicted to use ")
+    assert "at 65 W), " in placed
+    assert any(
+        "begins on the device where it is predicted to use the fewest joules" in line for line in lines
+    )
+    with closing(Session(pool.info.url, pool.info.token, green, "new")) as session:
+        assert [profile.watts for profile in session.device_profiles(None)] == [700, 65]
+    for name in ("cpu:0", "cpu:1"):
+        pool.rest.describe_device(name)
+
+
 def test_execute_model_takes_the_profile_of_a_scheduler(pool: PoolUnderTest) -> None:
     model, x = torch.nn.Linear(4, 2), torch.ones(1, 4)
     expected = model(x).detach()

@@ -16,9 +16,14 @@ from djinn_lab.jobs.placement.first_device import (
 
 
 def option(
-    device: str, load: int = 0, filled: float = 0.1, run_s: float | None = 1.0, price: float = 0.0
+    device: str,
+    load: int = 0,
+    filled: float = 0.1,
+    run_s: float | None = 1.0,
+    price: float = 0.0,
+    watts: float | None = None,
 ) -> DeviceOption:
-    return DeviceOption(device, load, price, fit=DeviceFit(device, filled, run_s))
+    return DeviceOption(device, load, price, fit=DeviceFit(device, filled, run_s), watts=watts)
 
 
 def chosen(*options: DeviceOption, objective: str = "latency", reserve: float = 0.05) -> tuple[str, str]:
@@ -64,6 +69,34 @@ def test_latency_takes_a_much_faster_device_unless_too_many_wait_there() -> None
     assert chosen(option("a", run_s=None), option("b", run_s=0.001)) == ("a", "")
 
 
+def test_energy_takes_the_fewest_joules_and_says_so_in_numbers() -> None:
+    fast, thrifty = option("a", run_s=1.0, watts=700), option("b", load=3, run_s=4.0, watts=65)
+    assert chosen(fast, thrifty) == ("a", "")
+    device, why = chosen(fast, thrifty, objective="energy")
+    assert device == "b"
+    assert why == (
+        "b instead of a: the cell is predicted to use 260.0 J (4.0 s at 65 W), 700.0 J (1.0 s at 700 W) "
+        "there, which the objective energy asks for."
+    )
+    assert chosen(fast, option("b", run_s=11.0, watts=65), objective="energy") == ("a", "")
+
+
+def test_energy_names_devices_whose_power_is_unknown_and_guesses_none() -> None:
+    unknown, known = option("a", run_s=0.001), option("b", run_s=1.0, watts=65)
+    device, why = chosen(unknown, known, objective="energy")
+    assert device == "b"
+    assert "65.0 J (1.0 s at 65 W), an unknown energy there" in why
+    assert "Energy was not compared on a: how much it draws is unknown" in why
+    device, why = chosen(option("a", run_s=3.0), option("b", run_s=1.0), objective="energy")
+    assert device == "b"
+    assert "3.0 times as fast, which the objective latency asks for" in why
+    assert "Energy was not compared on a, b, so the objective latency counted" in why
+    untimed = chosen(option("a", run_s=None, watts=65), option("b", watts=900), objective="energy")
+    assert untimed[0] == "b"
+    assert "not compared on a: no run time is predicted there" in untimed[1]
+    assert chosen(unknown, objective="energy") == ("a", "")
+
+
 OPTIONS = st.lists(
     st.builds(
         option,
@@ -72,6 +105,7 @@ OPTIONS = st.lists(
         filled=st.floats(0.0, 2.0),
         run_s=st.none() | st.floats(1e-6, 1e3),
         price=st.floats(0.0, 3.0),
+        watts=st.none() | st.floats(0.0, 1e3),
     ),
     min_size=1,
     max_size=8,
@@ -79,7 +113,7 @@ OPTIONS = st.lists(
 )
 
 
-@given(OPTIONS, st.sampled_from(["latency", "memory"]), st.floats(0.0, 0.9), st.randoms())
+@given(OPTIONS, st.sampled_from(["latency", "memory", "energy"]), st.floats(0.0, 0.9), st.randoms())
 def test_choice_depends_on_no_order_and_keeps_the_reserve_where_any_can(
     options: list[DeviceOption], objective: str, reserve: float, chance: random.Random
 ) -> None:

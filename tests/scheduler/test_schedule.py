@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
 import pytest
 from drawn_programs import Step, build, steps
 from hypothesis import given
@@ -28,10 +29,14 @@ NO_RESERVE = SchedulerProfile("tight", "no reserve", "latency", 0.0)
 
 
 def device(
-    name: str = "cpu:0", memory_bytes: int = 2**30, flops_per_s: float = 1e9, used_bytes: int = 0
+    name: str = "cpu:0",
+    memory_bytes: int = 2**30,
+    flops_per_s: float = 1e9,
+    used_bytes: int = 0,
+    watts: float | None = None,
 ) -> DeviceProfile:
     curves = DeviceCurves.of_rates(flops_per_s, 1e9, 1e-6)
-    return DeviceProfile(name, "cpu", memory_bytes, curves, used_bytes=used_bytes)
+    return DeviceProfile(name, "cpu", memory_bytes, curves, used_bytes=used_bytes, watts=watts)
 
 
 def schedule(
@@ -171,6 +176,26 @@ def test_a_memory_objective_prefers_the_emptier_device() -> None:
     assert (
         made.explain()[0] == "Device roomy: its memory is filled least, 1% at the peak, against 75% on fast."
     )
+
+
+def test_an_energy_objective_takes_the_fewest_joules_and_names_unknown_power() -> None:
+    green = SchedulerProfile("green", "fewest joules", "energy", 0.0)
+    fast, thrifty = device("fast", flops_per_s=1e12, watts=700), device("thrifty", watts=65)
+    unknown = device("unknown", flops_per_s=1e13)
+    made = schedule(chain(), fast, thrifty, unknown, profile=green)
+    assert made.device.device == "thrifty"
+    assert made.joules == pytest.approx(made.predicted_s * 65)
+    reason = made.explain()[0]
+    assert reason.startswith("Device thrifty: least energy with ")
+    assert "at 65 W) predicted, against " in reason
+    assert reason.endswith("at 700 W) on fast. The power of unknown is unknown.")
+    hungry = msgspec.structs.replace(thrifty, watts=70000.0)
+    assert schedule(chain(), fast, hungry, profile=green).device.device == "fast"
+    nothing = schedule(chain(), device("slow"), unknown, profile=green)
+    assert nothing.device.device == "unknown"
+    assert "as no energy can be compared. The power of unknown and slow is unknown." in nothing.explain()[0]
+    with pytest.raises(ValueError, match="cannot draw nan W"):
+        device(watts=float("nan"))
 
 
 @pytest.mark.parametrize("name", list(SCHEDULER_PROFILES))

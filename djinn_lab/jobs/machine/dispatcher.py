@@ -362,6 +362,7 @@ class Dispatcher:
                 device.hour_price(self.policy.energy_price_per_kwh),
                 near.get(device.device, 0),
                 fits.get(device.device),
+                device.watts,
             )
             for device in suitable
         ]

@@ -172,11 +172,18 @@ class SessionEndpoint:
                 pool=self._driver.core.pool,
                 resumed=resumed,
                 blob_directory=str(directory) if same_host else None,
-                devices=self._driver.fleet.infos(),
+                devices=self._described_devices(),
             ),
             self._driver.accounting.durability.commit(),
         )
         return session, link
+
+    def _described_devices(self) -> list[protocol.DeviceInfo]:
+        """Describe the devices, with what operators say that they draw."""
+        watts = {view.device: view.watts for view in self._driver.core.queue.devices()}
+        return [
+            msgspec.structs.replace(info, watts=watts.get(info.device)) for info in self._driver.fleet.infos()
+        ]
 
     def _check_sessions(self, user: User) -> None:
         """Raise RefusedByPool when the user has as many sessions as one may."""
