@@ -20,6 +20,7 @@ from djinn_lab.client.rest import PoolClient
 from djinn_lab.dashboard.memory.history import MemoryHistory
 from djinn_lab.dashboard.queueing.history import QueueHistory
 from djinn_lab.errors import AuthenticationError, DjinnError, PoolNotFound
+from djinn_lab.protocol.rest.costs import CostView
 from djinn_lab.protocol.rest.jobs import JobView
 from djinn_lab.protocol.rest.notebooks import NotebookView
 from djinn_lab.protocol.rest.queue import QueueView
@@ -31,6 +32,7 @@ Connection = Literal["connecting", "live", "absent", "lost", "refused"]
 POLL_S = 0.5
 IDLE_POLL_S = 5.0
 QUEUE_POLL_S = 0.9
+COSTS_POLL_S = 2.0
 WATCHED_S = 10.0
 """A hub that was not read for so long polls at the idle pace."""
 JOBS_MAX = 200
@@ -55,6 +57,7 @@ class Snapshot(msgspec.Struct, frozen=True):
     memory: MemoryView | None = None
     queue: QueueView | None = None
     notebooks: tuple[NotebookView, ...] = ()
+    costs: CostView | None = None
     polled_at: float | None = None
 
     def job(self, job: str) -> JobView | None:
@@ -84,6 +87,8 @@ class Hub:
         self._queue_wanted_at = 0.0
         self._notebooks_wanted_at = 0.0
         self._queue_read_at = 0.0
+        self._costs_wanted_at = 0.0
+        self._costs_read_at = 0.0
         self._lock = threading.Lock()
         self._wake = threading.Event()
         self._first = threading.Event()
@@ -146,6 +151,17 @@ class Hub:
         self._queue_read_at = now
         return reader.queue()
 
+    def want_costs(self) -> None:
+        """Ask for the cost model for a while, since a page shows it."""
+        self._costs_wanted_at = time.monotonic()
+
+    def _read_costs(self, reader: PoolClient, before: CostView | None) -> CostView | None:
+        now = time.monotonic()
+        if now - self._costs_wanted_at > WATCHED_S or now - self._costs_read_at < COSTS_POLL_S:
+            return before
+        self._costs_read_at = now
+        return reader.costs(details=True)
+
     def memory_after(self, version: int) -> list[MemorySample]:
         """Return memory samples of the running pool that are newer than ``version``, oldest first."""
         with self._lock:
@@ -166,6 +182,7 @@ class Hub:
             memory = reader.memory()
             queue = self._read_queue(reader, before.queue)
             notebooks = self._read_notebooks(reader, before.notebooks)
+            costs = self._read_costs(reader, before.costs)
         except DjinnError as error:
             self._reader = None
             self._snapshot = _without_pool(before, error)
@@ -177,7 +194,17 @@ class Hub:
         if queue is not None:
             self.queue_history.note(status.pool, queue)
         self._snapshot = Snapshot(
-            version, "live", "", "", status, sessions, jobs, memory, queue, notebooks, time.monotonic()
+            version=version,
+            connection="live",
+            message="",
+            status=status,
+            sessions=sessions,
+            jobs=jobs,
+            memory=memory,
+            queue=queue,
+            notebooks=notebooks,
+            costs=costs,
+            polled_at=time.monotonic(),
         )
         return self._snapshot
 

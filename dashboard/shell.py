@@ -10,6 +10,7 @@ import panel as pn
 
 from djinn_lab.dashboard.background import Background
 from djinn_lab.dashboard.board import Board, Page, shared_gate, shared_hub
+from djinn_lab.dashboard.costs.page import CostsPage
 from djinn_lab.dashboard.gate import COOKIE, LOGIN_S, Gate, Login
 from djinn_lab.dashboard.graph.page import SrgPage
 from djinn_lab.dashboard.hub import Snapshot
@@ -36,6 +37,7 @@ PAGES: dict[str, tuple[str, Callable[[Board], Page]]] = {
     "queue": ("Queue", QueuePage),
     "jobs": ("Jobs", JobsPage),
     "memory": ("Memory and KV", MemoryPage),
+    "costs": ("Cost model", CostsPage),
     "simulation": ("Simulator", SimulationPage),
     "wizard": ("Wizard", WizardPage),
 }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated
 
 import msgspec
@@ -15,15 +14,11 @@ from djinn_lab.config import default_profile, load_profile
 from djinn_lab.config.fields import MEMORY_BYTES_MIN
 from djinn_lab.errors import OptionError, PoolNotFound, UserError
 from djinn_lab.protocol.certificates import fingerprint
-from djinn_lab.units import counted, format_bytes, format_seconds, parse_bytes, parse_seconds
+from djinn_lab.units import format_bytes, format_seconds, parse_bytes, parse_seconds
 
 if TYPE_CHECKING:
     from djinn_lab.jobs.cost_drift import FamilyDrift
-    from djinn_lab.protocol.rest.costs import DeviceCosts, EstimatorView
     from djinn_lab.protocol.rest.status import DeviceView
-
-ESTIMATOR_S_MAX = 0.001
-"""A cost estimator that takes longer for an answer delays what else the pool has to do."""
 
 
 def build_group() -> typer.Typer:
@@ -281,57 +276,22 @@ def status(as_json: AsJson = False) -> None:
 
 def costs(as_json: AsJson = False) -> None:
     """Show what run times are predicted from, and how far predictions were off."""
+    from djinn_lab.client.cost_sentences import device_sentence, estimator_sentences, spread_sentence
     from djinn_lab.client.rest import PoolClient
 
     answer = PoolClient.find().costs()
     if as_json:
         print_json(answer)
         return
-    print_line(
-        f"Nine of ten cells end within {answer.runs_spread:.2f} times their prediction where they ran "
-        f"before, within {answer.graph_spread:.2f} times where it comes from their graph."
-    )
+    print_line(spread_sentence(answer))
     if answer.estimator is not None:
-        for line in _estimator_lines(answer.estimator):
+        for line in estimator_sentences(answer.estimator):
             print_line(line)
     for device in answer.devices:
-        print_line(_device_costs(device))
+        print_line(device_sentence(device))
         if device.families:
-            headings = ("family", "runs", "measured / predicted", "middle half", "factor")
+            headings = ("family", "runs", "measured / predicted", "middle half", "factor", "off by", "p90")
             print_table(device.device, headings, [_family_row(one) for one in device.families])
-
-
-def _estimator_lines(one: EstimatorView) -> Iterator[str]:
-    subject = f"Cost estimator {one.name} of {one.package}"
-    if one.mean_s is None:
-        yield f"{subject}: not asked yet."
-        return
-    unknown = one.asked - one.predicted - one.refused
-    yield (
-        f"{subject}: asked {counted(one.asked, 'time')}, {format_seconds(one.mean_s)} each. It predicted "
-        f"{one.predicted} and did not know {unknown}."
-    )
-    if one.refused:
-        yield (
-            f"Refused {counted(one.refused, 'time')}, and predicted by the built-in cost model. "
-            f"The last time {one.last_refusal}."
-        )
-    if one.mean_s > ESTIMATOR_S_MAX:
-        yield (
-            f"It takes longer than {format_seconds(ESTIMATOR_S_MAX)}, and the pool does nothing else "
-            "meanwhile: make it faster, or restart the pool without it."
-        )
-
-
-def _device_costs(device: DeviceCosts) -> str:
-    if device.flops_per_s is None or device.memory_bytes_per_s is None or device.op_s is None:
-        doing = "is being measured" if device.measuring else "is measured when it has been idle for a moment"
-        return f"{device.device} {doing}."
-    again = ", to be measured again" if device.drift == "asked" or device.measuring else ""
-    return (
-        f"{device.device}: {device.flops_per_s / 1e9:.0f} GFLOP/s, "
-        f"{format_bytes(int(device.memory_bytes_per_s))}/s, {format_seconds(device.op_s)} for an op{again}."
-    )
 
 
 def _family_row(one: FamilyDrift) -> tuple[str, ...]:
@@ -341,6 +301,8 @@ def _family_row(one: FamilyDrift) -> tuple[str, ...]:
         f"{one.ratio:.2f}",
         f"{one.low:.2f} to {one.high:.2f}",
         f"{one.factor:.2f}",
+        f"{one.error:.0%}",
+        f"{one.error_p90:.0%}",
     )
 
 

@@ -326,11 +326,12 @@ class PoolClient(PoolRequests):
         """Measure a device again as soon as it is idle."""
         self._request("POST", f"/v1/devices/{path_part(device)}/calibrate")
 
-    def costs(self) -> CostView:
-        """Show what run times are predicted from, and how predictions fare."""
+    def costs(self, details: bool = False) -> CostView:
+        """Show what run times are predicted from, and how predictions fare. ``details``: also the measured
+        curves, and the newest runs beside their predictions."""
         from djinn_lab.protocol.rest.costs import CostView
 
-        return self._read(CostView, "/v1/costs")
+        return self._read(CostView, "/v1/costs", {"details": details or None})
 
     def describe_device(
         self,

@@ -42,7 +42,9 @@ class FamilySums(msgspec.Struct, frozen=True):
 
 class FamilyDrift(msgspec.Struct, frozen=True):
     """``ratio``: measured over predicted in the median of the last ``runs``; half of them were between
-    ``low`` and ``high``. ``factor``: by which predictions are corrected."""
+    ``low`` and ``high``. ``factor``: by which predictions are corrected. ``error``, ``error_p90``: how far
+    such corrected predictions are from these runs, as a share of the prediction, in the median and at the
+    ninetieth percentile."""
 
     family: str
     runs: int
@@ -50,6 +52,8 @@ class FamilyDrift(msgspec.Struct, frozen=True):
     low: float
     high: float
     factor: float
+    error: float = 0.0
+    error_p90: float = 0.0
 
 
 class CostDrift:
@@ -128,4 +132,7 @@ class CostDrift:
         ordered = sorted(logs)
         last = len(ordered) - 1
         low, middle, high = (exp(ordered[round(part * last)]) for part in (0.25, 0.5, 0.75))
-        return FamilyDrift(family, len(logs), middle, low, high, self.factors.get(family, 1.0))
+        factor = self.factors.get(family, 1.0)
+        errors = sorted(abs(exp(one) / factor - 1) for one in logs)
+        typical, large = (errors[round(part * last)] for part in (0.5, 0.9))
+        return FamilyDrift(family, len(logs), middle, low, high, factor, typical, large)

@@ -103,7 +103,7 @@ def assemble(
     ratios: dict[str, tuple[float, ...]] = {
         source: samples.get(run_times_name(source, learned_of), ()) for source in SOURCES
     }
-    costs = CostModel(fleet, ratios, estimator)
+    costs = CostModel(fleet, clock.now_s, ratios, estimator)
     accounting = JobAccounting(core, blobs, store, SessionRegistry(), metrics.observe_segment, costs)
     accounting.remember(store.submit(lambda connection: history.read_names(connection, PAST_MAX)).result())
     accounting.resources = ResourceHistory(store.submit(read_forecasts).result())

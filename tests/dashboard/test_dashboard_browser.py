@@ -156,6 +156,32 @@ _DRAWN_WIDTHS = """[...Bokeh.documents[0]._all_models.values()]
   .filter((model) => model.type === "Figure").map((model) => model.inner_width)"""
 
 
+def test_the_costs_page_shows_measured_curves_and_runs_beside_predictions(
+    visitor: Any, dashboard_url: str, session: Any, pool: PoolUnderTest
+) -> None:
+    import torch
+
+    wait_for(lambda: all(device.measured for device in pool.rest.costs().devices))
+    for _ in range(2):
+        with session.capture("measured cell"):
+            value = torch.eye(64) @ torch.eye(64)
+        assert value.sum().item() == 64
+    page = visitor.open(f"{dashboard_url}?page=costs&device=cpu:1&family=softmax")
+    page.wait_for_selector("[aria-label='Costs of cpu:1'] >> text=GFLOP/s")
+    page.wait_for_selector("text=/softmax on cpu:1, as measured: \\d+ probes/")
+    page.wait_for_function(_DRAWN_WIDTHS + ".every((width) => width > 300)")
+    page.wait_for_selector("text=/Of the last \\d+ runs/")
+    page.get_by_label("Family of ops").first.select_option("matmul")
+    page.wait_for_function("!location.search.includes('family=')")
+    page.click("text=From earlier runs")
+    page.wait_for_function("location.search.includes('source=runs')")
+    page.locator("button:has-text('View as table')").nth(1).click()
+    page.wait_for_selector("td:has-text('measured cell')")
+    with page.expect_download() as waiting:
+        page.click("text=CSV of runs")
+    assert "predicted_s,measured_s,error" in Path(waiting.value.path()).read_text()
+
+
 def test_the_trace_can_be_taken_away(visitor: Any, dashboard_url: str, finished_job: str) -> None:
     page = visitor.open(f"{dashboard_url}?page=schedule&job={finished_job}")
     page.wait_for_selector("text=times the prediction")

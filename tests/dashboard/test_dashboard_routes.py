@@ -21,7 +21,15 @@ def test_the_page_is_served_and_the_root_leads_to_it(dashboard_url: str) -> None
 
 @pytest.mark.parametrize(
     "query",
-    ["", "?page=srg", "?page=schedule&theme=dark", "?page=wizard&step=save", "?page=memory", "?page=gone"],
+    [
+        "",
+        "?page=srg",
+        "?page=schedule&theme=dark",
+        "?page=wizard&step=save",
+        "?page=memory",
+        "?page=costs",
+        "?page=gone",
+    ],
 )
 def test_no_page_asks_for_anything_from_another_host(dashboard_url: str, query: str) -> None:
     html = httpx.get(dashboard_url + query, trust_env=False).text

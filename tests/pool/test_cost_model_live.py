@@ -37,6 +37,11 @@ def test_a_prediction_carries_a_spread_and_its_error_shrinks_after_runs(tmp_path
         assert off(ran[0]) > 0.9
         assert off(ran[-1]) < 0.5
         costs = api.costs()
+        assert costs.runs == ()
+        runs = api.costs(details=True).runs
+        assert [run.source for run in runs] == ["graph"] + ["runs"] * (len(ran) - 1)
+        assert [run.job for run in runs] == [job.job for job in ran]
+        assert runs[-1].error == pytest.approx(abs(runs[-1].measured_s / runs[-1].predicted_s - 1))
         assert 1 <= costs.runs_spread < UNCOMPARED_SPREAD
         assert ran[-1].predicted_spread is not None
         assert ran[-1].predicted_spread < UNCOMPARED_SPREAD
@@ -54,6 +59,12 @@ def test_an_operator_has_a_device_measured_again(
         command("pool", "calibrate")
         assert "cpu:0" in capsys.readouterr().out
         wait_for(lambda: api.costs().devices[0].measurements == 2)
+        seen = api.costs(details=True)
+        assert [change.what for change in seen.changes] == ["measured", "measured"]
+        assert seen.devices[0].measured_at == seen.changes[-1].at
+        assert "measured again" in seen.changes[-1].detail
+        assert seen.curves[seen.devices[0].kind].find("matmul", "float32")
+        assert api.costs().curves == {}
         command("pool", "costs")
         assert "cpu:0: 1 GFLOP/s" in capsys.readouterr().out
 
@@ -90,3 +101,4 @@ def test_a_real_device_is_measured_beside_cells_and_learns_from_them(tmp_path: P
             return {"matmul", "hyperbolic"} <= {family.family for family in device().families}
 
         wait_for(learned)
+        assert all(family.error <= family.error_p90 for family in device().families)

@@ -160,8 +160,8 @@ def _add_session_routes(app: FastAPI, context: PoolContext) -> None:
         return answer([session_view(driver, session, context.detached) for session in driver.registry])
 
     @app.get("/v1/costs", responses=documented(CostView), summary="What run times are predicted from")
-    async def costs(_user: Annotated[User, Depends(reader)]) -> Response:
-        return answer(driver.accounting.costs.view())
+    async def costs(_user: Annotated[User, Depends(reader)], details: bool = False) -> Response:
+        return answer(driver.accounting.costs.view(details))
 
     @app.get("/v1/memory", responses=documented(MemoryView), summary="Memory tier of every session")
     async def session_memory(_user: Annotated[User, Depends(reader)]) -> Response:

@@ -125,7 +125,7 @@ class JobAccounting:
         self.overruns.ended(record.predicted_s, done.run_s)
         if flight is not None and record.device is not None:
             gang = 1 if flight.gang is None else flight.gang.devices
-            self.costs.ended(record.device, flight.key, flight.predicted, done.run_s, gang)
+            self.costs.ended(record.device, done.job, flight.key, flight.predicted, done.run_s, gang)
             if flight.gang is None:
                 self.costs.sample(record.device, flight.program, done)
         times = StoredTimes(done.node_times, () if flight is None else flight.node_devices)

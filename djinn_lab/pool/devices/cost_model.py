@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from time import perf_counter
 from typing import NamedTuple
 
 from djinn_lab.jobs.cost_drift import CostDrift, FamilySums
 from djinn_lab.jobs.run_times import RunTime, RunTimeHistory
+from djinn_lab.pool.devices.cost_records import CostRecords
 from djinn_lab.pool.devices.estimator_plugin import EstimatorPlugin
 from djinn_lab.pool.devices.fleet import DeviceStatus, Fleet
 from djinn_lab.protocol.rest.costs import CostView, DeviceCosts
@@ -38,18 +39,21 @@ class SampledRun(NamedTuple):
 
 
 class CostModel:
-    """``ratios``: of run times over predictions, in an earlier pool. ``estimator``: predicts programs that
-    have not run, in place of the curves, where it can. For the event loop."""
+    """``now_s``: the pool's clock. ``ratios``: of run times over predictions, in an earlier pool.
+    ``estimator``: predicts programs that have not run, in place of the curves, where it can. For the event
+    loop."""
 
     def __init__(
         self,
         fleet: Fleet,
+        now_s: Callable[[], float],
         ratios: dict[str, tuple[float, ...]] | None = None,
         estimator: EstimatorPlugin | None = None,
     ) -> None:
         self._fleet = fleet
         self._estimator = estimator
         self.history = RunTimeHistory(ratios)
+        self._records = CostRecords(now_s)
         self._drifts: dict[str, CostDrift] = defaultdict(CostDrift)
         self._sample: SampledRun | None = None
         self._rests_until_s = 0.0
@@ -103,10 +107,18 @@ class CostModel:
     # -- learning ------------------------------------------------------------------------------------------
 
     def ended(
-        self, device: str, key: bytes | None, predicted: RunTime | None, run_s: float, gang: int = 1
+        self,
+        device: str,
+        job: str,
+        key: bytes | None,
+        predicted: RunTime | None,
+        run_s: float,
+        gang: int = 1,
     ) -> None:
-        """Record a run that ended well."""
-        self.history.ended(self._fleet.status(device).kind_name, gang_key(key, gang), predicted, run_s)
+        """Record a run of a job's segment that ended well."""
+        known = gang_key(key, gang)
+        self.history.ended(self._fleet.status(device).kind_name, known, predicted, run_s)
+        self._records.compared(device, job, known, predicted, run_s)
 
     def sample(self, device: str, program: bytes, done: SegmentDone) -> None:
         """Take a run to learn from, if none waits and there is time to. On other devices than CPUs the times
@@ -125,20 +137,35 @@ class CostModel:
         status = self._fleet.status(sample.device)
         if status.measured is not None:
             sums = await asyncio.to_thread(_by_family, sample, status.measured.curves)
-            drift = self._drifts[status.kind_name]
-            if drift.observed(sums):
-                self._fleet.correct(status.kind_name, drift.factors)
-            if drift.wants_measurement:
-                self._fleet.measure_again(sample.device)
+            self._observe(status, sums)
         ended_s = perf_counter()
         self._rests_until_s = ended_s + (ended_s - started_s) / LEARN_PART
 
-    def _measured(self, kind_name: str) -> None:
-        self._drifts[kind_name].measured()
+    def _observe(self, status: DeviceStatus, sums: dict[str, FamilySums]) -> None:
+        """Correct the families that are off, and have the device measured again where whole runs are."""
+        kind, drift = status.kind_name, self._drifts[status.kind_name]
+        factors, asked = dict(drift.factors), drift.wants_measurement
+        if drift.observed(sums):
+            self._fleet.correct(kind, drift.factors)
+            self._records.corrected(kind, factors, drift.factors)
+        if drift.wants_measurement:
+            self._fleet.measure_again(status.plan.device)
+            if not asked:
+                self._records.asked(kind)
 
-    def view(self) -> CostView:
-        """Show what is measured and learned."""
+    def _measured(self, kind_name: str) -> None:
+        drift = self._drifts[kind_name]
+        drift.measured()
+        self._records.measured(kind_name, again=drift.measurements > 1)
+
+    def view(self, details: bool = False) -> CostView:
+        """Show what is measured and learned; ``details``: also each curve and the newest runs."""
+        kinds = {one.kind_name: one.measured for one in self._fleet.statuses if details}
         return CostView(
+            unpriced=self._records.unpriced,
+            changes=self._records.changes,
+            runs=self._records.runs if details else (),
+            curves={kind: found.curves for kind, found in kinds.items() if found is not None},
             devices=tuple(self._device_costs(status) for status in self._fleet.statuses),
             runs_spread=self.history.spread("runs"),
             graph_spread=self.history.spread("graph"),
@@ -158,6 +185,9 @@ class CostModel:
             drift=drift.state,
             measurements=drift.measurements,
             families=drift.families(),
+            kind=status.kind_name,
+            measured_at=self._records.measured_at(status.kind_name),
+            link_bytes_per_s=None if status.seen is None else status.seen.link_bytes_per_s,
         )
 
 
