@@ -11,8 +11,12 @@ from torch.utils._pytree import tree_leaves
 
 from djinn_lab.capture.lazy import is_lazy
 from djinn_lab.client.cell import Cell
+from djinn_lab.client.own_work import own_work
+from djinn_lab.client.rest import PoolClient
 from djinn_lab.client.session import EXPECTED_S_MAX, Session
-from djinn_lab.errors import OptionError
+from djinn_lab.config.effects import OwnWork
+from djinn_lab.config.workload import joined_cells
+from djinn_lab.errors import OptionError, PoolError
 from djinn_lab.magics.dashboard_process import URL
 from djinn_lab.magics.memory_command import describe_memory
 from djinn_lab.magics.notebook import Notebook
@@ -224,10 +228,19 @@ def profile(notebook: Notebook, words: list[str]) -> str:
 
 
 def wizard(notebook: Notebook, words: list[str]) -> object:
-    """Show the profile wizard, as widgets."""
+    """Show the profile wizard, as widgets: it looks at this notebook's cells and at your last graphs."""
     from djinn_lab.magics.wizard_widget import wizard_widget
 
-    return wizard_widget()
+    work = _own_work(notebook)
+    return wizard_widget(source=joined_cells(notebook.cells) if work is None else None, work=work)
+
+
+def _own_work(notebook: Notebook) -> OwnWork | None:
+    """Return the user's last graphs, None without a pool: the wizard works without, and starts none."""
+    try:
+        return own_work(notebook.session.pool if notebook.has_session else PoolClient.find())
+    except PoolError:
+        return None
 
 
 def list_variables(notebook: Notebook, words: list[str]) -> str:

@@ -67,6 +67,12 @@ class Notebook:
         return self._session
 
     @property
+    def cells(self) -> list[str]:
+        """Return the code of the cells that ran in this notebook, oldest first."""
+        history = None if self.shell is None else self.shell.history_manager
+        return [] if history is None else list(history.input_hist_raw)
+
+    @property
     def has_session(self) -> bool:
         return self._session is not None
 

@@ -8,6 +8,7 @@ from typing import Any
 import ipywidgets as widgets
 
 from djinn_lab.config.detection import Facts, detect
+from djinn_lab.config.effects import EFFECT_HEADINGS, OwnWork, effect_rows, effect_sentence
 from djinn_lab.config.fields import FIELDS, Field
 from djinn_lab.config.profiles import WORKLOADS
 from djinn_lab.config.store import read_text
@@ -19,9 +20,14 @@ _LABEL = {"description_width": "190px"}
 _TONES = {"error": "#b4460a", "warning": "#8a6100", "good": "#00775a"}
 
 
-def wizard_widget(facts: Facts | None = None, source: str | None = None) -> WizardWidget:
-    """The wizard for this machine. ``source``: code of a cell, to recognise its workload."""
-    return WizardWidget(begin(facts or detect(), source))
+def wizard_widget(
+    facts: Facts | None = None,
+    source: str | None = None,
+    work: OwnWork | None = None,
+) -> WizardWidget:
+    """The wizard for this machine. ``source``: code, to recognise its workload. ``work``: the user's own
+    graphs, on which settings are compared."""
+    return WizardWidget(begin(facts or detect(), source, work=work))
 
 
 class WizardWidget(widgets.VBox):  # type: ignore[misc]
@@ -43,7 +49,7 @@ class WizardWidget(widgets.VBox):  # type: ignore[misc]
         self.recommended = widgets.Button(description="Use recommended")
         self.save = widgets.Button(description="Save", button_style="primary")
         self.issues, self.saving, self.result = widgets.HTML(), widgets.HTML(), widgets.HTML()
-        self.evidence = widgets.HTML()
+        self.evidence, self.effects = widgets.HTML(), widgets.HTML()
         super().__init__(
             [
                 widgets.HTML(_facts_html(draft.facts)),
@@ -51,6 +57,7 @@ class WizardWidget(widgets.VBox):  # type: ignore[misc]
                 self.workload,
                 self.name,
                 *rows,
+                self.effects,
                 self.issues,
                 self.saving,
                 widgets.HBox([self.save, self.recommended, self.default]),
@@ -109,6 +116,7 @@ class WizardWidget(widgets.VBox):  # type: ignore[misc]
             self.name.value = draft.profile.name
         self._filling = False
         self.evidence.value = f"{escape(draft.guess.evidence)}."
+        self.effects.value = _effects_html(draft)
         self.issues.value = "<br>".join(_tinted(issue.sentence(), issue.severity) for issue in draft.issues)
         self.save.disabled = not draft.can_save
         self.saving.value = self._saving_html()
@@ -130,6 +138,10 @@ class WizardWidget(widgets.VBox):  # type: ignore[misc]
         lines = [f"Djinn Lab wizard: profile {profile.name} for {profile.workload}"]
         lines += [f"  {item.path} = {item.value}  ({item.origin})" for item in profile.explain()]
         lines += [f"  {issue.severity}: {issue.sentence()}" for issue in self.draft.issues]
+        work = self.draft.work
+        lines.append(f"  {effect_sentence(work)}")
+        if work is not None:
+            lines += [f"    {', '.join(row)}" for row in (EFFECT_HEADINGS, *effect_rows(work, profile))]
         return "\n".join([*lines, f"  {equivalent_command(profile)}"])
 
     def _repr_mimebundle_(self, **options: object) -> object:
@@ -145,6 +157,19 @@ def _facts_html(facts: Facts) -> str:
         f"<tr><td>{label}&emsp;</td><td>{escape(text)}</td></tr>" for label, text in facts_rows(facts)
     )
     return f"<b>This machine</b><table>{rows}</table>"
+
+
+def _effects_html(draft: Draft) -> str:
+    """Return what the settings, and those of each built-in profile, are predicted to come to."""
+    title = f"<b>Predicted effect</b><br>{escape(effect_sentence(draft.work))}."
+    if draft.work is None:
+        return title
+    heads = "".join(f"<th style='text-align:left'>{heading}&emsp;</th>" for heading in EFFECT_HEADINGS)
+    rows = "".join(
+        f"<tr>{''.join(f'<td>{escape(cell)}&emsp;</td>' for cell in row)}</tr>"
+        for row in effect_rows(draft.work, draft.profile)
+    )
+    return f"{title}<table><tr>{heads}</tr>{rows}</table>"
 
 
 def _tinted(text: str, tone: str) -> str:

@@ -8,8 +8,10 @@ from typing import Any
 
 import panel as pn
 
+from djinn_lab.client.own_work import own_work
 from djinn_lab.config import profiles_path
 from djinn_lab.config.detection import Facts, RunningPool, detect
+from djinn_lab.config.effects import EFFECT_HEADINGS, OwnWork, effect_rows, effect_sentence
 from djinn_lab.config.fields import FIELDS, Field
 from djinn_lab.config.profiles import WORKLOADS
 from djinn_lab.config.store import read_text
@@ -27,8 +29,10 @@ from djinn_lab.config.wizard import (
 from djinn_lab.config.workload import detect_workload
 from djinn_lab.dashboard.board import Board
 from djinn_lab.dashboard.hub import Snapshot
+from djinn_lab.dashboard.widgets.components import LiveTable
 from djinn_lab.dashboard.widgets.controls import button, choice_bar, select, text_area, text_input
 from djinn_lab.dashboard.widgets.panes import empty_state, heading, html_pane, notice, show_html
+from djinn_lab.dashboard.widgets.table_cells import columns
 from djinn_lab.errors import DjinnError
 
 
@@ -106,7 +110,13 @@ class WizardPage:
         self._parts = {
             "machine": pn.Column(self._facts, self.again, **_STRETCH),
             "workload": pn.Column(self._evidence, self.workload, self.code, self.recognise, **_STRETCH),
-            "settings": pn.Column(html_pane(heading("Settings", _SETTINGS_HINT)), self.form.view, **_STRETCH),
+            "settings": pn.Column(
+                self._effects,
+                self.effects,
+                html_pane(heading("Settings", _SETTINGS_HINT)),
+                self.form.view,
+                **_STRETCH,
+            ),
             "check": pn.Column(self._issues, **_STRETCH),
             "save": pn.Column(
                 pn.Row(self.name, self.description, margin=0),
@@ -139,6 +149,14 @@ class WizardPage:
         self.again = button("Look again")
         self._facts = html_pane()
         self._evidence = html_pane()
+        self._effects = html_pane(margin=(0, 0, 6, 0))
+        self.effects = LiveTable(
+            columns=columns(*((name, name.capitalize(), "short") for name in EFFECT_HEADINGS)),
+            label="Predicted effect",
+            empty="No cells of yours are known",
+            sizing_mode="stretch_width",
+            margin=(0, 0, 16, 0),
+        )
         self.workload = choice_bar({_TITLES[name]: name for name in WORKLOADS}, WORKLOADS[0])
         self.code = text_area("Code of a cell (optional)", placeholder=_SAMPLE, height=130, width=620)
         self.recognise = button("Recognise")
@@ -193,12 +211,24 @@ class WizardPage:
     def detect(self) -> None:
         """Look at the machine; what you chose stays."""
         pool = self._pool
-        self._board.background.run("detect", lambda: detect(lambda: pool), self.use_facts, self._failed)
+        self._board.background.run("detect", lambda: self._look(pool), self.use_facts, self._failed)
 
-    def use_facts(self, facts: Facts) -> None:
-        """Start, or start over, from what is known of the machine."""
+    def _look(self, pool: RunningPool) -> tuple[Facts, OwnWork | None]:
+        """Return what is known of the machine, and the visitor's own graphs."""
+        work = None
+        if pool.status == "found":
+            try:
+                work = own_work(self._board.hub.reader())
+            except DjinnError as error:
+                unread = f"{pool.detail}; your cells there are not known: {error.message}"
+                pool = RunningPool("found", unread)
+        return detect(lambda: pool), work
+
+    def use_facts(self, found: tuple[Facts, OwnWork | None]) -> None:
+        """Start, or start over, from what is known of the machine and of the visitor's own graphs."""
         before = self.draft
-        self.draft = begin(facts, self.code.value or None)
+        facts, work = found
+        self.draft = begin(facts, self.code.value or None, work=work)
         for path in sorted(before.profile.chosen) if before else ():
             assert before is not None
             self.draft = set_text(self.draft, path, before.profile.text(path))
@@ -236,7 +266,9 @@ class WizardPage:
     def _recognise(self) -> None:
         if self.draft is None:
             return
-        guess = detect_workload(self.code.value or None, self.draft.facts.packages)
+        work = self.draft.work
+        graphs = None if work is None else work.guess
+        guess = detect_workload(self.code.value or None, self.draft.facts.packages, graphs)
         self.draft = choose_workload(self.draft, guess.workload)
         self._show(f"{guess.evidence}.")
 
@@ -258,6 +290,9 @@ class WizardPage:
         )
         show_html(self._facts, f"{heading('This machine', _FACTS_HINT)}<table class='facts'>{rows}</table>")
         show_html(self._evidence, heading("Workload", evidence or f"{draft.guess.evidence}."))
+        show_html(self._effects, heading("Predicted effect", f"{effect_sentence(draft.work)}."))
+        self.effects.visible = draft.work is not None
+        self.effects.show(effect_table_rows(draft))
         show_html(self._issues, issues_html(draft))
         self._show_saving(draft)
 
@@ -303,6 +338,12 @@ _FACTS_HINT = "What was found; “unknown” means that a probe failed, not that
 _SETTINGS_HINT = (
     "Each value says where it came from and why. Change what you like; the rest stays recommended."
 )
+
+
+def effect_table_rows(draft: Draft) -> list[dict[str, object]]:
+    """Return what the settings, and those of each built-in profile, are predicted to come to."""
+    found = () if draft.work is None else effect_rows(draft.work, draft.profile)
+    return [dict(zip(("id", *EFFECT_HEADINGS), (row[0], *row), strict=True)) for row in found]
 
 
 def issues_html(draft: Draft) -> str:

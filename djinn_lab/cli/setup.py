@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -10,7 +12,9 @@ from rich.console import Console
 from rich.prompt import Prompt
 
 from djinn_lab.config.detection import RunningPool, detect
+from djinn_lab.config.effects import OwnWork
 from djinn_lab.config.terminal import Ask, run_terminal_wizard
+from djinn_lab.config.workload import joined_cells
 from djinn_lab.errors import DjinnError, OptionError
 
 
@@ -23,12 +27,17 @@ def run_setup(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show what would be saved; write nothing.")
     ] = False,
+    code: Annotated[
+        Path | None,
+        typer.Option("--code", help="A Python file or notebook from which the workload is recognised."),
+    ] = None,
     default: Annotated[
         bool, typer.Option("--default/--no-default", help="Make it the default profile, or not.")
     ] = True,
 ) -> None:
     """Detect this machine, recommend settings with reasons, let you change them, and save a profile."""
     console = Console(highlight=False)
+    pool, work = _look_at_pool()
     run_terminal_wizard(
         console=console,
         ask=_asker(console) if sys.stdin.isatty() else None,
@@ -37,7 +46,9 @@ def run_setup(
         profile=profile,
         dry_run=dry_run,
         make_default=default,
-        facts=detect(_find_pool),
+        source=None if code is None else _code(code),
+        facts=detect(lambda: pool),
+        work=work,
     )
 
 
@@ -55,12 +66,30 @@ def _setting(text: str) -> tuple[str, str]:
     return name.strip(), value.strip()
 
 
-def _find_pool() -> RunningPool:
+def _code(path: Path) -> str:
+    """Return the code of a Python file, or of all cells of a notebook that are Python."""
+    try:
+        text = path.read_text(encoding="utf-8")
+        if path.suffix != ".ipynb":
+            return text
+        cells = json.loads(text)["cells"]
+        sources = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise OptionError(f"--code {path} cannot be read: {error}.", "Name a .py or .ipynb file.") from None
+    return joined_cells(sources)
+
+
+def _look_at_pool() -> tuple[RunningPool, OwnWork | None]:
+    """Return the running pool, and the user's last graphs there."""
+    from djinn_lab.client.own_work import own_work
     from djinn_lab.client.rest import PoolClient
 
     try:
         client = PoolClient.find()
-        devices = client.status().devices
+        found = f"{client.url} with {len(client.status().devices)} devices"
     except DjinnError as error:
-        return RunningPool("absent", error.message)
-    return RunningPool("found", f"{client.url} with {len(devices)} devices")
+        return RunningPool("absent", error.message), None
+    try:
+        return RunningPool("found", found), own_work(client)
+    except DjinnError as error:
+        return RunningPool("found", f"{found}; your cells there are not known: {error.message}"), None

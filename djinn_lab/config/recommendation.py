@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 import msgspec
 
 from djinn_lab.config.detection import Facts
+from djinn_lab.config.effects import OwnWork, best_objective
 from djinn_lab.config.fields import Value
 from djinn_lab.config.profiles import BUILT_IN, Profile, Workload
 from djinn_lab.units import format_bytes
@@ -22,6 +24,8 @@ _SMALL_DEVICE_BYTES = 2**30
 _LLM_DEVICE_BYTES = 4 * 2**30
 _TRAINING_CORES_A_DEVICE = 8
 _NOT_SCARCE_BYTES = 2**60
+_MEMORY_SIZE = re.compile(r"[\s-]*\d+\s?(GB|GiB)\b", re.IGNORECASE)
+"""In the name of a CUDA device, where devices of one model have more or less memory."""
 
 
 class Recommendation(msgspec.Struct, frozen=True):
@@ -36,9 +40,12 @@ class _Choice(msgspec.Struct, frozen=True):
     reason: str
 
 
-def recommend(facts: Facts, workload: Workload, cpu_devices: int | None = None) -> Recommendation:
+def recommend(
+    facts: Facts, workload: Workload, cpu_devices: int | None = None, work: OwnWork | None = None
+) -> Recommendation:
     """Fit the built-in profile of ``workload`` to the machine; memory and threads are divided among
-    ``cpu_devices`` where the user has chosen how many."""
+    ``cpu_devices`` where the user has chosen how many. ``work``: the user's own graphs, by which the
+    objective is chosen where there are any."""
     devices, count = _devices(facts, workload)
     count = cpu_devices or count
     on_cpu = devices.value not in ("cuda", "auto")
@@ -46,6 +53,9 @@ def recommend(facts: Facts, workload: Workload, cpu_devices: int | None = None) 
     threads = _threads(facts, count) if on_cpu else _Choice(None, "CUDA devices leave the choice to the pool")
     objective = _objective(facts, workload, memory.value)
     base = BUILT_IN[workload]
+    if work is not None:
+        usual = msgspec.structs.replace(base.scheduler, objective=str(objective.value))
+        objective = _Choice(*best_objective(work, usual))
     reasons = _workload_reasons(base)
     profile = base
     detected = {
@@ -120,6 +130,9 @@ def _threads(facts: Facts, count: int) -> _Choice:
 
 def _objective(facts: Facts, workload: Workload, cpu_bytes: Value) -> _Choice:
     if workload == "research_training":
+        models = {_MEMORY_SIZE.sub("", device.name) for device in facts.cuda.devices}
+        if len(models) > 1:
+            return _Choice("latency", "The CUDA devices are of different models, so the fastest is taken")
         return _Choice(
             "memory", "Training keeps activations until the backward pass, so peak memory decides what fits"
         )

@@ -9,6 +9,7 @@ from rich.syntax import Syntax
 from rich.table import Table
 
 from djinn_lab.config.detection import Facts, detect
+from djinn_lab.config.effects import EFFECT_HEADINGS, OwnWork, effect_rows, effect_sentence
 from djinn_lab.config.fields import FIELD_BY_PATH, FIELDS, Issue, did_you_mean
 from djinn_lab.config.profiles import BUILT_IN, WORKLOADS, Profile
 from djinn_lab.config.store import load_profile, profiles_path, read_text
@@ -32,11 +33,14 @@ def run_terminal_wizard(
     make_default: bool = True,
     source: str | None = None,
     facts: Facts | None = None,
+    work: OwnWork | None = None,
 ) -> Profile:
     """Detect, recommend, customise, validate, preview and save (unless ``dry_run``); returns the profile.
 
     ``overrides`` maps settings (also ``workload`` and ``description``) to text. ``assume_yes`` never asks.
-    Without it ``ask`` is needed. Raises ProfileError when a setting is refused or there is no user to ask.
+    Without it ``ask`` is needed. ``source``: code from which the workload is recognised; ``work``: the user's
+    own graphs, on which settings are compared. Raises ProfileError when a setting is refused or there is no
+    user to ask.
     """
     if ask is None and not assume_yes:
         raise ProfileError(
@@ -44,21 +48,20 @@ def run_terminal_wizard(
             "Run djinn-lab setup --yes, with --set pool.devices=cpu:2 and the like for your own values",
         )
     known = facts or detect()
-    draft = _apply(_start(known, profile, source), profile, overrides or {})
+    draft = _apply(_start(known, profile, source, work), profile, overrides or {})
     _show_facts(console, draft)
     if not assume_yes:
         assert ask is not None
         draft = _customise(console, ask, draft, fixed_name=profile)
     _show_settings(console, draft)
+    _show_effects(console, draft)
     _refuse_errors(draft)
     return _finish(console, None if assume_yes else ask, draft, make_default, dry_run)
 
 
-def _start(facts: Facts, name: str | None, source: str | None) -> Draft:
-    if name is None:
-        return begin(facts, source)
-    stored = _stored(name)
-    return begin_from(facts, stored) if stored else begin(facts, source)
+def _start(facts: Facts, name: str | None, source: str | None, work: OwnWork | None) -> Draft:
+    stored = None if name is None else _stored(name)
+    return begin_from(facts, stored, work) if stored else begin(facts, source, work=work)
 
 
 def _stored(name: str) -> Profile | None:
@@ -192,6 +195,18 @@ def _show_settings(console: Console, draft: Draft) -> None:
     for issue in draft.issues:
         colour = "red" if issue.severity == "error" else "yellow"
         console.print(f"[{colour}]{issue.severity}[/{colour}] {_plain(issue)}")
+
+
+def _show_effects(console: Console, draft: Draft) -> None:
+    console.print(f"{effect_sentence(draft.work)}.", markup=False)
+    if draft.work is None:
+        return
+    table = Table(title="Predicted effect", title_justify="left")
+    for heading in EFFECT_HEADINGS:
+        table.add_column(heading)
+    for row in effect_rows(draft.work, draft.profile):
+        table.add_row(*row)
+    console.print(table)
 
 
 def _plain(issue: Issue) -> str:

@@ -13,6 +13,7 @@ from pathlib import Path
 import msgspec
 
 from djinn_lab.config.detection import Facts
+from djinn_lab.config.effects import OwnWork
 from djinn_lab.config.fields import FIELD_BY_PATH, FIELDS, Issue
 from djinn_lab.config.profiles import (
     BUILT_IN,
@@ -34,13 +35,14 @@ _SMALL_SHARED_BYTES = 256 * 2**20
 
 class Draft(msgspec.Struct, frozen=True):
     """What was chosen so far. ``issues`` of typed text that was refused are in ``refused`` (path to issue);
-    the profile keeps the last accepted value."""
+    the profile keeps the last accepted value. ``work``: the user's own graphs, None where none are known."""
 
     facts: Facts
     guess: Guess
     recommendation: Recommendation
     profile: Profile
     refused: dict[str, Issue] = {}
+    work: OwnWork | None = None
 
     @property
     def issues(self) -> list[Issue]:
@@ -61,25 +63,31 @@ class Draft(msgspec.Struct, frozen=True):
         return self.recommendation.reasons[path]
 
 
-def begin(facts: Facts, source: str | None = None, workload: Workload | None = None) -> Draft:
-    """Start from the machine and, when given, a cell's code; everything is as recommended."""
-    guess = detect_workload(source, facts.packages)
+def begin(
+    facts: Facts,
+    source: str | None = None,
+    workload: Workload | None = None,
+    work: OwnWork | None = None,
+) -> Draft:
+    """Start from the machine and, where they are known, a cell's code and the user's own graphs; everything
+    is as recommended."""
+    guess = detect_workload(source, facts.packages, None if work is None else work.guess)
     if workload is not None:
         guess = Guess(workload, "You chose it")
-    recommendation = recommend(facts, guess.workload)
-    return Draft(facts, guess, recommendation, recommendation.profile)
+    recommendation = recommend(facts, guess.workload, work=work)
+    return Draft(facts, guess, recommendation, recommendation.profile, work=work)
 
 
-def begin_from(facts: Facts, profile: Profile) -> Draft:
+def begin_from(facts: Facts, profile: Profile, work: OwnWork | None = None) -> Draft:
     """Start from a saved profile: its chosen values stay, the others are recommended afresh."""
-    start = begin(facts, workload=profile.workload)
+    start = begin(facts, workload=profile.workload, work=work)
     kept = _carry_over(start.recommendation.profile, profile)
     return msgspec.structs.replace(start, profile=kept)
 
 
 def choose_workload(draft: Draft, workload: Workload) -> Draft:
     """Change the workload: values that you chose stay, the others are recommended anew."""
-    recommendation = recommend(draft.facts, workload)
+    recommendation = recommend(draft.facts, workload, work=draft.work)
     name = recommendation.profile.name if draft.profile.name in BUILT_IN else draft.profile.name
     kept = _carry_over(recommendation.profile, msgspec.structs.replace(draft.profile, name=name))
     guess = draft.guess if draft.guess.workload == workload else Guess(workload, "You chose it")
@@ -109,7 +117,7 @@ def _divided_anew(draft: Draft) -> Draft:
     count = cpu_device_count(draft.profile)
     if count is None or draft.facts.cuda.status == "found":
         return draft
-    recommendation = recommend(draft.facts, draft.profile.workload, count)
+    recommendation = recommend(draft.facts, draft.profile.workload, count, draft.work)
     kept = _carry_over(recommendation.profile, draft.profile)
     return msgspec.structs.replace(draft, recommendation=recommendation, profile=kept)
 

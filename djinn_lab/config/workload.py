@@ -34,11 +34,12 @@ class Guess(msgspec.Struct, frozen=True):
     evidence: str
 
 
-def detect_workload(source: str | None, packages: Iterable[str] = ()) -> Guess:
+def detect_workload(source: str | None, packages: Iterable[str] = (), graphs: Guess | None = None) -> Guess:
     """Return the workload: training when gradients are computed, LLM serving when tokens are generated, else
     basic inference.
 
-    Code wins over packages. Notebook lines that are no Python (``%magic``, ``!command``) are skipped.
+    Code wins over what the user's own ``graphs`` were, and these over packages. Notebook lines that are no
+    Python (``%magic``, ``!command``) are skipped.
     """
     if source and source.strip():
         tree, problem = _parse(source)
@@ -46,8 +47,14 @@ def detect_workload(source: str | None, packages: Iterable[str] = ()) -> Guess:
             return _from_code(tree) or Guess(
                 "basic_inference", "The code neither computes gradients nor generates tokens"
             )
-        return _from_packages(packages, f"The code could not be read ({problem}); ")
-    return _from_packages(packages, "")
+        if graphs is None:
+            return _from_packages(packages, f"The code could not be read ({problem}); ")
+    return graphs or _from_packages(packages, "")
+
+
+def joined_cells(cells: Iterable[str]) -> str:
+    """Return the code of a notebook's cells, one after the other, without those that are no Python."""
+    return "\n".join(cell for cell in cells if _parse(cell)[0] is not None)
 
 
 def _parse(source: str) -> tuple[ast.Module | None, str]:

@@ -109,6 +109,26 @@ def test_setup_saves_a_profile_that_profiles_then_shows(
     assert "cpu:2" in capsys.readouterr().out
 
 
+def test_setup_recognises_the_workload_of_a_file_or_notebook(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cells = [
+        {"cell_type": "markdown", "source": ["loss.backward()"]},
+        {"cell_type": "code", "source": ["%%bash\n", "echo 'no Python'"]},
+        {"cell_type": "code", "source": ["%%djinn\n", "y = model.generate(ids)"]},
+    ]
+    notebook, script, broken = (tmp_path / name for name in ("a.ipynb", "a.py", "b.ipynb"))
+    notebook.write_text(json.dumps({"cells": cells}))
+    script.write_text("optimizer.step()\n")
+    broken.write_text("[1]")
+    for file, workload in ((notebook, "llm_serving"), (script, "research_training")):
+        assert run("setup", "--yes", "--dry-run", "--code", str(file)) == 0
+        assert f"Workload: {workload}. Line " in capsys.readouterr().out
+    for file in (broken, tmp_path / "gone.py"):
+        assert run("setup", "--yes", "--dry-run", "--code", str(file)) != 0
+        assert f"--code {file} cannot be read" in capsys.readouterr().err.replace("\n", "")
+
+
 def test_the_doctor_reports_and_succeeds_without_a_pool(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("doctor", "--json") == 0
     checks = {check["name"]: check for check in json.loads(capsys.readouterr().out)}

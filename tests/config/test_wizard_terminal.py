@@ -12,8 +12,11 @@ from rich.console import Console
 
 from djinn_lab.config import load_profile, profiles_path
 from djinn_lab.config.detection import Facts
+from djinn_lab.config.effects import Effect
+from djinn_lab.config.profiles import SchedulerSettings
 from djinn_lab.config.terminal import run_terminal_wizard
 from djinn_lab.config.wizard import begin, equivalent_command, set_text
+from djinn_lab.config.workload import Guess
 from djinn_lab.errors import ProfileError
 
 Machine = Callable[..., Facts]
@@ -74,6 +77,34 @@ def test_the_equivalent_command_gives_the_same_profile(
         assert same == [(item.path, item.value) for item in draft.profile.explain()]
         assert (profile.name, profile.workload) == ("mine", draft.profile.workload)
         assert profile.description == "a 'quoted' one"
+
+
+def test_code_and_own_graphs_win_over_installed_packages(machine: Machine, console: Console) -> None:
+    facts = machine(packages=("lightning",))
+
+    def workload(**seen: Any) -> str:
+        options: dict[str, Any] = {"console": console, "assume_yes": True, "dry_run": True, "facts": facts}
+        return run_terminal_wizard(**options, **seen).workload
+
+    assert workload() == "research_training"
+    assert "None is predicted" in said(console)
+    assert workload(source="y = net(x)") == "basic_inference"
+    assert workload(work=OneDevice()) == "llm_serving"
+    assert "What the scheduler predicts for your last 3 cells in one session on cuda:0" in said(console)
+    assert "1.5 s" in said(console)
+    assert workload(work=OneDevice(), source="loss.backward()") == "research_training"
+
+
+class OneDevice:
+    """Three cells that generate text, on one device."""
+
+    guess = Guess("llm_serving", "A graph of your last cells has 3 nodes of its decode phase")
+    graphs = 3
+    devices = ("cuda:0",)
+    unmeasured = ()
+
+    def effect(self, settings: SchedulerSettings) -> Effect:
+        return Effect("cuda:0", 1.5, 2**30, 2**34, 2**20)
 
 
 def test_questions_are_asked_until_the_answer_is_accepted(machine: Machine, console: Console) -> None:

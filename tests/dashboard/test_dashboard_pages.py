@@ -206,6 +206,13 @@ def test_the_wizard_page_goes_from_detection_to_a_saved_file(board: Board) -> No
     for step in STEPS.values():
         page._go(step)
         assert board.route.get("step") == step
+    assert page.workload.value == "research_training", "the visitor's last cell has trained a network"
+    assert "backward or optimizer phase" in page._evidence.object
+    assert page.effects.rows[0]["id"] == "these settings"
+    assert page.effects.rows[0]["begins on"] in ("cpu:0", "cpu:1")
+    page.code.value = "y = model.generate(ids)"
+    page.recognise.clicks += 1
+    assert page.workload.value == "llm_serving"
     page.code.value = "loss.backward()\noptimizer.step()"
     page.recognise.clicks += 1
     assert page.workload.value == "research_training"

@@ -61,5 +61,8 @@ def test_profile_says_where_the_session_began_and_why(own_notebook: NotebookKern
     assert "this session's values stay on cpu:0" in later
     name = own_notebook.run("get_ipython().run_line_magic('djinn', 'session').profile.name")
     assert name.values == ["'research_training'"]
+    wizard = own_notebook.run("%djinn wizard").values[0]
+    assert "What the scheduler predicts for your last " in wizard
+    assert "research_training, memory, 10%, cpu:" in wizard
     assert own_notebook.complete("%djinn profile res") == ["research_training"]
     assert own_notebook.complete("%%djinn -p llm") == ["llm_serving"]

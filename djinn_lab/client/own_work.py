@@ -1,0 +1,79 @@
+"""A user's last graphs and the pool's devices, as the setup wizard compares settings on them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from msgspec.structs import replace
+
+from djinn_lab.client.rest import PoolClient
+from djinn_lab.errors import PoolError, PoolLost, PoolNotFound
+from djinn_lab.memory.snapshot import DeviceAccount
+from djinn_lab.protocol.rest.costs import CostView, DeviceCosts
+from djinn_lab.protocol.rest.sessions import MemoryView
+from djinn_lab.protocol.rest.status import DeviceView, PoolStatus
+from djinn_lab.scheduler.costs import DeviceProfile
+from djinn_lab.scheduler.what_if import WhatIf
+from djinn_lab.srg.curves import DeviceCurves
+from djinn_lab.srg.graph import SRG
+
+GRAPHS_MAX = 5
+JOBS_READ = 50
+"""Of the user's newest jobs; a fetch is one, too."""
+OPS_MAX = 20_000
+"""Larger graphs take seconds to plan and are left out."""
+
+
+def own_work(client: PoolClient) -> WhatIf | None:
+    """Return the last graphs of the client's user and the pool's devices; None where no graph is kept or no
+    device is there. Raises PoolError or AuthenticationError where the pool cannot be asked."""
+    status = client.status()
+    devices = device_profiles(status, client.costs(details=True), client.memory())
+    graphs = list(_last_graphs(client, status.user))
+    return WhatIf(graphs[::-1], devices) if graphs and devices else None
+
+
+def _last_graphs(client: PoolClient, user: str) -> Iterator[SRG]:
+    """Yield graphs of cells that ended well, newest first. The pool keeps those of its last cells only."""
+    found = 0
+    for job in client.jobs(state="DONE", user=user, limit=JOBS_READ):
+        if found == GRAPHS_MAX:
+            return
+        if 0 < job.ops_total <= OPS_MAX:
+            try:
+                graph = client.graph(job.job)
+            except (PoolLost, PoolNotFound):
+                raise
+            except PoolError:  # the pool keeps it no more, nor older ones
+                return
+            found += 1
+            yield graph
+
+
+def device_profiles(status: PoolStatus, costs: CostView, memory: MemoryView) -> list[DeviceProfile]:
+    """Return the scheduler's profiles of the pool's devices, with measured and corrected curves where there
+    are any."""
+    priced = {one.device: one for one in costs.devices}
+    tiers = {one.device: one for one in memory.devices}
+    return [
+        _profile(device, priced[device.device], tiers[device.device], costs.curves)
+        for device in status.devices
+        if device.device in priced and device.device in tiers
+    ]
+
+
+def _profile(
+    device: DeviceView, priced: DeviceCosts, tiers: DeviceAccount, curves: Mapping[str, DeviceCurves]
+) -> DeviceProfile:
+    kind = "cuda" if device.kind == "cuda" else "cpu"
+    known = DeviceProfile.default(kind, device.device, device.memory_bytes)
+    if priced.kind in curves:
+        factors = {one.family: one.factor for one in priced.families}
+        known = replace(known, curves=curves[priced.kind].corrected(factors), measured=True)
+    return replace(
+        known,
+        used_bytes=device.used_bytes,
+        below_bytes=tiers.host_bytes + tiers.disk_bytes if tiers.host_bytes else 0,
+        link_bytes_per_s=tiers.link_bytes_per_s,
+        watts=device.watts,
+    )
