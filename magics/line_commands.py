@@ -221,7 +221,7 @@ def dashboard(notebook: Notebook, words: list[str]) -> str:
 def profile(notebook: Notebook, words: list[str]) -> str:
     """Show this notebook's profile, what it changed and which there are; with a NAME, take that one."""
     if words:
-        notebook.configure(f"--profile {shlex.quote(words[0])}")
+        notebook.configure(shlex.quote(f"--profile={words[0]}"))
     options = notebook.options("", "%djinn profile")
     session = notebook.session if notebook.has_session else None
     return describe_switch(options, session) if words else describe_profile(options, session)

@@ -75,8 +75,8 @@ def _changes(session: Session | None) -> list[str]:
 
 def _place(job: JobView) -> str:
     why = job.placed or (
-        f"objective and reserve changed nothing, {job.device} had the fewest sessions and jobs, or the best "
-        "price or name among equals."
+        f"objective and reserve changed nothing. Of the devices that suit it, {job.device} had the fewest "
+        "sessions and jobs (ties by price and name)."
     )
     return f"{job.device} with {job.cell} (job {job.short_id}): {why}"
 

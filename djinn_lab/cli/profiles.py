@@ -21,8 +21,15 @@ def show_profiles(
         return
     default = default_profile().name
     listed = [
-        (profile.name, "default" if profile.name == default else "", profile.workload, profile.description)
+        (
+            profile.name,
+            "default" if profile.name == default else "",
+            profile.workload,
+            profile.text("scheduler.objective"),
+            f"{profile.scheduler.memory_reserve_fraction:.0%}",
+            profile.description,
+        )
         for profile in list_profiles()
     ]
-    print_table("Profiles", ("name", "", "workload", "description"), listed)
+    print_table("Profiles", ("name", "", "workload", "objective", "kept free", "description"), listed)
     print_line(f"Your own profiles are in {profiles_path()}; make one with: djinn-lab setup")

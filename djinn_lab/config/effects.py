@@ -13,18 +13,22 @@ import msgspec
 
 from djinn_lab.config.profiles import BUILT_IN, Profile, SchedulerSettings
 from djinn_lab.config.workload import Guess
-from djinn_lab.units import counted, format_bytes, format_seconds, listed
+from djinn_lab.units import counted, format_bytes, format_joules, format_seconds, listed
 
 SAME_TIME = 1.1
 """Settings whose predicted times differ by less count as equally fast: predictions are off by as much."""
-EFFECT_HEADINGS = ("profile", "objective", "kept free", "begins on", "predicted", "peak memory", "moved")
+EFFECT_HEADINGS = (
+    *("profile", "objective", "kept free", "begins on"),
+    *("predicted", "peak memory", "moved", "energy"),
+)
 
 
 class Effect(msgspec.Struct, frozen=True):
     """What a session with some graphs comes to. ``device``: where it begins, and stays. ``seconds``:
     predicted, with transfers. ``peak_bytes`` of ``memory_bytes`` are used at the peak. ``moved_bytes``:
     between client and device, and what the device offloads and takes back. ``refused``: why a graph cannot
-    run there, else empty; the figures are then those of the graphs before it."""
+    run there, else empty; the figures are then those of the graphs before it. ``joules``: None where
+    operators have not said what the device draws."""
 
     device: str
     seconds: float = 0.0
@@ -32,6 +36,7 @@ class Effect(msgspec.Struct, frozen=True):
     memory_bytes: int = 0
     moved_bytes: int = 0
     refused: str = ""
+    joules: float | None = None
 
 
 class OwnWork(Protocol):
@@ -99,6 +104,7 @@ def _row(name: str, settings: SchedulerSettings, effect: Effect) -> tuple[str, .
         "does not fit" if effect.refused else format_seconds(effect.seconds),
         peak,
         format_bytes(effect.moved_bytes),
+        "unknown" if effect.joules is None else format_joules(effect.joules),
     )
 
 

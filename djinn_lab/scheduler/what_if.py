@@ -81,7 +81,8 @@ class WhatIf:
             peak_bytes = max(peak_bytes, planned.memory.peak_bytes)
             moved_bytes += sum(transfer.nbytes for transfer in planned.transfers)
             moved_bytes += 0 if planned.offload is None else planned.offload.moved_bytes
-        return Effect(device.device, seconds, peak_bytes, device.memory_bytes, moved_bytes)
+        joules = None if device.watts is None else seconds * device.watts
+        return Effect(device.device, seconds, peak_bytes, device.memory_bytes, moved_bytes, joules=joules)
 
     def _plan(self, device: DeviceProfile, number: int) -> ExecutionSchedule | str:
         """Return a graph's schedule on a device, or why it does not fit there."""

@@ -85,6 +85,13 @@ def test_objective_energy_takes_the_device_that_draws_less_and_says_so(pool: Poo
     )
     with closing(Session(pool.info.url, pool.info.token, green, "new")) as session:
         assert [profile.watts for profile in session.device_profiles(None)] == [700, 65]
+    model, x = torch.nn.Linear(4, 2), torch.ones(1, 4)
+    scheduler = create_scheduler_for_workload("basic_inference", objective="energy")
+    for asked in (None, scheduler):  # the second run is predicted from the first
+        with pool.session() as session:
+            djinn_lab.execute_model(model, x, asked, session=session)
+            session.pull(model)
+            assert session.device == ("cpu:0" if asked is None else "cpu:1")
     for name in ("cpu:0", "cpu:1"):
         pool.rest.describe_device(name)
 

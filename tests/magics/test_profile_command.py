@@ -46,6 +46,8 @@ def test_switch_changes_the_defaults_of_cells_and_names_the_former_default(witho
 def test_switch_to_an_unknown_profile_names_the_nearest_and_changes_nothing(without_pool: Notebook) -> None:
     with pytest.raises(ProfileError, match=r"did you mean 'llm_serving'.*\nThere are: basic_inf"):
         run_command(without_pool, "profile llm_servin")
+    with pytest.raises(ProfileError, match="No profile is called '--quiet'"):
+        run_command(without_pool, "profile --quiet")
     assert without_pool.options("", "%%djinn").profile == "basic_inference"
 
 
@@ -56,7 +58,7 @@ def test_profile_says_where_the_session_began_and_why(own_notebook: NotebookKern
     text = own_notebook.run("%djinn profile").text
     assert "profile llm_serving (chosen here" in text
     assert "this session: began on cpu:0 with In [3] (job " in text
-    assert "objective and reserve changed nothing, cpu:0 had" in text
+    assert "objective and reserve changed nothing. Of the devices that suit it, cpu:0 had" in text
     later = own_notebook.run("%djinn profile research_training").text
     assert "this session's values stay on cpu:0" in later
     name = own_notebook.run("get_ipython().run_line_magic('djinn', 'session').profile.name")

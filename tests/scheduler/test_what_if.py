@@ -7,6 +7,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from what_if_environments import SEEN, SESSIONS, Environment, device, environments
 
 from djinn_lab.config.effects import Effect, best_objective, effect_rows, effect_sentence
@@ -70,6 +71,10 @@ def test_effect_is_that_of_the_device_at_which_the_first_graph_begins() -> None:
     assert (quick.device, roomy.device) == ("cuda:0", "cuda:1")
     assert quick.peak_bytes == roomy.peak_bytes > 10 * GIB
     assert quick.moved_bytes > roomy.moved_bytes + 30 * GIB, "what does not fit is offloaded in each step"
+    assert quick.joules is None
+    green = WhatIf(cells("training"), (replace(fast, watts=700.0), replace(large, watts=40.0)))
+    thrifty = green.effect(SchedulerSettings("energy"))
+    assert (thrifty.device, thrifty.joules) == ("cuda:1", 40.0 * roomy.seconds)
     alone = WhatIf(cells("training"), (large,)).effect(LATENCY)
     assert (alone.seconds, alone.moved_bytes) == (roomy.seconds, roomy.moved_bytes)
 

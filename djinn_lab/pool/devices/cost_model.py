@@ -116,9 +116,8 @@ class CostModel:
         gang: int = 1,
     ) -> None:
         """Record a run of a job's segment that ended well."""
-        known = gang_key(key, gang)
-        self.history.ended(self._fleet.status(device).kind_name, known, predicted, run_s)
-        self._records.compared(device, job, known, predicted, run_s)
+        self.history.ended(self._fleet.status(device).kind_name, gang_key(key, gang), predicted, run_s)
+        self._records.compared(device, job, key, predicted, run_s, gang)
 
     def sample(self, device: str, program: bytes, done: SegmentDone) -> None:
         """Take a run to learn from, if none waits and there is time to. On other devices than CPUs the times

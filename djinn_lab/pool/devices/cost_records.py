@@ -26,12 +26,13 @@ class CostRecords:
         self._measured_at: dict[str, float] = {}
 
     def compared(
-        self, device: str, job: str, key: bytes | None, predicted: RunTime | None, run_s: float
+        self, device: str, job: str, key: bytes | None, predicted: RunTime | None, run_s: float, gang: int
     ) -> None:
-        """Record a run that ended well, if it was predicted."""
+        """Record a run on ``gang`` devices that ended well, if it was predicted."""
         if predicted is None or min(predicted.seconds, run_s) <= 0:
             return
         program = "" if key is None else key.hex()[:PROGRAM_CHARS]
+        program += "" if gang == 1 else f" on {gang} devices"
         run = ComparedRun(self._now_s(), job, device, program, predicted.source, predicted.seconds, run_s)
         self._runs.append(run)
         self._unpriced.update(predicted.unpriced)

@@ -31,8 +31,8 @@ class DeviceCosts(msgspec.Struct, frozen=True):
 
 
 class ComparedRun(msgspec.Struct, frozen=True):
-    """A segment's run beside its prediction. ``program``: equal for equal programs, empty for one without a
-    name. ``source``: earlier ``runs`` of the program there, or its ``graph``."""
+    """A segment's run beside its prediction. ``program``: equal for equal programs on as many devices,
+    empty for one without a name. ``source``: earlier ``runs`` of the program there, or its ``graph``."""
 
     at: float
     job: str
