@@ -128,7 +128,7 @@ def unpriced_sentence(view: CostView) -> str:
     if not view.unpriced:
         return "Every op of the runs so far had a price."
     named = listed([f"{one.op} ({counted(one.runs, 'run')})" for one in view.unpriced])
-    return f"No curve prices {named}: the bytes that they move count in place of it."
+    return f"No curve prices {named}: the bytes that they move count instead."
 
 
 def run_rows(runs: Sequence[ComparedRun], cells: Mapping[str, str]) -> list[dict[str, object]]:

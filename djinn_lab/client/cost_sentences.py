@@ -20,7 +20,7 @@ def spread_sentence(view: CostView) -> str:
 
 
 def estimator_sentences(one: EstimatorView) -> Iterator[str]:
-    """Say what an installed estimator answered, what was refused of it, and whether it is too slow."""
+    """Say what an installed estimator answered, how many answers were refused, and whether it is too slow."""
     subject = f"Cost estimator {one.name} of {one.package}"
     if one.mean_s is None:
         yield f"{subject}: not asked yet."

@@ -13,7 +13,7 @@ from djinn_lab.protocol.rest.costs import CostView, DeviceCosts
 from djinn_lab.protocol.rest.sessions import MemoryView
 from djinn_lab.protocol.rest.status import DeviceView, PoolStatus
 from djinn_lab.scheduler.costs import DeviceProfile
-from djinn_lab.scheduler.what_if import WhatIf
+from djinn_lab.scheduler.what_if import SettingsComparison
 from djinn_lab.srg.curves import DeviceCurves
 from djinn_lab.srg.graph import SRG
 
@@ -24,13 +24,13 @@ OPS_MAX = 20_000
 """Larger graphs take seconds to plan and are left out."""
 
 
-def own_work(client: PoolClient) -> WhatIf | None:
+def own_work(client: PoolClient) -> SettingsComparison | None:
     """Return the last graphs of the client's user and the pool's devices; None where no graph is kept or no
     device is there. Raises PoolError or AuthenticationError where the pool cannot be asked."""
     status = client.status()
     devices = device_profiles(status, client.costs(details=True), client.memory())
     graphs = list(_last_graphs(client, status.user))
-    return WhatIf(graphs[::-1], devices) if graphs and devices else None
+    return SettingsComparison(graphs[::-1], devices) if graphs and devices else None
 
 
 def _last_graphs(client: PoolClient, user: str) -> Iterator[SRG]:

@@ -23,7 +23,7 @@ EFFECT_HEADINGS = (
 )
 
 
-class Effect(msgspec.Struct, frozen=True):
+class PredictedEffect(msgspec.Struct, frozen=True):
     """What a session with some graphs comes to. ``device``: where it begins, and stays. ``seconds``:
     predicted, with transfers. ``peak_bytes`` of ``memory_bytes`` are used at the peak. ``moved_bytes``:
     between client and device, and what the device offloads and takes back. ``refused``: why a graph cannot
@@ -58,7 +58,7 @@ class OwnWork(Protocol):
     def unmeasured(self) -> Sequence[str]:
         """Return the devices for which default speeds count."""
 
-    def effect(self, settings: SchedulerSettings) -> Effect:
+    def effect(self, settings: SchedulerSettings) -> PredictedEffect:
         """Return what the graphs come to in one session under these settings."""
 
 
@@ -94,7 +94,7 @@ def effect_rows(work: OwnWork, profile: Profile) -> list[tuple[str, ...]]:
     return [_row(name, settings, work.effect(settings)) for name, settings in shown.items()]
 
 
-def _row(name: str, settings: SchedulerSettings, effect: Effect) -> tuple[str, ...]:
+def _row(name: str, settings: SchedulerSettings, effect: PredictedEffect) -> tuple[str, ...]:
     peak = f"{format_bytes(effect.peak_bytes)} of {format_bytes(effect.memory_bytes)}"
     return (
         name,

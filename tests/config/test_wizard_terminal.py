@@ -12,7 +12,7 @@ from rich.console import Console
 
 from djinn_lab.config import load_profile, profiles_path
 from djinn_lab.config.detection import Facts
-from djinn_lab.config.effects import Effect
+from djinn_lab.config.effects import PredictedEffect
 from djinn_lab.config.profiles import SchedulerSettings
 from djinn_lab.config.terminal import run_terminal_wizard
 from djinn_lab.config.wizard import begin, equivalent_command, set_text
@@ -103,8 +103,8 @@ class OneDevice:
     devices = ("cuda:0",)
     unmeasured = ()
 
-    def effect(self, settings: SchedulerSettings) -> Effect:
-        return Effect("cuda:0", 1.5, 2**30, 2**34, 2**20)
+    def effect(self, settings: SchedulerSettings) -> PredictedEffect:
+        return PredictedEffect("cuda:0", 1.5, 2**30, 2**34, 2**20)
 
 
 def test_questions_are_asked_until_the_answer_is_accepted(machine: Machine, console: Console) -> None:

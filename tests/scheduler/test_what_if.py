@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
-from what_if_environments import SEEN, SESSIONS, Environment, device, environments
+from what_if_environments import SEEN, SESSIONS, ScriptedEnvironment, device, environments
 
-from djinn_lab.config.effects import Effect, best_objective, effect_rows, effect_sentence
+from djinn_lab.config.effects import PredictedEffect, best_objective, effect_rows, effect_sentence
 from djinn_lab.config.profiles import BUILT_IN, SchedulerSettings
 from djinn_lab.config.wizard import begin, choose_workload, set_text
-from djinn_lab.scheduler.what_if import WhatIf
+from djinn_lab.scheduler.what_if import SettingsComparison
 from djinn_lab.srg.graph import SRG
 
 HIT_RATE_MIN = 0.9
@@ -28,15 +28,15 @@ def cells(session: str) -> list[SRG]:
     return next(one.graphs() for one in SESSIONS if one.name == session)
 
 
-def cost_s(effect: Effect) -> float:
+def cost_s(effect: PredictedEffect) -> float:
     return math.inf if effect.refused else effect.seconds
 
 
-def outcomes(environment: Environment) -> dict[str, float]:
+def outcomes(environment: ScriptedEnvironment) -> dict[str, float]:
     """Return the seconds of the whole session under each built-in profile, and as the wizard recommends."""
     graphs = cells(environment.session.name)
-    whole = WhatIf(graphs, environment.devices)
-    work = WhatIf(graphs[:SEEN], environment.devices) if environment.code is None else None
+    whole = SettingsComparison(graphs, environment.devices)
+    work = SettingsComparison(graphs[:SEEN], environment.devices) if environment.code is None else None
     draft = begin(environment.facts, environment.code, work=work)
     assert draft.guess.workload == draft.profile.workload
     settings = {str(name): profile.scheduler for name, profile in BUILT_IN.items()}
@@ -66,35 +66,37 @@ def test_wizard_recommends_the_best_settings_in_nine_of_ten_environments(
 
 def test_effect_is_that_of_the_device_at_which_the_first_graph_begins() -> None:
     fast, large = device("cuda:0", 10, 4e13), device("cuda:1", 24, 1e13)
-    work = WhatIf(cells("training"), (fast, large))
+    work = SettingsComparison(cells("training"), (fast, large))
     quick, roomy = work.effect(LATENCY), work.effect(MEMORY)
     assert (quick.device, roomy.device) == ("cuda:0", "cuda:1")
     assert quick.peak_bytes == roomy.peak_bytes > 10 * GIB
     assert quick.moved_bytes > roomy.moved_bytes + 30 * GIB, "what does not fit is offloaded in each step"
     assert quick.joules is None
-    green = WhatIf(cells("training"), (replace(fast, watts=700.0), replace(large, watts=40.0)))
+    green = SettingsComparison(cells("training"), (replace(fast, watts=700.0), replace(large, watts=40.0)))
     thrifty = green.effect(SchedulerSettings("energy"))
     assert (thrifty.device, thrifty.joules) == ("cuda:1", 40.0 * roomy.seconds)
-    alone = WhatIf(cells("training"), (large,)).effect(LATENCY)
+    alone = SettingsComparison(cells("training"), (large,)).effect(LATENCY)
     assert (alone.seconds, alone.moved_bytes) == (roomy.seconds, roomy.moved_bytes)
 
 
 def test_effect_says_which_graph_cannot_run() -> None:
-    refused = WhatIf(cells("training"), (device("cuda:0", 0.01, 1e13),)).effect(LATENCY)
+    refused = SettingsComparison(cells("training"), (device("cuda:0", 0.01, 1e13),)).effect(LATENCY)
     assert "needs" in refused.refused
-    rows = effect_rows(WhatIf(cells("training"), (device("cuda:0", 0.01, 1e13),)), BUILT_IN["llm_serving"])
+    rows = effect_rows(
+        SettingsComparison(cells("training"), (device("cuda:0", 0.01, 1e13),)), BUILT_IN["llm_serving"]
+    )
     assert [row[4] for row in rows] == ["does not fit"] * 4
     for graphs, devices in (((), (device("cuda:0", 1, 1e13),)), (cells("training"), ())):
         with pytest.raises(ValueError, match="a graph and a device"):
-            WhatIf(graphs, devices)
+            SettingsComparison(graphs, devices)
 
 
 def test_another_objective_is_recommended_with_its_numbers_where_it_is_faster() -> None:
     fast, large = device("cuda:0", 24, 4e13), device("cuda:1", 80, 1e13)
-    objective, why = best_objective(WhatIf(cells("inference"), (fast, large)), MEMORY)
+    objective, why = best_objective(SettingsComparison(cells("inference"), (fast, large)), MEMORY)
     assert objective == "latency"
     assert "Your last 12 cells would take 2.9 s on cuda:0, against 11.1 s on cuda:1" in why
-    same, why = best_objective(WhatIf(cells("inference"), (large,)), MEMORY)
+    same, why = best_objective(SettingsComparison(cells("inference"), (large,)), MEMORY)
     assert same == "memory"
     assert "no other objective is predicted to be over 10% faster" in why
 
@@ -109,7 +111,7 @@ def test_workload_and_objective_follow_from_the_graphs_and_not_from_packages() -
         ("serving", "llm_serving"),
         ("training", "research_training"),
     ):
-        draft = begin(facts, work=WhatIf(cells(session), environment.devices))
+        draft = begin(facts, work=SettingsComparison(cells(session), environment.devices))
         assert draft.guess.workload == workload
         assert "our last cells" in draft.guess.evidence
     assert begin(facts, "loss.backward()", work=draft.work).guess.evidence.startswith("Line 1")
@@ -120,7 +122,7 @@ def test_workload_and_objective_follow_from_the_graphs_and_not_from_packages() -
 
 def test_effects_of_own_and_built_in_settings_are_listed() -> None:
     fast, large = device("cuda:0", 24, 4e13), device("cuda:1", 80, 1e13)
-    work = WhatIf(cells("inference"), (fast, large))
+    work = SettingsComparison(cells("inference"), (fast, large))
     [environment] = [one for one in environments() if one.title.startswith("a fast") and one.code][:1]
     draft = set_text(begin(environment.facts, work=work), "scheduler.objective", "memory")
     rows = effect_rows(work, draft.profile)

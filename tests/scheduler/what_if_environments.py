@@ -45,7 +45,7 @@ def device(
     )
 
 
-class Machine(NamedTuple):
+class TwoGpus(NamedTuple):
     """``models``: of its GPUs. ``small_gib`` and ``large_gib``: their memory, where there is little or much.
     ``used``: the share of the first one's memory that others hold. ``speed``: in FLOP/s."""
 
@@ -65,16 +65,16 @@ class Machine(NamedTuple):
 
 
 MACHINES = (
-    Machine("a fast small GPU and a slow large one", ("4090", "A40"), (10, 24), (24, 80), (4e13, 1e13)),
-    Machine("two GPUs that differ in memory", ("A100 10GB", "A100 24GB"), (10, 24), (24, 80), (2e13, 2e13)),
-    Machine(
+    TwoGpus("a fast small GPU and a slow large one", ("4090", "A40"), (10, 24), (24, 80), (4e13, 1e13)),
+    TwoGpus("two GPUs that differ in memory", ("A100 10GB", "A100 24GB"), (10, 24), (24, 80), (2e13, 2e13)),
+    TwoGpus(
         "a new GPU in use and an old idle one", ("H100", "V100"), (16, 16), (48, 48), (6e13, 1e13), 1 / 3
     ),
 )
 NETWORKS = {"same host": None, "1 Gbit/s to the first device": 125e6}
 
 
-class Session(NamedTuple):
+class WorkloadSession(NamedTuple):
     """``code``: of its cells, as a user writes them."""
 
     name: str
@@ -140,19 +140,19 @@ def _steps(phase: Phase, activations_gib: float) -> SRG:
 
 
 SESSIONS = (
-    Session("inference", "with torch.no_grad():\n    y = net(x.cuda())", _inference),
-    Session("serving", "ids = model.generate(ids, max_new_tokens=64, use_cache=True)", _serving),
-    Session("training", "loss.backward()\noptimizer.step()", _training),
+    WorkloadSession("inference", "with torch.no_grad():\n    y = net(x.cuda())", _inference),
+    WorkloadSession("serving", "ids = model.generate(ids, max_new_tokens=64, use_cache=True)", _serving),
+    WorkloadSession("training", "loss.backward()\noptimizer.step()", _training),
 )
 
 
-class Environment(NamedTuple):
+class ScriptedEnvironment(NamedTuple):
     """``code``: what the wizard sees, None where it sees graphs."""
 
     title: str
     models: tuple[str, str]
     devices: tuple[DeviceProfile, ...]
-    session: Session
+    session: WorkloadSession
     code: str | None
 
     @property
@@ -167,11 +167,11 @@ class Environment(NamedTuple):
         return Facts(16, 64 * GIB, "available now", found, 8 * GIB, ("lightning", "transformers"), pool)
 
 
-def environments() -> Iterator[Environment]:
+def environments() -> Iterator[ScriptedEnvironment]:
     for machine, tight, (network, client), session, seen in product(
         MACHINES, (False, True), NETWORKS.items(), SESSIONS, ("graphs", "code")
     ):
         code = session.code if seen == "code" else None
         memory = "little memory" if tight else "much memory"
         title = f"{machine.name}; {memory}; {network}; {session.name} by its {seen}"
-        yield Environment(title, machine.models, machine.devices(tight, client), session, code)
+        yield ScriptedEnvironment(title, machine.models, machine.devices(tight, client), session, code)
