@@ -23,7 +23,7 @@ from benchmarks.cost_model_player import Captured, Played, Player, captured
 from benchmarks.figures import OURS, Figure, Goal, figure
 from benchmarks.samples import percentile
 from djinn_lab.memory import predict_peak_bytes
-from djinn_lab.srg.costs import CostBook, Work, work_of
+from djinn_lab.srg.costs import Work, node_costs, work_of
 from djinn_lab.srg.curves import DeviceCurves
 from djinn_lab.srg.families import FamilyWork
 from djinn_lab.srg.program import Program, decode_program
@@ -120,8 +120,7 @@ def _joined(works: Sequence[Work]) -> Work:
 def _roofline_s(program: Program, curves: DeviceCurves) -> float:
     """The baseline: the whole by arithmetic or by memory, the slower of both, and a fixed cost for every
     op."""
-    book = CostBook(trace_wiring(program))
-    costs = [book.cost(index, record) for index, record in enumerate(program.nodes)]
+    costs = node_costs(trace_wiring(program)).nodes
     flops_s = sum(cost.flops for cost in costs) / curves.flops_per_s
     bytes_s = sum(cost.bytes_read + cost.bytes_written for cost in costs) / curves.memory_bytes_per_s
     return max(flops_s, bytes_s) + len(costs) * curves.op_s

@@ -111,7 +111,7 @@ class _Backend:
 
 
 def _run(interpreter: Interpreter, encoded: bytes, folder: Path) -> Outcome:
-    key, blobs = keyed(encoded)
+    key, blobs, _ = keyed(encoded)
     paths = {blob: str(folder / blob) for blob in blobs or ()}
     outcome = interpreter.run(SESSION, encoded, paths, StopSignal(), _ignore_progress, key)
     assert outcome.failure is None, outcome.failure

@@ -18,7 +18,7 @@ from djinn_lab.units import format_bytes, format_seconds, parse_bytes, parse_sec
 
 if TYPE_CHECKING:
     from djinn_lab.jobs.cost_drift import FamilyDrift
-    from djinn_lab.protocol.rest.status import DeviceView
+    from djinn_lab.protocol.rest.status import DeviceView, PlanCacheUsage
 
 
 def build_group() -> typer.Typer:
@@ -287,11 +287,24 @@ def costs(as_json: AsJson = False) -> None:
     if answer.estimator is not None:
         for line in estimator_sentences(answer.estimator):
             print_line(line)
+    print_line(_plan_cache(answer.plan_cache))
     for device in answer.devices:
         print_line(device_sentence(device))
         if device.families:
             headings = ("family", "runs", "measured / predicted", "middle half", "factor", "off by", "p90")
             print_table(device.device, headings, [_family_row(one) for one in device.families])
+
+
+def _plan_cache(usage: PlanCacheUsage) -> str:
+    graphs = usage.hits + usage.misses
+    if not graphs:
+        return "Graphs: none yet."
+    calls = usage.calls_priced + usage.calls_known
+    priced = f" Of the calls in the others {usage.calls_known / calls:.0%} were known." if calls else ""
+    return (
+        f"Graphs: {graphs}, of which {usage.hits / graphs:.0%} were known, and {usage.resized / graphs:.0%} "
+        f"but for their sizes.{priced}"
+    )
 
 
 def _family_row(one: FamilyDrift) -> tuple[str, ...]:

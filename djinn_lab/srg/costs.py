@@ -1,20 +1,24 @@
-"""FLOPs, bytes and charges of each node, worked out once per op and layout, and the work of whole programs:
-what run time is predicted from before a program ran."""
+"""FLOPs, bytes and charges of each node, worked out once for equal calls of all programs. And the work of
+whole programs: what run time is predicted from before a program ran."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
 from djinn_lab.srg.curves import DeviceCurves
 from djinn_lab.srg.estimates import estimate_flops
 from djinn_lab.srg.families import UNKNOWN, VIEW, FamilyWork, Sizes, charge
 from djinn_lab.srg.flops import COUNTED, OpCall, fill_template
-from djinn_lab.srg.program import NodeRecord, Program, TensorMeta
-from djinn_lab.srg.wiring import Wiring, trace_wiring
+from djinn_lab.srg.ops import base_name, written_holes
+from djinn_lab.srg.plan_key import TEMPLATE_BYTES_MAX
+from djinn_lab.srg.program import Program, TensorMeta, decode_template, encode_templates
+from djinn_lab.srg.wiring import Call, Wiring, is_view, trace_wiring
 
 _SPARSE_READS = frozenset(("embedding", "index_select", "index", "gather", "take", "_unsafe_index"))
 """Ops that touch only the rows they return."""
@@ -26,88 +30,75 @@ _ALLOCATIONS = frozenset(
     ("empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided")
 )
 """Ops that reserve memory without writing to it."""
-
-
+PRICED_MAX = 16_384
+"""So many different calls are remembered with their costs."""
 VIEW_CHARGE = FamilyWork(VIEW, "", 1.0)
 """What every node costs that only looks at its inputs' memory."""
 
 
-@dataclass(frozen=True)
-class NodeCost:
-    """FLOPs and bytes of a node. ``counted``: torch's FLOP counter knows the op; otherwise ``flops`` is an
-    estimate."""
+class NodeCost(msgspec.Struct, frozen=True, gc=False):
+    """FLOPs and bytes of a node. ``name``: the op's base name. ``counted``: torch's FLOP counter knows the
+    op; otherwise ``flops`` is an estimate, and 0 where the op's arithmetic is not ``known``."""
 
-    flops: int
-    counted: bool
-    bytes_read: int
-    bytes_written: int
+    name: str
+    flops: int = 0
+    counted: bool = False
+    bytes_read: int = 0
+    bytes_written: int = 0
     charge: FamilyWork = VIEW_CHARGE
+    known: bool = True
 
 
-class CostBook:
-    """Costs of a program's nodes. ``unknown`` fills up with the ops whose arithmetic is not known,
-    ``unpriced`` with those of no family."""
+_Metas = tuple[TensorMeta | None, ...]
 
-    def __init__(self, wiring: Wiring) -> None:
-        self._wiring = wiring
-        self._known: dict[tuple[object, ...], NodeCost] = {}
-        self._unknown: dict[str, None] = {}
-        self._unpriced: dict[str, None] = {}
-        self._met: set[str] = set()
 
-    @property
-    def unpriced(self) -> tuple[str, ...]:
-        return tuple(self._unpriced)
+def _priced(template: bytes, inputs: _Metas, outputs: _Metas, shared: tuple[bool | None, ...]) -> NodeCost:
+    """Return the cost of a call. ``template``: in MessagePack. ``inputs``, ``outputs``: with None where there
+    is no tensor, or its sizes depend on data. ``shared``: of each output, whether it lies in an input's
+    memory."""
+    filled = decode_template(template)
+    name, holes = base_name(filled.op), written_holes(filled)
+    if is_view(shared, holes):
+        return NodeCost(name)
+    written = [meta for hole in holes if (meta := inputs[hole]) is not None]
+    call = fill_template(filled, inputs, outputs, written)
+    flops, counted, known = _flops(name, call)
+    read = _bytes_read(name, call)
+    pairs = zip(shared, outputs, strict=False)
+    fresh = sum(meta.nbytes for inside, meta in pairs if meta is not None and not inside)
+    made = (0 if name in _ALLOCATIONS else fresh) + sum(meta.blob_bytes for meta in written)
+    charged = charge(name, call, Sizes(flops, read + made))
+    return NodeCost(name, flops, counted, read, made, charged, known)
 
-    @property
-    def unknown(self) -> tuple[str, ...]:
-        return tuple(self._unknown)
 
-    def cost(self, index: int, record: NodeRecord) -> NodeCost:
-        """Return the cost of the ``index``-th node."""
-        metas = tuple(map(self._wiring.metas.get, record.inputs))  # type: ignore[arg-type]
-        key = (record.template, metas, record.output_metas)
-        cost = self._known.get(key)
-        if cost is None:
-            cost = self._known[key] = self._work_out(index, record, metas)
-        name = self._wiring.names[record.template]
-        if name in self._met:
-            return cost
-        self._met.add(name)
-        return replace(cost, charge=msgspec.structs.replace(cost.charge, first=True))
+_known_price = lru_cache(PRICED_MAX)(_priced)
+"""Equal calls of all programs are priced once."""
 
-    def _work_out(self, index: int, record: NodeRecord, metas: Sequence[TensorMeta | None]) -> NodeCost:
-        wiring = self._wiring
-        if wiring.views[index]:
-            return NodeCost(0, False, 0, 0)
-        name, template = wiring.names[record.template], wiring.program.templates[record.template]
-        table = wiring.program.metas
-        outputs = [None if meta is None else table[meta] for meta in record.output_metas]
-        written = [meta for value in wiring.writes[index] if (meta := wiring.metas[value]) is not None]
-        call = fill_template(template, metas, outputs, written)
-        flops, counted = self._flops(name, call)
-        fresh = self._fresh_bytes(record, outputs)
-        read = _bytes_read(name, call)
-        made = (0 if name in _ALLOCATIONS else fresh) + sum(meta.blob_bytes for meta in written)
-        charged = charge(name, call, Sizes(flops, read + made))
-        if charged.family == UNKNOWN:
-            self._unpriced.setdefault(name)
-        return NodeCost(flops, counted, read, made, charged)
 
-    def _flops(self, name: str, call: OpCall) -> tuple[int, bool]:
-        if (formula := COUNTED.get(name)) is not None:
-            return formula(call), True
-        estimate = estimate_flops(name, call)
-        if estimate is None:
-            self._unknown.setdefault(name)
-        return estimate or 0, False
+class PriceUse(NamedTuple):
+    """``priced``: different calls that were priced; ``known``: how often one of them came again, in another
+    program. Since the process began, or :func:`forget_prices`."""
 
-    def _fresh_bytes(self, record: NodeRecord, outputs: Sequence[TensorMeta | None]) -> int:
-        """Bytes of the results that are not an input's memory."""
-        storages = self._wiring.storages
-        given = {storages[value] for value in record.inputs if value is not None}
-        pairs = zip(record.storages, outputs, strict=False)
-        return sum(meta.nbytes for storage, meta in pairs if meta is not None and storage not in given)
+    priced: int
+    known: int
+
+
+def price_use() -> PriceUse:
+    """Return how often prices were known."""
+    found = _known_price.cache_info()
+    return PriceUse(found.misses, found.hits)
+
+
+def forget_prices() -> None:
+    """Price every call anew."""
+    _known_price.cache_clear()
+
+
+def _flops(name: str, call: OpCall) -> tuple[int, bool, bool]:
+    if (formula := COUNTED.get(name)) is not None:
+        return formula(call), True, True
+    estimate = estimate_flops(name, call)
+    return estimate or 0, False, estimate is not None
 
 
 def _bytes_read(name: str, call: OpCall) -> int:
@@ -135,14 +126,82 @@ class Work(msgspec.Struct, frozen=True):
         return sum(count * curves.seconds(charged) for charged, count in self.charges)
 
 
+class CallCosts(NamedTuple):
+    """The costs of a program's different calls, in their order. ``first``: those whose first node is the
+    first of its op. ``unknown``: ops whose arithmetic is not known; ``unpriced``: of no family."""
+
+    costs: list[NodeCost]
+    first: list[int]
+    unknown: tuple[str, ...]
+    unpriced: tuple[str, ...]
+
+
+def call_costs(calls: Sequence[Call], templates: Sequence[bytes], metas: Sequence[TensorMeta]) -> CallCosts:
+    """Price the different calls of a valid program. ``calls``: by first use. ``templates``: encoded."""
+    layout_of = dict[int | None, TensorMeta | None](enumerate(metas)).get
+    costs: list[NodeCost] = []
+    for call in calls:
+        template = templates[call.template]
+        price = _known_price if len(template) <= TEMPLATE_BYTES_MAX else _priced
+        inputs, outputs = tuple(map(layout_of, call.inputs)), tuple(map(layout_of, call.outputs))
+        costs.append(price(template, inputs, outputs, call.shared))
+    first: dict[str, int] = {}
+    for number, cost in enumerate(costs):
+        first.setdefault(cost.name, number)
+    return CallCosts(
+        costs,
+        list(first.values()),
+        tuple(dict.fromkeys(cost.name for cost in costs if not cost.known)),
+        tuple(dict.fromkeys(cost.name for cost in costs if cost.charge.family == UNKNOWN)),
+    )
+
+
+class NodeCosts(NamedTuple):
+    """``nodes``: by node; ``unknown`` and ``unpriced`` as of :class:`CallCosts`."""
+
+    nodes: list[NodeCost]
+    unknown: tuple[str, ...]
+    unpriced: tuple[str, ...]
+
+
+def node_costs(wiring: Wiring) -> NodeCosts:
+    """Return the cost of each node of a valid program."""
+    program = wiring.program
+    priced = call_costs(wiring.calls, encode_templates(program), program.metas)
+    nodes = list(map(priced.costs.__getitem__, wiring.call_of))
+    first_use = dict(zip(reversed(wiring.call_of), range(len(nodes) - 1, -1, -1), strict=True))
+    for call in priced.first:
+        cost = priced.costs[call]
+        nodes[first_use[call]] = replace(cost, charge=replace(cost.charge, first=True))
+    return NodeCosts(nodes, priced.unknown, priced.unpriced)
+
+
 def node_charges(program: Program) -> tuple[list[FamilyWork], tuple[str, ...]]:
     """Return what each node of a valid program charges, and the names of ops without a family."""
-    book = CostBook(trace_wiring(program))
-    charges = [book.cost(index, record).charge for index, record in enumerate(program.nodes)]
-    return charges, book.unpriced
+    costs = node_costs(trace_wiring(program))
+    return [cost.charge for cost in costs.nodes], costs.unpriced
+
+
+def sum_work(
+    calls: Sequence[Call],
+    counts: Sequence[int],
+    templates: Sequence[bytes],
+    metas: Sequence[TensorMeta],
+) -> Work:
+    """Sum the work of a valid program from its different calls, and how many nodes make each of them.
+    ``templates``: encoded."""
+    priced = call_costs(calls, templates, metas)
+    charges: Counter[FamilyWork] = Counter()
+    for number in priced.first:
+        charges[replace(priced.costs[number].charge, first=True)] += 1
+    first = set(priced.first)
+    for number, (cost, count) in enumerate(zip(priced.costs, counts, strict=True)):
+        if count > (number in first):
+            charges[cost.charge] += count - (number in first)
+    return Work(sum(counts), tuple(charges.items()), priced.unpriced)
 
 
 def work_of(program: Program) -> Work:
     """Sum the work of all ops of a valid program."""
-    charges, unpriced = node_charges(program)
-    return Work(len(charges), tuple(Counter(charges).items()), unpriced)
+    wiring = trace_wiring(program)
+    return sum_work(wiring.calls, wiring.counts, encode_templates(program), program.metas)

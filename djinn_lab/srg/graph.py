@@ -14,7 +14,7 @@ from typing import cast
 import msgspec
 
 from djinn_lab.srg.attention import find_attention, refine_phases
-from djinn_lab.srg.costs import CostBook
+from djinn_lab.srg.costs import NodeCost, node_costs
 from djinn_lab.srg.families import FamilyWork
 from djinn_lab.srg.identity import structural_hash
 from djinn_lab.srg.modality import assign_modality
@@ -99,10 +99,10 @@ class SRG:
         wiring = trace_wiring(program)
         attentions = find_attention(wiring)
         values = _values(wiring, assign_residency(wiring, attentions))
-        costs = CostBook(wiring)
+        costs = node_costs(wiring)
         phases = refine_phases(program, attentions)
         return cls(
-            nodes=tuple(_nodes(wiring, values, phases, assign_modality(wiring), costs)),
+            nodes=tuple(_nodes(wiring, values, phases, assign_modality(wiring), costs.nodes)),
             edges=tuple(_edges(wiring, values)),
             values=values,
             keep=tuple(program.keep),
@@ -184,13 +184,14 @@ def _nodes(
     values: Mapping[int, Value],
     phases: Sequence[Phase],
     modalities: Sequence[Modality],
-    costs: CostBook,
+    costs: Sequence[NodeCost],
 ) -> list[Node]:
     scopes, ops = wiring.program.scopes, [template.op for template in wiring.program.templates]
+    all_writes, views = wiring.writes, wiring.views
     nodes: list[Node] = []
     for index, record in enumerate(wiring.program.nodes):
-        cost, scope = costs.cost(index, record), scopes[record.scope]
-        outputs, writes = _present(record.outputs), wiring.writes[index]
+        cost, scope = costs[index], scopes[record.scope]
+        outputs, writes = _present(record.outputs), all_writes[index]
         first = values[outputs[0]] if outputs else values[writes[0]] if writes else None
         nodes.append(
             Node(
@@ -212,7 +213,7 @@ def _nodes(
                 inputs=_present(record.inputs),
                 outputs=outputs,
                 writes=writes,
-                is_view=wiring.views[index],
+                is_view=views[index],
                 charge=cost.charge,
             )
         )

@@ -12,6 +12,9 @@ from typing import NamedTuple
 
 from djinn_lab.srg.program import Argument, Leaf, NodeRecord, Scalar, ScalarHole, Template, TensorHole
 
+ON_LISTS = ("aten._foreach_", "aten._fused_")
+"""How their names begin."""
+
 
 class Part(NamedTuple):
     """The op for one tensor of each list. The template of ``node`` is ``template``, not one of a program."""
@@ -22,7 +25,7 @@ class Part(NamedTuple):
 
 def parts_of(template: Template, node: NodeRecord) -> list[Part]:
     """Return the parts of an op, in order; none for an op that is one piece."""
-    if not template.op.startswith(("aten._foreach_", "aten._fused_")):
+    if not template.op.startswith(ON_LISTS):
         return []
     arguments = [*template.args, *template.kwargs.values()]
     count = next((len(one) for one in arguments if isinstance(one, list) and _holds_tensors(one)), 0)

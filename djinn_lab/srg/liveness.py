@@ -5,7 +5,7 @@ what its session holds.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from djinn_lab.srg.program import Program
@@ -47,16 +47,24 @@ def live_bytes(
         if storage not in lasting:
             freed[position] = freed.get(position, 0) + sizes.get(storage, 0)
     alive = set(resident)
-    live = sum(sizes.get(storage, 0) for storage in alive)
+    at_first = sum(sizes.get(storage, 0) for storage in alive)
+    added = []
+    for storages in made:
+        fresh = {storage for storage in storages if storage not in alive}
+        alive |= fresh
+        added.append(sum(sizes.get(storage, 0) for storage in fresh))
+    return sweep(at_first, added, [freed.get(position, 0) for position in range(len(added))])
+
+
+def sweep(at_first: int, added: Sequence[int], freed: Sequence[int]) -> LiveBytes:
+    """Follow the bytes alive: those ``at_first``, and what each op adds before it runs and frees after it."""
+    live = at_first
     before, during = [], []
-    for position, storages in enumerate(made):
+    for more, less in zip(added, freed, strict=True):
         before.append(live)
-        for storage in storages:
-            if storage not in alive:
-                alive.add(storage)
-                live += sizes.get(storage, 0)
+        live += more
         during.append(live)
-        live -= freed.get(position, 0)
+        live -= less
     return LiveBytes(before, during, live)
 
 
@@ -74,14 +82,15 @@ def first_uses(program: Program, executed: int = 0) -> FirstUses | None:
     nodes = program.nodes[executed:]
     if not nodes:
         return None
-    known = set() if executed else {source.value for source in program.sources if not source.held}
+    known: set[int | None] = {None}
+    if not executed:
+        known.update(source.value for source in program.sources if not source.held)
     found: dict[int, None] = {}
     first = 0
     for index, node in enumerate(nodes):
-        for value in node.inputs:
-            if value is not None and value not in known:
-                found[value] = None
+        if not known.issuperset(node.inputs):
+            found |= dict.fromkeys(value for value in node.inputs if value not in known and value is not None)
         if index == 0:
             first = len(found)
-        known.update(value for value in node.outputs if value is not None)
+        known.update(node.outputs)
     return FirstUses(tuple(found), first)

@@ -9,23 +9,43 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 import msgspec
 
 from djinn_lab.native import load
-from djinn_lab.srg.program import Scope, Source, TensorMeta, decode_program, encode_program
+from djinn_lab.srg.program import (
+    Argument,
+    Scope,
+    Source,
+    Template,
+    TensorMeta,
+    decode_program,
+    decode_template,
+    encode_program,
+)
 from djinn_lab.srg.relative import NUMBER_MAX
 
+TEMPLATES_MAX = 8192
+"""So many encoded templates are remembered, with what is known of each."""
+TEMPLATE_BYTES_MAX = 2048
+"""Longer ones, of ops on long lists, are looked at anew."""
 _encode = msgspec.msgpack.Encoder().encode
+
+
+def _digest(material: bytes) -> bytes:
+    return hashlib.blake2b(material, digest_size=16).digest()
 
 
 class KeyedProgram(NamedTuple):
     """The key of an encoded program. ``blobs``: the blobs that its sources name, where what its key does not
-    cover is certainly right; None: look with :func:`decode_contents` and validate that."""
+    cover is certainly right; None: look with :func:`decode_contents` and validate that. ``material``: what
+    the key is made of, for :func:`resizable`; empty without a key."""
 
     key: bytes | None
     blobs: list[str] | None = None
+    material: bytes = b""
 
 
 def plan_key(encoded: bytes) -> bytes | None:
@@ -46,7 +66,60 @@ def keyed(encoded: bytes) -> KeyedProgram:
         material, blobs = (_material(encoded), None) if native is None else native.plan_material(encoded)
     except ValueError:
         return KeyedProgram(None)
-    return KeyedProgram(hashlib.blake2b(material, digest_size=16).digest(), blobs)
+    return KeyedProgram(_digest(material), blobs, material)
+
+
+class ResizableProgram(NamedTuple):
+    """A program apart from its sizes. Of what their keys cover, programs of equal ``structure`` differ in
+    ``metas`` and in the whole numbers of ``templates`` alone. The templates are encoded."""
+
+    structure: bytes
+    metas: list[TensorMeta]
+    templates: list[bytes]
+
+
+class _Material(msgspec.Struct, frozen=True, array_like=True):
+    metas: list[TensorMeta]
+    templates: list[msgspec.Raw]
+    scopes: msgspec.Raw
+    sources: msgspec.Raw
+    nodes: msgspec.Raw
+    keep: msgspec.Raw
+    fetch: msgspec.Raw
+    settings: msgspec.Raw
+
+
+_decode_material = msgspec.msgpack.Decoder(_Material).decode
+
+
+def resizable(material: bytes) -> ResizableProgram:
+    """Return the program that a key was made of, apart from its sizes. Raises ``msgspec.DecodeError`` for the
+    material of bytes that are no program."""
+    parts = _decode_material(material)
+    templates = list(map(bytes, parts.templates))
+    rest = (parts.scopes, parts.sources, parts.nodes, parts.keep, parts.fetch, parts.settings)
+    structure = _encode((len(parts.metas), list(map(_without_sizes, templates)), rest))
+    return ResizableProgram(_digest(structure), parts.metas, templates)
+
+
+def _without_sizes(template: bytes) -> bytes:
+    """Return an encoded template with 0 for each whole number."""
+    return _blanked(template) if len(template) > TEMPLATE_BYTES_MAX else _known_blanked(template)
+
+
+def _blanked(template: bytes) -> bytes:
+
+    def blank(argument: Argument) -> Argument:
+        if isinstance(argument, list):
+            return [blank(leaf) for leaf in argument]  # type: ignore[misc]
+        return 0 if type(argument) is int else argument
+
+    decoded = decode_template(template)
+    kwargs = {name: blank(value) for name, value in decoded.kwargs.items()}
+    return _encode(Template(decoded.op, list(map(blank, decoded.args)), kwargs))
+
+
+_known_blanked = lru_cache(TEMPLATES_MAX)(_blanked)
 
 
 class Contents(msgspec.Struct, frozen=True):

@@ -246,6 +246,19 @@ def decode_program(data: bytes) -> Program:
         raise msgspec.DecodeError(f"not a program: {error}") from None
 
 
+_template_decoder = msgspec.msgpack.Decoder(Template)
+
+
+def encode_templates(program: Program) -> list[bytes]:
+    """Serialise each of a program's templates to MessagePack, as it lies in the encoded program."""
+    return list(map(_encoder.encode, program.templates))
+
+
+def decode_template(data: bytes) -> Template:
+    """Parse a template. Raises ``msgspec.DecodeError`` on anything else."""
+    return _template_decoder.decode(data)
+
+
 class EncodedProgram:
     """A program as it travels. ``nodes``: how many it has. Decoded at the first look inside."""
 

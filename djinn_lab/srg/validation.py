@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Sequence
+from functools import lru_cache
 from typing import NamedTuple, NoReturn
 
 import msgspec
@@ -17,7 +18,7 @@ from djinn_lab.errors import Refused
 from djinn_lab.srg.arguments import holes_that_need_a_tensor, wrong_arguments
 from djinn_lab.srg.blob_names import is_digest, is_drawn
 from djinn_lab.srg.ops import allowed_ops, leaves_of, written_holes
-from djinn_lab.srg.plan_key import Contents
+from djinn_lab.srg.plan_key import TEMPLATE_BYTES_MAX, TEMPLATES_MAX, Contents
 from djinn_lab.srg.program import (
     DTYPE_BYTES,
     MATMUL_PRECISIONS,
@@ -32,6 +33,8 @@ from djinn_lab.srg.program import (
     Template,
     TensorHole,
     TensorMeta,
+    decode_template,
+    encode_templates,
 )
 from djinn_lab.units import format_bytes
 
@@ -62,22 +65,31 @@ class ProgramLimits(msgspec.Struct, frozen=True):
 
 def validate_program(program: Program, limits: ProgramLimits | None = None) -> None:
     """Raise :class:`Refused` unless a worker may run ``program``."""
-    limits = limits or ProgramLimits()
+    limits = limits or _LIMITS
     _check_counts(program, limits)
-    for index, meta in enumerate(program.metas):
-        _check_meta(index, meta, limits)
     if program.settings is not None:
         _check_settings(program.settings)
-    holes = [_check_template(index, template, limits) for index, template in enumerate(program.templates)]
+    holes = validate_sizes(program.metas, encode_templates(program), limits)
     known = validate_content(program, limits)
     _check_nodes(program, holes, known)
     _check_references(program, known)
 
 
+def validate_sizes(
+    metas: Sequence[TensorMeta], templates: Sequence[bytes], limits: ProgramLimits | None = None
+) -> list[Holes]:
+    """Check what may differ between programs of equal structure (:func:`~djinn_lab.srg.plan_key.resizable`);
+    return what nodes must fill in each of the ``templates``, which are encoded."""
+    limits = limits or _LIMITS
+    for index, meta in enumerate(metas):
+        _check_meta(index, meta, limits)
+    return [_holes_of(index, template, limits) for index, template in enumerate(templates)]
+
+
 def validate_content(program: Program | Contents, limits: ProgramLimits | None = None) -> set[int | None]:
     """Check the part that :func:`~djinn_lab.srg.plan_key.plan_key` does not cover; return the values that
     exist before the first node."""
-    limits = limits or ProgramLimits()
+    limits = limits or _LIMITS
     if program.rng_state is not None and len(program.rng_state) > limits.rng_state_bytes_max:
         _refuse(f"its random generator state has {len(program.rng_state)} bytes")
     for index, scope in enumerate(program.scopes):
@@ -142,7 +154,10 @@ def _check_meta(index: int, meta: TensorMeta, limits: ProgramLimits) -> None:
         _refuse_tensor(what, format_bytes(limits.tensor_bytes_max))
 
 
-class _Holes(NamedTuple):
+_LIMITS = ProgramLimits()
+
+
+class Holes(NamedTuple):
     """A template's tensor holes, of which some ``needed`` a tensor and some are ``written``, its scalar holes
     and its op."""
 
@@ -153,7 +168,23 @@ class _Holes(NamedTuple):
     written: tuple[int, ...]
 
 
-def _check_template(index: int, template: Template, limits: ProgramLimits) -> _Holes:
+def _holes_of(index: int, encoded: bytes, limits: ProgramLimits) -> Holes:
+    if limits is not _LIMITS or len(encoded) > TEMPLATE_BYTES_MAX:
+        return _check_template(index, decode_template(encoded), limits)
+    try:
+        return _known_holes(encoded)
+    except Refused:
+        _check_template(index, decode_template(encoded), limits)  # to name its number
+        raise
+
+
+@lru_cache(TEMPLATES_MAX)
+def _known_holes(encoded: bytes) -> Holes:
+    """Check a template that any program has."""
+    return _check_template(0, decode_template(encoded), _LIMITS)
+
+
+def _check_template(index: int, template: Template, limits: ProgramLimits) -> Holes:
     op = template.op
     if op not in allowed_ops():
         _refuse(f"template {index} names the op {op[:80]!r}, which is not on the allow-list")
@@ -173,7 +204,7 @@ def _check_template(index: int, template: Template, limits: ProgramLimits) -> _H
     if wrong is not None:
         _refuse(f"{here} {wrong}")
     written = tuple(written_holes(template))
-    return _Holes(tensors, scalars, op, holes_that_need_a_tensor(template), written)
+    return Holes(tensors, scalars, op, holes_that_need_a_tensor(template), written)
 
 
 def _check_leaf(here: str, leaf: Leaf, limits: ProgramLimits) -> None:
@@ -220,37 +251,38 @@ def _check_bytes(source: Source, meta: TensorMeta) -> None:
             )
 
 
-def _check_nodes(program: Program, holes: list[_Holes], known: set[int | None]) -> None:
+def _check_nodes(program: Program, holes: list[Holes], known: set[int | None]) -> None:
     """Check each node against what exists before it, and add what it produces to ``known``."""
     metas_allowed: set[int | None] = {None, *range(len(program.metas))}
     scope_count, template_count, last = len(program.scopes), len(holes), len(program.nodes) - 1
     for index, node in enumerate(program.nodes):
+        inputs, outputs, metas = node.inputs, node.outputs, node.output_metas
         if not 0 <= node.template < template_count:
             _refuse(f"node {index} refers to template {node.template} of {template_count}")
         tensors, scalars, op, needed, written = holes[node.template]
         if not 0 <= node.scope < scope_count:
             _refuse(f"node {index} ({op}) refers to scope {node.scope} of {scope_count}")
-        if len(node.inputs) != tensors or len(node.scalars) != scalars:
+        if len(inputs) != tensors or len(node.scalars) != scalars:
             _refuse(
-                f"node {index} ({op}) has {len(node.inputs)} inputs and {len(node.scalars)} scalars, "
+                f"node {index} ({op}) has {len(inputs)} inputs and {len(node.scalars)} scalars, "
                 f"but its template has {tensors} and {scalars} holes"
             )
-        if not known.issuperset(node.inputs):
-            missing = [value for value in node.inputs if value not in known]
+        if not known.issuperset(inputs):
+            missing = [value for value in inputs if value not in known]
             _refuse(f"node {index} ({op}) reads value {missing[0]}, which nothing before it produces")
-        if None in node.inputs and any(node.inputs[place] is None for place in needed):
+        if None in inputs and any(inputs[place] is None for place in needed):
             _refuse(f"node {index} ({op}) has no value where it needs a tensor")
-        if not metas_allowed.issuperset(node.output_metas):
+        if not metas_allowed.issuperset(metas):
             _refuse(f"node {index} ({op}) has an output meta outside 0..{len(program.metas) - 1}")
         if node.dynamic:
             if index != last:
                 _refuse(f"node {index} ({op}) has sizes that depend on data but is not the last node")
-            if node.output_metas:
+            if metas:
                 _refuse(f"node {index} ({op}) has sizes that depend on data and yet states output metas")
-        elif len(node.output_metas) != len(node.outputs):
-            _refuse(f"node {index} ({op}) has {len(node.outputs)} outputs, {len(node.output_metas)} metas")
+        elif len(metas) != len(outputs):
+            _refuse(f"node {index} ({op}) has {len(outputs)} outputs, {len(metas)} metas")
         _check_outputs(index, op, node, known, written)
-        known.update(node.outputs)
+        known.update(outputs)
 
 
 def _check_outputs(
@@ -268,10 +300,12 @@ def _check_outputs(
         has_meta = value is not None if node.dynamic else node.output_metas[position] is not None
         if (value is None) != (storage is None) or has_meta != (value is not None):
             _refuse(f"output {position} of node {index} ({op}) has only some of value, meta and storage")
-        invalid = [number for number in (value, storage) if number is not None and not 0 <= number < _ID_MAX]
-        if invalid:
-            _refuse(f"node {index} ({op}) has the invalid id {invalid[0]}")
-        if value is not None and value in outputs[:position]:
+        if value is None or storage is None:
+            continue
+        if not (0 <= value < _ID_MAX and 0 <= storage < _ID_MAX):
+            invalid = storage if 0 <= value < _ID_MAX else value
+            _refuse(f"node {index} ({op}) has the invalid id {invalid}")
+        if position and value in outputs[:position]:
             _refuse(f"node {index} ({op}) produces value {value} twice")
 
 

@@ -1,58 +1,134 @@
-"""Which nodes produce, write and share which values in a program, the basis of every analysis."""
+"""Which nodes produce, write and share which values in a program, the basis of every analysis.
+
+Nodes that do the same are the same :class:`Call`: what an op costs, and whether it only looks at memory, is
+found once for each call and holds for every node that makes it.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import repeat, starmap
+from typing import NamedTuple
 
 from djinn_lab.srg.ops import base_name, written_holes
 from djinn_lab.srg.program import Program, TensorMeta
 
+BEFORE = -1
+"""In place of a node: it was there before the first one."""
+_SHARED, _OWN = (True,), (False,)
+Lookup = Callable[[int | None], int | None]
+_Call = tuple[int, tuple[int | None, ...], tuple[int | None, ...], tuple[bool | None, ...]]
+
+
+class Call(NamedTuple):
+    """A template with the layouts of its tensors; the numbers are places in the program's tables. ``inputs``,
+    ``outputs``: metas, None where there is no tensor or its sizes depend on data. ``shared``: for each
+    output, whether it lies in the memory of an input, None where there is no output."""
+
+    template: int
+    inputs: tuple[int | None, ...]
+    outputs: tuple[int | None, ...]
+    shared: tuple[bool | None, ...]
+
+
+def is_view(shared: tuple[bool | None, ...], written: tuple[int, ...]) -> bool:
+    """Return whether all results of a call alias its inputs, of which it writes none."""
+    return bool(shared) and False not in shared and not written
+
 
 @dataclass(frozen=True)
 class Wiring:
-    """Which nodes and values of a program belong together. ``names``: base op name per template. ``metas``:
-    meta of each value (None while data-dependent). ``storages``: storage of each value. ``sources``: values
-    that exist before the first node. ``writes``: per node, the inputs it changes in place. ``views``: per
-    node, whether all its results alias its inputs, unwritten."""
+    """Which nodes and values of a program belong together. ``names``: base op name per template. ``written``:
+    the inputs that an op changes in place, by position, per template. ``layouts``: place of the meta of each
+    value (None while data-dependent). ``storages``: storage of each value. ``origins``: of
+    each storage, the node that names it first, or BEFORE, and the place of the meta that it says.
+    ``sources``: values that exist before the first node. ``calls``: the different calls by first use;
+    ``call_of``: per node, which of them it is. ``touched``: per node, the storages of its inputs and then of
+    its outputs, None where there is none."""
 
     program: Program
     names: tuple[str, ...]
-    metas: dict[int, TensorMeta | None]
-    storages: dict[int, int]
+    written: tuple[tuple[int, ...], ...]
+    layouts: Mapping[int, int | None]
+    storages: Mapping[int, int]
+    origins: Mapping[int, tuple[int, int | None]]
     sources: frozenset[int]
-    writes: list[tuple[int, ...]]
-    views: list[bool]
+    calls: tuple[Call, ...]
+    call_of: list[int]
+    touched: list[tuple[int | None, ...]]
+
+    @cached_property
+    def metas(self) -> dict[int, TensorMeta | None]:
+        """By value, None while data-dependent."""
+        table = self.program.metas
+        return {value: None if meta is None else table[meta] for value, meta in self.layouts.items()}
+
+    @cached_property
+    def views(self) -> list[bool]:
+        """Per node, whether it only looks at its inputs' memory."""
+        views = [is_view(call.shared, self.written[call.template]) for call in self.calls]
+        return [views[call] for call in self.call_of]
+
+    @cached_property
+    def counts(self) -> tuple[int, ...]:
+        """Per call, how many nodes make it."""
+        counted = Counter(self.call_of)
+        return tuple(counted[call] for call in range(len(self.calls)))
+
+    @cached_property
+    def writes(self) -> list[tuple[int, ...]]:
+        """Per node, the inputs that it changes in place."""
+        written = self.written
+        return [
+            tuple(value for hole in holes if (value := node.inputs[hole]) is not None)
+            if (holes := written[node.template])
+            else ()
+            for node in self.program.nodes
+        ]
 
 
 def trace_wiring(program: Program) -> Wiring:
     """Walk the program once, in order."""
-    table = program.metas
-    metas: dict[int, TensorMeta | None] = {source.value: table[source.meta] for source in program.sources}
-    storages: dict[int, int] = {source.value: source.storage for source in program.sources}
-    written_by_template = [written_holes(template) for template in program.templates]
-    writes: list[tuple[int, ...]] = []
-    views: list[bool] = []
-    for node in program.nodes:
-        holes = written_by_template[node.template]
-        written = tuple(value for hole in holes if (value := node.inputs[hole]) is not None)
-        is_view = not written and bool(node.outputs)
-        given = {storages[value] for value in node.inputs if value is not None} if is_view else ()
-        for value, storage in zip(node.outputs, node.storages, strict=True):
-            if value is not None and storage is not None:
-                storages[value] = storage
-                metas[value] = None
-                is_view = is_view and storage in given
-        for value, meta in zip(node.outputs, node.output_metas, strict=False):
-            if value is not None and meta is not None:
-                metas[value] = table[meta]
-        writes.append(written)
-        views.append(is_view)
+    sources = program.sources
+    layouts: dict[int, int | None] = {source.value: source.meta for source in sources}
+    storages = {source.value: source.storage for source in sources}
+    origins: dict[int, tuple[int, int | None]] = {
+        source.storage: (BEFORE, source.meta) for source in reversed(sources)
+    }
+    numbers: dict[_Call, int] = {}
+    call_of: list[int] = []
+    touched: list[tuple[int | None, ...]] = []
+    layout_of: Lookup = layouts.get  # type: ignore[assignment]  # of None: None
+    storage_of: Lookup = storages.get  # type: ignore[assignment]
+    number_of, begins = numbers.setdefault, origins.setdefault
+    for position, node in enumerate(program.nodes):
+        inputs, outputs, made, metas = node.inputs, node.outputs, node.storages, node.output_metas
+        read = tuple(map(storage_of, inputs))
+        layout = tuple(map(layout_of, inputs))
+        if len(made) == 1 == len(metas) and (storage := made[0]) is not None:  # most nodes
+            shared: tuple[bool | None, ...] = _SHARED if storage in read else _OWN
+            storages[outputs[0]], layouts[outputs[0]] = storage, metas[0]  # type: ignore[index]
+            begins(storage, (position, metas[0]))
+        else:
+            shared = tuple(None if storage is None else storage in read for storage in made)
+            for value, storage, meta in zip(outputs, made, metas or repeat(None), strict=False):
+                if value is not None and storage is not None:
+                    storages[value], layouts[value] = storage, meta
+                    begins(storage, (position, meta))
+        call_of.append(number_of((node.template, layout, metas, shared), len(numbers)))
+        touched.append(read + made)
     return Wiring(
         program=program,
         names=tuple(base_name(template.op) for template in program.templates),
-        metas=metas,
+        written=tuple(written_holes(template) for template in program.templates),
+        layouts=layouts,
         storages=storages,
-        sources=frozenset(source.value for source in program.sources),
-        writes=writes,
-        views=views,
+        origins=origins,
+        sources=frozenset(source.value for source in sources),
+        calls=tuple(starmap(Call, numbers)),
+        call_of=call_of,
+        touched=touched,
     )

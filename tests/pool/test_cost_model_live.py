@@ -6,13 +6,14 @@ from pathlib import Path
 
 import pytest
 import torch
-from pool_kit import Client, act, rest, running_pool
+from pool_kit import Client, act, http, rest, running_pool
 from real_pool import PoolUnderTest, wait_for
 
 from djinn_lab.cli.app import main
 from djinn_lab.jobs.run_times import COMPARED_MIN, UNCOMPARED_SPREAD
 from djinn_lab.protocol.rest.costs import DeviceCosts
 from djinn_lab.protocol.rest.jobs import JobDetail
+from djinn_lab.srg.program import TensorMeta
 
 
 def off(job: JobDetail) -> float:
@@ -67,6 +68,28 @@ def test_an_operator_has_a_device_measured_again(
         assert api.costs().curves == {}
         command("pool", "costs")
         assert "cpu:0: 1 GFLOP/s" in capsys.readouterr().out
+
+
+def test_pool_costs_say_how_many_graphs_were_known(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
+    with running_pool(tmp_path, "cpu:1") as info, Client(info) as client:
+        command("pool", "costs")
+        assert "Graphs: none yet." in capsys.readouterr().out
+        first = 1
+        for size in (8, 8, 9, 10):  # new, equal, and equal but for its size
+            client.run(act("nothing", meta=TensorMeta("float32", (size,), (1,)), first=first))
+            first += 1
+        usage = rest(info).costs().plan_cache
+        assert (usage.hits, usage.misses, usage.resized) == (1, 3, 2)
+        assert usage == rest(info).status().plan_cache
+        command("pool", "costs")
+        assert "Graphs: 4, of which 25% were known, and 50% but for their sizes." in capsys.readouterr().out
+        with http(info) as plain:
+            metrics = plain.get("/metrics").text
+        for outcome, count in (("hit", 1), ("resized", 2), ("miss", 1)):
+            assert f'djinn_plan_cache{{outcome="{outcome}"}} {count}' in metrics
 
 
 @pytest.mark.processes

@@ -7,15 +7,18 @@ from typing import Any
 
 import msgspec
 import pytest
+import torch
 from drawn_programs import build, steps
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from programs import HOLE, Script, contiguous
 
 from djinn_lab.errors import Refused
 from djinn_lab.memory import predict_peak_bytes
 from djinn_lab.native import load
 from djinn_lab.pool.sessions.admission import InspectedProgram, PlanCache, inspect_program
 from djinn_lab.srg import plan_key as module
+from djinn_lab.srg.costs import forget_prices, price_use
 from djinn_lab.srg.plan_key import decode_contents, keyed, plan_key
 from djinn_lab.srg.program import (
     ComplexNumber,
@@ -116,6 +119,77 @@ def test_the_cache_counts_and_is_bounded() -> None:
     assert cache.find(None) is None
 
 
+@settings(deadline=None)
+@given(steps, st.integers(1, 9), st.integers(1, 9), st.integers(1, 5), st.booleans())
+def test_a_program_of_known_structure_measures_as_if_it_were_new(
+    plan: list[Any], size: int, other: int, keep_every: int, uploaded: bool
+) -> None:
+    plans = PlanCache()
+    inspect(build(plan, size, keep_every, uploaded=uploaded), plans)
+    resized = build(plan, other, keep_every, first_id=500, uploaded=uploaded)
+    found = inspect(resized, plans)
+    forget_prices()
+    assert msgspec.structs.replace(found, cached=False) == inspect(resized, PlanCache())
+    assert (plans.hits, plans.resized) == ((1, 0) if size == other else (0, 1))
+
+
+@pytest.mark.parametrize("native", ["", "off"])
+def test_steps_of_a_growing_cache_have_one_structure(native: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DJINN_LAB_NATIVE", native)
+    plans, before = PlanCache(), price_use()
+    for tokens in range(20, 26):
+        script = Script()
+        past, query = script.source((1, 4, tokens, 8), "kv"), script.source((1, 4, 1, 8))
+        meta = contiguous(1, 4, tokens + 1, 8)
+        keys = script.op("aten.cat.default", past, query, meta=meta, args=[[HOLE, HOLE], -2])
+        script.op(
+            "aten.view.default", keys, meta=contiguous(4, tokens + 1, 8), args=[HOLE, [4, tokens + 1, 8]]
+        )
+        found = inspect(script.program(keep=(keys,)), plans)
+        assert found.footprint.peak_bytes >= meta.span_bytes
+        assert found.footprint.kept_bytes == meta.span_bytes
+    assert (plans.hits, plans.misses, plans.resized) == (0, 6, 5)
+    assert price_use().priced - before.priced <= 12, "two different calls a step"
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"metas": [contiguous(2**45)]}, "too large"),
+        ({"templates": [Template("aten.relu.default", [HOLE, 3], {})]}, "refused"),
+        ({"inline": bytes(8)}, "inline bytes"),
+    ],
+)
+def test_wrong_sizes_are_refused_though_the_structure_is_known(change: dict[str, Any], problem: str) -> None:
+    plans, script = PlanCache(), Script()
+    script.op("aten.relu.default", script.load(torch.zeros(4)), shape=(4,))
+    right = script.program()
+    inspect(right, plans)
+    if "inline" in change:
+        source = msgspec.structs.replace(right.sources[0], inline=change["inline"])
+        wrong = msgspec.structs.replace(right, sources=[source])
+    else:
+        wrong = msgspec.structs.replace(right, **change)
+    with pytest.raises(Refused, match=problem):
+        inspect(wrong, plans)
+
+
+def test_structures_are_bounded_by_their_ops() -> None:
+    def chain(ops: int, size: int) -> Program:
+        script = Script()
+        value = script.source((size,))
+        for _ in range(ops):
+            value = script.op("aten.relu.default", value, shape=(size,))
+        return script.program(keep=(value,))
+
+    plans = PlanCache(structured_ops_max=5)
+    for ops in (3, 4):
+        inspect(chain(ops, size=1), plans)
+    for ops in (4, 3):
+        inspect(chain(ops, size=2), plans)
+    assert (plans.misses, plans.resized) == (4, 1), "only the last 5 ops are remembered"
+
+
 @needs_native
 @settings(deadline=None)
 @given(programs, st.integers(0, 2**40))
@@ -136,7 +210,7 @@ def test_bytes_with_a_known_key_and_readable_contents_are_a_program(
     damaged = bytearray(encoded)
     for _ in range(data.draw(st.integers(1, 3))):
         damaged[data.draw(st.integers(0, len(damaged) - 1))] = data.draw(st.integers(0, 255))
-    key, blobs = keyed(bytes(damaged))
+    key, blobs, _ = keyed(bytes(damaged))
     if key != plan_key(encoded):
         return
     try:

@@ -23,7 +23,7 @@ from djinn_lab.pool.api.queue import add_queue_routes
 from djinn_lab.pool.api.read_limits import ReadLimiter
 from djinn_lab.pool.api.request_limits import BodyLimiter
 from djinn_lab.pool.api.responses import ROW_MAX, admin, answer, documented, reader, runner
-from djinn_lab.pool.api.status import memory_view, pool_status, session_view
+from djinn_lab.pool.api.status import memory_view, plan_cache_usage, pool_status, session_view
 from djinn_lab.pool.api.tokens import add_token_routes
 from djinn_lab.pool.api.users import add_user_routes
 from djinn_lab.pool.authentication import Role, User
@@ -161,7 +161,7 @@ def _add_session_routes(app: FastAPI, context: PoolContext) -> None:
 
     @app.get("/v1/costs", responses=documented(CostView), summary="What run times are predicted from")
     async def costs(_user: Annotated[User, Depends(reader)], details: bool = False) -> Response:
-        return answer(driver.accounting.costs.view(details))
+        return answer(driver.accounting.costs.view(plan_cache_usage(driver), details))
 
     @app.get("/v1/memory", responses=documented(MemoryView), summary="Memory tier of every session")
     async def session_memory(_user: Annotated[User, Depends(reader)]) -> Response:

@@ -15,6 +15,7 @@ from djinn_lab.protocol.messages import PROTOCOL_VERSION
 from djinn_lab.protocol.rest.sessions import MemorySession, MemoryView, SessionView
 from djinn_lab.protocol.rest.status import BlobUsage, DeviceView, PlanCacheUsage, PoolStatus
 from djinn_lab.protocol.version import VERSION
+from djinn_lab.srg.costs import price_use
 
 
 def pool_status(
@@ -24,7 +25,6 @@ def pool_status(
     counts = dict.fromkeys((state.value for state in JobState), 0)
     for record in driver.accounting.records.values():
         counts[record.state] += 1
-    plans = driver.submissions.plans
     return PoolStatus(
         pool=driver.core.pool,
         version=VERSION,
@@ -39,11 +39,17 @@ def pool_status(
         sessions=len(driver.registry),
         jobs=counts,
         blobs=BlobUsage(driver.blobs.count, driver.blobs.nbytes),
-        plan_cache=PlanCacheUsage(plans.hits, plans.misses, plans.entries),
+        plan_cache=plan_cache_usage(driver),
         event_loop_lag_s=lag_s,
         forecast_error=driver.accounting.resources.graph_error,
         users=users,
     )
+
+
+def plan_cache_usage(driver: Driver) -> PlanCacheUsage:
+    """Show how often submitted programs were known."""
+    plans, prices = driver.submissions.plans, price_use()
+    return PlanCacheUsage(plans.hits, plans.misses, plans.entries, plans.resized, prices.priced, prices.known)
 
 
 def device_views(driver: Driver) -> list[DeviceView]:

@@ -16,6 +16,7 @@ from djinn_lab.pool.devices.cost_records import CostRecords
 from djinn_lab.pool.devices.estimator_plugin import EstimatorPlugin
 from djinn_lab.pool.devices.fleet import DeviceStatus, Fleet
 from djinn_lab.protocol.rest.costs import CostView, DeviceCosts
+from djinn_lab.protocol.rest.status import PlanCacheUsage
 from djinn_lab.protocol.worker import NodeTimes, SegmentDone
 from djinn_lab.srg.costs import Work, node_charges
 from djinn_lab.srg.curves import DeviceCurves
@@ -157,8 +158,9 @@ class CostModel:
         drift.measured()
         self._records.measured(kind_name, again=drift.measurements > 1)
 
-    def view(self, details: bool = False) -> CostView:
-        """Show what is measured and learned; ``details``: also each curve and the newest runs."""
+    def view(self, plan_cache: PlanCacheUsage, details: bool = False) -> CostView:
+        """Show what is measured and learned, and how often graphs were known; ``details``: also each curve
+        and the newest runs."""
         kinds = {one.kind_name: one.measured for one in self._fleet.statuses if details}
         return CostView(
             unpriced=self._records.unpriced,
@@ -169,6 +171,7 @@ class CostModel:
             runs_spread=self.history.spread("runs"),
             graph_spread=self.history.spread("graph"),
             estimator=None if self._estimator is None else self._estimator.view(),
+            plan_cache=plan_cache,
         )
 
     def _device_costs(self, status: DeviceStatus) -> DeviceCosts:

@@ -91,8 +91,10 @@ class Metrics:
             self._used.labels(account.device).set(account.used_bytes)
             self._limit.labels(account.device).set(account.memory_bytes)
         self._sessions.set(len(driver.registry))
-        self._plans.labels("hit").set(driver.submissions.plans.hits)
-        self._plans.labels("miss").set(driver.submissions.plans.misses)
+        plans = driver.submissions.plans
+        self._plans.labels("hit").set(plans.hits)
+        self._plans.labels("resized").set(plans.resized)
+        self._plans.labels("miss").set(plans.misses - plans.resized)
         return generate_latest(self._registry), CONTENT_TYPE_LATEST
 
     def _render_queue(self, driver: Driver) -> None:

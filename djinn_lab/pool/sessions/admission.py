@@ -5,22 +5,26 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import OrderedDict
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
 from djinn_lab.errors import Refused
-from djinn_lab.memory import predict_peak_bytes
-from djinn_lab.memory.footprint import Footprint
-from djinn_lab.srg.costs import Work, work_of
-from djinn_lab.srg.liveness import FirstUses, first_uses
-from djinn_lab.srg.plan_key import Contents, decode_contents, keyed
-from djinn_lab.srg.program import Program, decode_program
-from djinn_lab.srg.validation import validate_content, validate_program
+from djinn_lab.memory.footprint import Footprint, footprint_of
+from djinn_lab.srg.costs import Work, sum_work
+from djinn_lab.srg.liveness import FirstUses
+from djinn_lab.srg.plan_key import KeyedProgram, decode_contents, keyed, resizable
+from djinn_lab.srg.program import Source, TensorMeta, decode_program, encode_templates
+from djinn_lab.srg.structure import ProgramStructure, structure_of
+from djinn_lab.srg.validation import validate_content, validate_program, validate_sizes
 from djinn_lab.srg.wire import PROGRAM_BYTES_MAX
 from djinn_lab.units import format_bytes
 
+Decoded = TypeVar("Decoded")
 PLANS_MAX = 10_000
+STRUCTURED_OPS_MAX = 500_000
+"""Nodes of all programs together whose structure is remembered."""
 INLINE_BYTES_MAX = 64 * 2**10
 """Programs above this are inspected in a thread."""
 
@@ -52,15 +56,21 @@ class InspectedProgram(msgspec.Struct, frozen=True):
 
 
 class PlanCache:
-    """Cache what is known of programs, by :func:`~djinn_lab.srg.plan_key.plan_key`; the least recently
-    used go first. Shared by all sessions: it holds no data and no names."""
+    """Cache what is known of programs, by :func:`~djinn_lab.srg.plan_key.plan_key`, and their structures, by
+    :func:`~djinn_lab.srg.plan_key.resizable`; the least recently used go first. Shared by all sessions: it
+    holds no data and no names. ``hits``: programs with a known key. ``resized``: of the others (``misses``),
+    those of a known structure."""
 
-    def __init__(self, entries_max: int = PLANS_MAX) -> None:
+    def __init__(self, entries_max: int = PLANS_MAX, structured_ops_max: int = STRUCTURED_OPS_MAX) -> None:
         self._entries_max = entries_max
+        self._structured_ops_max = structured_ops_max
         self._measured: OrderedDict[bytes, ProgramMeasures] = OrderedDict()
+        self._structures: OrderedDict[bytes, ProgramStructure] = OrderedDict()
+        self._structured_ops = 0
         self._lock = threading.Lock()
         self.hits = 0
         self.misses = 0
+        self.resized = 0
 
     @property
     def entries(self) -> int:
@@ -85,6 +95,24 @@ class PlanCache:
             while len(self._measured) > self._entries_max:
                 self._measured.popitem(last=False)
 
+    def find_structure(self, key: bytes) -> ProgramStructure | None:
+        """Return the structure of a program that only its sizes may distinguish from one before."""
+        with self._lock:
+            found = self._structures.get(key)
+            if found is not None:
+                self.resized += 1
+                self._structures.move_to_end(key)
+            return found
+
+    def keep_structure(self, key: bytes, structure: ProgramStructure) -> None:
+        """Keep a structure that was not known."""
+        with self._lock:
+            before = self._structures.pop(key, None)
+            self._structures[key] = structure
+            self._structured_ops += structure.ops - (0 if before is None else before.ops)
+            while self._structured_ops > self._structured_ops_max:
+                self._structured_ops -= self._structures.popitem(last=False)[1].ops
+
 
 async def inspect_program(encoded: bytes, plans: PlanCache) -> InspectedProgram:
     """Raises Refused when a worker may not run it."""
@@ -100,44 +128,58 @@ async def inspect_program(encoded: bytes, plans: PlanCache) -> InspectedProgram:
 
 
 def _inspect(encoded: bytes, plans: PlanCache) -> InspectedProgram:
-    key, blobs = keyed(encoded)
-    measured = plans.find(key)
+    named = keyed(encoded)
+    measured, blobs = plans.find(named.key), named.blobs
     cached = measured is not None
-    if measured is None or blobs is None:
-        program = _decoded(encoded, cached)
-        if isinstance(program, Program):
-            validate_program(program)
-            measured = _measure(program)
-            plans.keep(key, measured)
-        else:
-            validate_content(program)
-        blobs = [source.blob for source in program.sources if source.blob is not None]
-    assert measured is not None
-    return InspectedProgram(list(dict.fromkeys(blobs)), *measured, key, cached)
+    if measured is None:
+        measured, sources = _measure(encoded, named, plans)
+        plans.keep(named.key, measured)
+        blobs = _blobs(sources)
+    elif blobs is None:
+        contents = _decoded(encoded, decode_contents)
+        validate_content(contents)
+        blobs = _blobs(contents.sources)
+    return InspectedProgram(list(dict.fromkeys(blobs)), *measured, named.key, cached)
 
 
-def _decoded(encoded: bytes, cached: bool) -> Program | Contents:
+def _blobs(sources: Sequence[Source]) -> list[str]:
+    return [source.blob for source in sources if source.blob is not None]
+
+
+def _decoded(encoded: bytes, decode: Callable[[bytes], Decoded]) -> Decoded:
     try:
-        return decode_contents(encoded) if cached else decode_program(encoded)
+        return decode(encoded)
     except (msgspec.DecodeError, RecursionError) as error:
         raise Refused(f"The submitted graph cannot be read: {error}.") from None
 
 
-def _measure(program: Program) -> ProgramMeasures:
-    footprint = predict_peak_bytes(program)
-    peak_op, floor_op = _op_at(program, footprint.node), _op_at(program, footprint.floor_node)
-    return ProgramMeasures(
-        len(program.nodes), footprint, work_of(program), peak_op, floor_op, _reads(program)
-    )
+def _measure(
+    encoded: bytes, named: KeyedProgram, plans: PlanCache
+) -> tuple[ProgramMeasures, Sequence[Source]]:
+    """Validate and measure a program of a new key; return its sources, too."""
+    sized = None if named.key is None else _decoded(named.material, resizable)
+    structure = None if sized is None else plans.find_structure(sized.structure)
+    if sized is not None and structure is not None:
+        contents = _decoded(encoded, decode_contents)
+        validate_sizes(sized.metas, sized.templates)
+        validate_content(contents)
+        return _measured(structure, sized.metas, sized.templates), contents.sources
+    program = _decoded(encoded, decode_program)
+    validate_program(program)
+    structure = structure_of(program)
+    if sized is not None:
+        plans.keep_structure(sized.structure, structure)
+    return _measured(structure, program.metas, encode_templates(program)), program.sources
 
 
-def _op_at(program: Program, node: int | None) -> str | None:
-    return None if node is None else program.templates[program.nodes[node].template].op
+def _measured(
+    structure: ProgramStructure, metas: Sequence[TensorMeta], templates: Sequence[bytes]
+) -> ProgramMeasures:
+    footprint = footprint_of(structure, metas)
+    work = sum_work(structure.calls, structure.counts, templates, metas)
+    peak_op, floor_op = _op_at(structure, footprint.node), _op_at(structure, footprint.floor_node)
+    return ProgramMeasures(structure.ops, footprint, work, peak_op, floor_op, structure.reads)
 
 
-def _reads(program: Program) -> FirstUses | None:
-    uses = first_uses(program)
-    if uses is None:
-        return None
-    place_of = {source.value: place for place, source in enumerate(program.sources)}
-    return FirstUses(tuple(place_of[value] for value in uses.values), uses.first)
+def _op_at(structure: ProgramStructure, node: int | None) -> str | None:
+    return None if node is None else structure.op(node)

@@ -6,6 +6,7 @@ import msgspec
 
 from djinn_lab.jobs.cost_drift import FamilyDrift
 from djinn_lab.jobs.run_times import Source
+from djinn_lab.protocol.rest.status import PlanCacheUsage
 from djinn_lab.srg.curves import DeviceCurves
 
 
@@ -88,7 +89,8 @@ class CostView(msgspec.Struct, frozen=True):
     """``runs_spread``, ``graph_spread``: within so many times the prediction nine of ten runs ended, by what
     they were predicted from. ``estimator``: None for the built-in cost model alone. ``changes`` and ``runs``:
     the newest, oldest first, in this life of the pool. Only where details are asked for: ``runs``, and
-    ``curves`` as measured, by kind of device."""
+    ``curves`` as measured, by kind of device. ``plan_cache``: how
+    often graphs were known."""
 
     devices: tuple[DeviceCosts, ...] = ()
     runs_spread: float = 1.0
@@ -98,3 +100,4 @@ class CostView(msgspec.Struct, frozen=True):
     changes: tuple[CostChange, ...] = ()
     runs: tuple[ComparedRun, ...] = ()
     curves: dict[str, DeviceCurves] = {}
+    plan_cache: PlanCacheUsage = PlanCacheUsage()

@@ -46,11 +46,17 @@ class BlobUsage(msgspec.Struct, frozen=True):
 
 
 class PlanCacheUsage(msgspec.Struct, frozen=True):
-    """Count how often a submitted program was equal to one that was checked and measured before."""
+    """Count how often submitted programs were known, in this life of the pool. ``hits``: equal to one that
+    was checked and measured before, but for their data. ``misses``: the others; ``resized`` of these were
+    equal to one but for the sizes of their tensors, so that only these were checked and measured. Of the
+    different calls in those that missed ``calls_priced`` were new, and ``calls_known`` from another."""
 
     hits: int = 0
     misses: int = 0
     entries: int = 0
+    resized: int = 0
+    calls_priced: int = 0
+    calls_known: int = 0
 
 
 class PoolStatus(msgspec.Struct, frozen=True):

@@ -1,0 +1,152 @@
+"""What follows from how a program's nodes hang together, whatever the sizes of its tensors are.
+
+Programs of equal structure differ in the shapes of their tensors and in whole numbers among the arguments of
+their ops, as the steps of a decoder do while its key-value cache grows. Their footprints and their work are
+the same functions of the sizes, so that only these are evaluated anew.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain, repeat
+
+import msgspec
+
+from djinn_lab.srg.list_ops import ON_LISTS, parts_of
+from djinn_lab.srg.liveness import FirstUses, first_uses
+from djinn_lab.srg.program import Program, TensorMeta
+from djinn_lab.srg.wiring import BEFORE, Call, Lookup, Wiring, trace_wiring
+
+LASTING = -1
+"""``freed`` of a storage that outlives the last node."""
+Sizes = tuple[int, ...]
+"""Places in what :meth:`ProgramStructure.spans` returns."""
+
+
+class ProgramStructure(msgspec.Struct, frozen=True):
+    """A valid program without its sizes.
+
+    ``names``: op of each template. ``call_of``: per node, which of the ``calls`` it makes. ``counts``: per
+    call, how many nodes make it.
+
+    ``sizes``, ``made``, ``freed``: columns of the storages that the program loads or makes: the size, the
+    node that makes it or BEFORE, the last node that touches it or LASTING.
+
+    ``widest``: metas whose widest span is the size of one storage. ``touched``: the different sizes that an
+    op, or one tensor's part of an op on lists, needs at once, with the first node that does. ``sources``: of
+    all sources. ``kept``: of storages that outlive the program, but for those of blobs. ``reads``: places of
+    the sources that the ops read and the session holds."""
+
+    names: tuple[str, ...]
+    calls: tuple[Call, ...]
+    call_of: array[int]
+    counts: tuple[int, ...]
+    sizes: array[int]
+    made: array[int]
+    freed: array[int]
+    widest: tuple[tuple[int, ...], ...]
+    touched: tuple[tuple[Sizes, int], ...]
+    sources: Sizes
+    kept: Sizes
+    reads: FirstUses | None
+
+    @property
+    def ops(self) -> int:
+        """Return the number of nodes."""
+        return len(self.call_of)
+
+    def op(self, node: int) -> str:
+        """Return the op of a node."""
+        return self.names[self.calls[self.call_of[node]].template]
+
+    def spans(self, metas: Sequence[TensorMeta]) -> list[int]:
+        """Return the bytes of each size, for the metas of a program of this structure."""
+        spans = [meta.span_bytes for meta in metas]
+        return spans + [max(spans[place] for place in group) for group in self.widest]
+
+
+def structure_of(program: Program) -> ProgramStructure:
+    """Return the structure of a valid program."""
+    wiring = trace_wiring(program)
+    seen, widest = _source_sizes(program)
+    loaded = {source.storage: source.meta for source in reversed(program.sources) if source.blob is not None}
+    made = {
+        storage: (node, meta)
+        for storage, (node, meta) in wiring.origins.items()
+        if node != BEFORE and meta is not None
+    }
+    fresh = {storage: meta for storage, (_, meta) in made.items()}
+    last = dict(zip(chain.from_iterable(wiring.touched), _positions(wiring.touched), strict=True))
+    lasting = {source.storage for source in program.sources}
+    lasting.update(wiring.storages[value] for value in (*program.keep, *program.fetch))
+    kept = {wiring.storages[value] for value in program.keep} - loaded.keys()
+    size = loaded | fresh
+    return ProgramStructure(
+        names=tuple(template.op for template in program.templates),
+        calls=wiring.calls,
+        call_of=array("q", wiring.call_of),
+        counts=wiring.counts,
+        sizes=array("q", size.values()),
+        made=array("q", [BEFORE] * len(loaded) + [node for node, _ in made.values()]),
+        freed=array("q", [LASTING if storage in lasting else last[storage] for storage in size]),
+        widest=widest,
+        touched=tuple(_touched(wiring, seen | fresh)),
+        sources=tuple(seen[source.storage] for source in program.sources),
+        kept=tuple(size[storage] for storage in kept if storage in size),
+        reads=_reads(program),
+    )
+
+
+def _source_sizes(program: Program) -> tuple[dict[int, int], tuple[tuple[int, ...], ...]]:
+    """Return the size of each storage that sources lie in: what the program sees of it, of several the
+    widest. And the groups of metas of which that is found."""
+    metas: dict[int, dict[int, None]] = {}
+    for source in program.sources:
+        metas.setdefault(source.storage, {})[source.meta] = None
+    widest: list[tuple[int, ...]] = []
+    sizes: dict[int, int] = {}
+    for storage, group in metas.items():
+        if len(group) > 1:
+            sizes[storage] = len(program.metas) + len(widest)
+            widest.append(tuple(group))
+        else:
+            sizes[storage] = next(iter(group))
+    return sizes, tuple(widest)
+
+
+def _positions(rows: Sequence[Sequence[int | None]]) -> Iterator[int]:
+    """Yield the place of its row for each item of the rows."""
+    return chain.from_iterable(map(repeat, range(len(rows)), map(len, rows)))
+
+
+def _touched(wiring: Wiring, sizes: Mapping[int, int]) -> Iterator[tuple[Sizes, int]]:
+    """Yield the different sizes that ops need at once, with the first node that does."""
+    program = wiring.program
+    size_of: Lookup = sizes.get  # type: ignore[assignment]  # of None: None
+    lists = [template.op.startswith(ON_LISTS) for template in program.templates]
+    found: dict[tuple[int | None, ...], int] = {}
+    for position, (node, storages) in enumerate(zip(program.nodes, wiring.touched, strict=True)):
+        if lists[node.template]:
+            for piece in _pieces(wiring, position):
+                found.setdefault(tuple(map(size_of, piece)), position)
+        else:
+            found.setdefault(tuple(map(size_of, set(storages))), position)
+    for group, position in found.items():
+        yield tuple(size for size in group if size is not None), position
+
+
+def _pieces(wiring: Wiring, position: int) -> Iterator[set[int | None]]:
+    """Yield the storages that each part of an op on lists touches, or those of the op."""
+    program, storage_of = wiring.program, wiring.storages.get
+    node = program.nodes[position]
+    for one in [part.node for part in parts_of(program.templates[node.template], node)] or [node]:
+        yield {storage_of(value) for value in (*one.inputs, *one.outputs) if value is not None}
+
+
+def _reads(program: Program) -> FirstUses | None:
+    uses = first_uses(program)
+    if uses is None:
+        return None
+    place_of = {source.value: place for place, source in enumerate(program.sources)}
+    return FirstUses(tuple(place_of[value] for value in uses.values), uses.first)
