@@ -93,21 +93,34 @@ def check_estimator(estimator: CostEstimator) -> CostEstimator:
     return estimator
 
 
-def checked_estimate(estimator: CostEstimator, node: Node, device: DeviceProfile) -> NodeEstimate:
-    """Ask for a node's time on a device. Raises OptionError, which names estimator and node, for an answer
-    that is no estimate, or whose seconds are no finite number from 0 on."""
-    found: object = estimator.estimate(node, device)
-    try:
-        if not isinstance(found, NodeEstimate):
-            raise NotSeconds(f"an object of type {type(found).__name__} instead of a NodeEstimate")
-        checked_seconds(found.seconds)
-    except NotSeconds as error:
-        raise OptionError(
-            f"The cost estimator {type(estimator).__name__} returned {error} for node {node.id} ({node.op}) "
-            f"on {device.device}.",
-            "Correct it, or schedule with GraphCostEstimator().",
-        ) from None
-    return found
+class CheckedEstimates:
+    """An estimator's times of nodes on one device."""
+
+    def __init__(self, estimator: CostEstimator, device: DeviceProfile) -> None:
+        self._estimator, self._device = estimator, device
+        self._checked: dict[int, NodeEstimate] = {}
+        """By identity: an estimator may return one object for many nodes."""
+
+    def of(self, node: Node) -> NodeEstimate:
+        """Ask for a node's time. Raises OptionError, which names estimator and node, for an answer that is no
+        estimate, or whose seconds are no finite number from 0 on."""
+        found = self._estimator.estimate(node, self._device)
+        if id(found) not in self._checked:
+            self._checked[id(found)] = self._check(node, found)
+        return found
+
+    def _check(self, node: Node, found: object) -> NodeEstimate:
+        try:
+            if not isinstance(found, NodeEstimate):
+                raise NotSeconds(f"an object of type {type(found).__name__} instead of a NodeEstimate")
+            checked_seconds(found.seconds)
+        except NotSeconds as error:
+            raise OptionError(
+                f"The cost estimator {type(self._estimator).__name__} returned {error} for node {node.id} "
+                f"({node.op}) on {self._device.device}.",
+                "Correct it, or schedule with GraphCostEstimator().",
+            ) from None
+        return found
 
 
 class GraphCostEstimator:

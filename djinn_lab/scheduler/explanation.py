@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from djinn_lab.scheduler.costs import DeviceProfile
-from djinn_lab.scheduler.ordering import colocation_groups
 from djinn_lab.scheduler.profiles import SchedulerProfile
 from djinn_lab.scheduler.schedule import ExecutionSchedule
 from djinn_lab.srg.graph import SRG
@@ -31,7 +30,7 @@ def explain_schedule(
         *_offload(schedule),
         _time(schedule),
         _transfers(schedule),
-        _groups(srg),
+        _groups(schedule),
         *_caveats(srg, schedule),
     )
 
@@ -157,8 +156,8 @@ def _transfers(schedule: ExecutionSchedule) -> str:
     return f"Transfers: {total('upload')} up, {total('fetch')} down."
 
 
-def _groups(srg: SRG) -> str:
-    groups = colocation_groups(srg)
+def _groups(schedule: ExecutionSchedule) -> str:
+    groups = schedule.groups
     members = sum(map(len, groups))
     return f"Co-location: {members} view and in-place nodes stay with their base in {len(groups)} groups."
 

@@ -41,10 +41,13 @@ def plan_memory(srg: SRG, order: Sequence[int]) -> MemoryPlan:
     values, sizes = srg.values, storage_bytes(srg)
     resident = {value.storage for value in values.values() if value.producer is None}
     held = {value.storage for value in values.values() if value.producer is None and not value.upload_bytes}
+    storage_of = {value.id: value.storage for value in values.values()}.__getitem__
     nodes = [srg.nodes[node] for node in order]
+    made = [tuple(map(storage_of, node.outputs)) for node in nodes]
+    touched = [(*map(storage_of, node.inputs), *one) for node, one in zip(nodes, made, strict=True)]
     live = live_bytes(
-        ([values[value].storage for value in node.outputs] for node in nodes),
-        last_touches([values[value].storage for value in (*node.inputs, *node.outputs)] for node in nodes),
+        made,
+        last_touches(touched),
         sizes,
         resident,
         held | {values[value].storage for value in (*srg.keep, *srg.fetch)},

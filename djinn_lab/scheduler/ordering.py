@@ -109,9 +109,10 @@ def colocation_groups(srg: SRG) -> tuple[tuple[int, ...], ...]:
             storage = above
         return storage
 
+    storage_of = {value.id: value.storage for value in srg.values.values()}
     home: list[int | None] = []
     for node in srg.nodes:
-        storages = [srg.values[value].storage for value in (*node.outputs, *node.writes)]
+        storages = [storage_of[value] for value in node.outputs + node.writes]
         for other in storages[1:]:
             parent[root(other)] = root(storages[0])
         home.append(storages[0] if storages else None)

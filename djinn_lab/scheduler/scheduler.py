@@ -16,11 +16,11 @@ import msgspec
 
 from djinn_lab.errors import DeviceMemoryError
 from djinn_lab.scheduler.costs import (
+    CheckedEstimates,
     CostEstimator,
     DeviceProfile,
     GraphCostEstimator,
     check_estimator,
-    checked_estimate,
 )
 from djinn_lab.scheduler.explanation import explain_schedule
 from djinn_lab.scheduler.memory_plan import MemoryPlan, plan_memory
@@ -128,10 +128,11 @@ class Scheduler:
         """Return the candidate of the lowest rank, with the reasons."""
         best = min(candidates, key=rank)
         others = [schedule for schedule in candidates if schedule is not best]
+        best = msgspec.structs.replace(best, groups=colocation_groups(srg))
         decisions = explain_schedule(
             srg, best, self.profile, others, left_out, arranged.changed_by, self.bound_by
         )
-        return msgspec.structs.replace(best, decisions=decisions, groups=colocation_groups(srg))
+        return msgspec.structs.replace(best, decisions=decisions)
 
     def _limit_bytes(self, device: DeviceProfile) -> int:
         """Return the bytes that a plan may use: the device's memory less the reserve, less what others
@@ -158,9 +159,10 @@ class Scheduler:
     ) -> ExecutionSchedule:
         uploads, now_s = _uploads(srg, order, device)
         nodes = []
+        price = CheckedEstimates(self.cost_estimator, device).of
         for node_id, live_bytes in zip(order, memory.live_bytes, strict=True):
             node = srg.nodes[node_id]
-            cost = checked_estimate(self.cost_estimator, node, device)
+            cost = price(node)
             end_s = now_s + cost.seconds
             nodes.append(
                 ScheduledNode(

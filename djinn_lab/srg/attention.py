@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from djinn_lab.srg.ops import words
 from djinn_lab.srg.program import Phase, Program
-from djinn_lab.srg.wiring import Wiring
+from djinn_lab.srg.wiring import Wiring, present
 
 _FUSED = words(
     """_scaled_dot_product_flash_attention_for_cpu _scaled_dot_product_flash_attention
@@ -90,9 +90,8 @@ class AttentionTracer:
 
     def _carry(self, inputs: Sequence[int], output: int) -> None:
         for known in (self._scores, self._probabilities):
-            scores = next((known[value] for value in inputs if value in known), None)
-            if scores is not None:
-                known[output] = scores
+            if known and not known.keys().isdisjoint(inputs):
+                known[output] = next(known[value] for value in inputs if value in known)
 
     def _visit_product(
         self, index: int, name: str, inputs: Sequence[int], output: int | None, call: int
@@ -131,8 +130,8 @@ def find_attention(wiring: Wiring) -> list[Attention]:
     scopes = wiring.program.scopes
     for index, node in enumerate(wiring.program.nodes):
         if indicative[node.template]:
-            inputs = [value for value in node.inputs if value is not None]
-            output = next((value for value in node.outputs if value is not None), None)
+            inputs, outputs = present(node.inputs), present(node.outputs)
+            output = outputs[0] if outputs else None
             tracer.visit(index, wiring.names[node.template], inputs, output, scopes[node.scope].call)
     return tracer.found
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import cast
 
 import msgspec
 
@@ -20,7 +19,7 @@ from djinn_lab.srg.identity import structural_hash
 from djinn_lab.srg.modality import assign_modality
 from djinn_lab.srg.program import Modality, Phase, Program, Residency, TensorMeta
 from djinn_lab.srg.residency import assign_residency
-from djinn_lab.srg.wiring import Wiring, trace_wiring
+from djinn_lab.srg.wiring import Wiring, present, trace_wiring
 
 
 class Value(msgspec.Struct, frozen=True, gc=False):
@@ -123,12 +122,6 @@ class SRG:
         return sum(node.flops for node in self.nodes)
 
 
-def _present(values: tuple[int | None, ...]) -> tuple[int, ...]:
-    if None in values:
-        return tuple(value for value in values if value is not None)
-    return cast(tuple[int, ...], values)
-
-
 def _values(wiring: Wiring, residency: Mapping[int, Residency]) -> dict[int, Value]:
     program = wiring.program
     producers: dict[int, int] = {}
@@ -168,7 +161,7 @@ def _edges(wiring: Wiring, values: Mapping[int, Value]) -> list[Edge]:
     written_by: dict[int, int] = {}
     edges: list[Edge] = []
     for index, record in enumerate(wiring.program.nodes):
-        for needed in dict.fromkeys(_present(record.inputs)):
+        for needed in dict.fromkeys(present(record.inputs)):
             value = values[needed]
             maker, writer = value.producer, written_by.get(value.storage)
             edges.append(Edge(maker, index, needed, value.nbytes))
@@ -191,7 +184,7 @@ def _nodes(
     nodes: list[Node] = []
     for index, record in enumerate(wiring.program.nodes):
         cost, scope = costs[index], scopes[record.scope]
-        outputs, writes = _present(record.outputs), all_writes[index]
+        outputs, writes = present(record.outputs), all_writes[index]
         first = values[outputs[0]] if outputs else values[writes[0]] if writes else None
         nodes.append(
             Node(
@@ -210,7 +203,7 @@ def _nodes(
                 bytes_written=cost.bytes_written,
                 shape=None if first is None else first.shape,
                 dtype=None if first is None else first.dtype,
-                inputs=_present(record.inputs),
+                inputs=present(record.inputs),
                 outputs=outputs,
                 writes=writes,
                 is_view=views[index],

@@ -8,7 +8,6 @@ lines) and the data itself.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
 
 import msgspec
 
@@ -24,20 +23,19 @@ class _Numbering(dict[int | None, int | None]):
         number = self[key] = None if key is None else len(self)
         return number
 
-    def of(self, keys: Iterable[int | None]) -> tuple[int | None, ...]:
-        return tuple(map(self.__getitem__, keys))
-
 
 def structural_hash(program: Program) -> str:
     """Return 64 hex digits that equal programs have in common, in any process."""
     values, storages, metas, templates = _Numbering(), _Numbering(), _Numbering(), _Numbering()
+    value_of, storage_of = values.__getitem__, storages.__getitem__
+    meta_of, template_of = metas.__getitem__, templates.__getitem__
     nodes = [
         (
-            templates[node.template],
-            values.of(node.inputs),
-            values.of(node.outputs),
-            metas.of(node.output_metas),
-            storages.of(node.storages),
+            template_of(node.template),
+            tuple(map(value_of, node.inputs)),
+            tuple(map(value_of, node.outputs)),
+            tuple(map(meta_of, node.output_metas)),
+            tuple(map(storage_of, node.storages)),
             node.scalars,
             node.dynamic,
         )
@@ -53,7 +51,7 @@ def structural_hash(program: Program) -> str:
         [program.metas[index] for index in metas if index is not None],
         [program.templates[index] for index in templates if index is not None],
         sorted(values[value] or 0 for value in program.keep),
-        values.of(program.fetch),
+        tuple(map(value_of, program.fetch)),
         program.rng_state is not None,
         *(() if program.settings is None else (program.settings,)),
     )

@@ -5,10 +5,13 @@ what its session holds.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import chain, repeat
+from typing import NamedTuple, TypeVar
 
 from djinn_lab.srg.program import Program
+
+Key = TypeVar("Key")
 
 
 class LiveBytes(NamedTuple):
@@ -20,17 +23,18 @@ class LiveBytes(NamedTuple):
     after: int
 
 
-def last_touches(touched: Iterable[Iterable[int]]) -> dict[int, int]:
+def positions_of(rows: Sequence[Sequence[object]]) -> Iterator[int]:
+    """Yield, for each item of the rows one after the other, the position of its row."""
+    return chain.from_iterable(map(repeat, range(len(rows)), map(len, rows)))
+
+
+def last_touches(touched: Sequence[Sequence[Key]]) -> dict[Key, int]:
     """Map each storage to the position of the last op that reads or writes it. ``touched``: by position."""
-    last: dict[int, int] = {}
-    for position, storages in enumerate(touched):
-        for storage in storages:
-            last[storage] = position
-    return last
+    return dict(zip(chain.from_iterable(touched), positions_of(touched), strict=True))
 
 
 def live_bytes(
-    made: Iterable[Iterable[int]],
+    made: Sequence[Sequence[int]],
     last_touch: Mapping[int, int],
     sizes: Mapping[int, int],
     resident: Collection[int],
@@ -42,18 +46,16 @@ def live_bytes(
     counted. ``resident``: alive from the start. ``lasting``: alive to the end, the others until their last
     touch.
     """
-    freed: dict[int, int] = {}
+    added, freed = [0] * len(made), [0] * len(made)
+    begun = set(resident)
+    for storage, position in zip(chain.from_iterable(made), positions_of(made), strict=True):
+        if storage not in begun:
+            begun.add(storage)
+            added[position] += sizes.get(storage, 0)
     for storage, position in last_touch.items():
         if storage not in lasting:
-            freed[position] = freed.get(position, 0) + sizes.get(storage, 0)
-    alive = set(resident)
-    at_first = sum(sizes.get(storage, 0) for storage in alive)
-    added = []
-    for storages in made:
-        fresh = {storage for storage in storages if storage not in alive}
-        alive |= fresh
-        added.append(sum(sizes.get(storage, 0) for storage in fresh))
-    return sweep(at_first, added, [freed.get(position, 0) for position in range(len(added))])
+            freed[position] += sizes.get(storage, 0)
+    return sweep(sum(sizes.get(storage, 0) for storage in set(resident)), added, freed)
 
 
 def sweep(at_first: int, added: Sequence[int], freed: Sequence[int]) -> LiveBytes:

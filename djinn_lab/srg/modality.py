@@ -21,12 +21,13 @@ _INDICATIVE = _CONVOLUTIONS | _PRODUCTS | _AUDIO | {"embedding"}
 def assign_modality(wiring: Wiring) -> list[Modality]:
     """Return one modality per node."""
     storages = wiring.storages
-    by_storage: dict[int, Modality] = {}
+    by_storage: dict[int | None, Modality | None] = {}
     modalities: list[Modality] = []
     products: list[TensorMeta | None] = []
     indicative = [name in _INDICATIVE for name in wiring.names]
-    for node, written in zip(wiring.program.nodes, wiring.writes, strict=True):
-        kinds = {by_storage.get(storages[value]) for value in node.inputs if value is not None}
+    kind_of = by_storage.get
+    for node, touched, written in zip(wiring.program.nodes, wiring.touched, wiring.writes, strict=True):
+        kinds = set(map(kind_of, touched[: len(node.inputs)]))
         kinds.discard(None)
         if indicative[node.template]:
             name = wiring.names[node.template]
@@ -37,8 +38,11 @@ def assign_modality(wiring: Wiring) -> list[Modality]:
         kind = next(iter(kinds), None) if len(kinds) < 2 else "mixed"
         modalities.append(kind or "unknown")
         if kind is not None:
-            by_storage.update((storage, kind) for storage in node.storages if storage is not None)
-            by_storage.update((storages[value], kind) for value in written)
+            for storage in node.storages:
+                if storage is not None:
+                    by_storage[storage] = kind
+            for value in written:
+                by_storage[storages[value]] = kind
     if not by_storage and products and all(meta is not None and _is_table(meta) for meta in products):
         return ["tabular"] * len(modalities)
     return modalities

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import chain, repeat
 
 import msgspec
 
 from djinn_lab.srg.list_ops import ON_LISTS, parts_of
-from djinn_lab.srg.liveness import FirstUses, first_uses
+from djinn_lab.srg.liveness import FirstUses, first_uses, last_touches
 from djinn_lab.srg.program import Program, TensorMeta
 from djinn_lab.srg.wiring import BEFORE, Call, Lookup, Wiring, trace_wiring
 
@@ -77,7 +76,7 @@ def structure_of(program: Program) -> ProgramStructure:
         if node != BEFORE and meta is not None
     }
     fresh = {storage: meta for storage, (_, meta) in made.items()}
-    last = dict(zip(chain.from_iterable(wiring.touched), _positions(wiring.touched), strict=True))
+    last = last_touches(wiring.touched)
     lasting = {source.storage for source in program.sources}
     lasting.update(wiring.storages[value] for value in (*program.keep, *program.fetch))
     kept = {wiring.storages[value] for value in program.keep} - loaded.keys()
@@ -113,11 +112,6 @@ def _source_sizes(program: Program) -> tuple[dict[int, int], tuple[tuple[int, ..
         else:
             sizes[storage] = next(iter(group))
     return sizes, tuple(widest)
-
-
-def _positions(rows: Sequence[Sequence[int | None]]) -> Iterator[int]:
-    """Yield the place of its row for each item of the rows."""
-    return chain.from_iterable(map(repeat, range(len(rows)), map(len, rows)))
 
 
 def _touched(wiring: Wiring, sizes: Mapping[int, int]) -> Iterator[tuple[Sizes, int]]:

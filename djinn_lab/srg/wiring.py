@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import repeat, starmap
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from djinn_lab.srg.ops import base_name, written_holes
 from djinn_lab.srg.program import Program, TensorMeta
@@ -32,6 +32,13 @@ class Call(NamedTuple):
     inputs: tuple[int | None, ...]
     outputs: tuple[int | None, ...]
     shared: tuple[bool | None, ...]
+
+
+def present(values: tuple[int | None, ...]) -> tuple[int, ...]:
+    """Return the values without the places that have none."""
+    if None in values:
+        return tuple(value for value in values if value is not None)
+    return cast(tuple[int, ...], values)
 
 
 def is_view(shared: tuple[bool | None, ...], written: tuple[int, ...]) -> bool:
