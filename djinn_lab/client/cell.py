@@ -68,9 +68,13 @@ class Cell:
     def graph(self) -> SRG:
         """Return the SRG of the most that was recorded between two cuts. Raises UserError when nothing was
         captured."""
+        return SRG.from_program(self._program)
+
+    @property
+    def _program(self) -> Program:
         if not self.worked:
             raise UserError("this cell captured no torch work, so it has no graph.")
-        return SRG.from_program(merge_programs([part.program for part in self._job.largest]))
+        return merge_programs([part.program for part in self._job.largest])
 
     @property
     def schedule(self) -> ExecutionSchedule:
@@ -80,9 +84,10 @@ class Cell:
         target = self.terms.target
         bound_by = SESSION_BOUND if target is None else f"the cell asked for {target}"
         if self._job.scheduler is not None:
-            return self._job.scheduler.on(profiles, bound_by).create_schedule(self.graph)
+            return self._job.scheduler.on(profiles, bound_by).schedule_program(self._program)
         asked = scheduler_profile(self.terms)
-        return Scheduler(devices=profiles, profile=asked, bound_by=bound_by).create_schedule(self.graph)
+        scheduler = Scheduler(devices=profiles, profile=asked, bound_by=bound_by)
+        return scheduler.schedule_program(self._program)
 
     def rehearsed(self, programs: Sequence[Program]) -> None:
         """Note the programs that the cell would have sent, for :attr:`graph` and :attr:`schedule`."""

@@ -44,7 +44,7 @@ def mode_named(name: str) -> Mode:
     return found
 
 
-class AdaptiveScheduler(Scheduler):
+class AdaptiveScheduler(Scheduler, remembers=True):
     """A scheduler whose features are those of a mode, and those that :meth:`enable_feature` switched.
 
     ``mode``: ``auto`` chooses among the others for each graph, by
@@ -93,6 +93,12 @@ class AdaptiveScheduler(Scheduler):
 
     def _features(self, mode: FixedMode) -> tuple[str, ...]:
         return tuple(name for name in FEATURES if self._switched.get(name, name in MODE_FEATURES[mode]))
+
+    def _settings(self) -> tuple[object, ...] | None:
+        general = super()._settings()
+        if general is None:
+            return None
+        return (*general, self.mode, sorted(self._switched.items()), self._asked, self.environment)
 
     @property
     def reasons(self) -> tuple[str, ...]:

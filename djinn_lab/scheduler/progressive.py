@@ -25,7 +25,7 @@ from djinn_lab.scheduler.progress import (
 from djinn_lab.units import listed
 
 
-class ProgressiveScheduler(AdaptiveScheduler):
+class ProgressiveScheduler(AdaptiveScheduler, remembers=True):
     """A scheduler that begins with the features of a mode, and tries others one at a time.
 
     The next feature is tried after ``enable_after_success`` successes in a row. When ``enable_on_pressure``

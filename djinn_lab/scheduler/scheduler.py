@@ -23,14 +23,17 @@ from djinn_lab.scheduler.costs import (
     check_estimator,
 )
 from djinn_lab.scheduler.explanation import explain_schedule
+from djinn_lab.scheduler.memory_order import MemoryOrder
 from djinn_lab.scheduler.memory_plan import MemoryPlan, plan_memory
 from djinn_lab.scheduler.offload import offload_plan
 from djinn_lab.scheduler.ordering import Arrangement, OptimizationStrategy, colocation_groups
 from djinn_lab.scheduler.profiles import SchedulerProfile, profile_named
+from djinn_lab.scheduler.remembered import remembered_schedule
 from djinn_lab.scheduler.schedule import ExecutionSchedule, PlannedTransfer, ScheduledNode
 from djinn_lab.scheduler.strategies import load_strategies
 from djinn_lab.srg.graph import SRG
 from djinn_lab.srg.offload import OffloadPlan
+from djinn_lab.srg.program import Program
 from djinn_lab.units import format_bytes
 
 SESSION_BOUND = "the session is bound to it"
@@ -71,6 +74,29 @@ class Scheduler:
         graph at its peak, ValueError when a strategy proposes an order that would change results, and
         OptionError when the cost estimator returns what is no time."""
         return self.schedule_in(srg, self.arrange(srg))
+
+    def schedule_program(self, program: Program) -> ExecutionSchedule:
+        """Return the schedule of a valid program's graph. Where an equal program was scheduled with equal
+        settings before, but for ids, cells and data, it is not made again. Raises as
+        :meth:`create_schedule`."""
+        settings = self._settings()
+        if settings is None:
+            return self.create_schedule(SRG.from_program(program))
+        return remembered_schedule(program, settings, lambda one: self.create_schedule(SRG.from_program(one)))
+
+    _remembers = True
+
+    def __init_subclass__(cls, *, remembers: bool = False) -> None:
+        """``remembers``: its schedules depend on the graph and on what ``_settings`` returns alone."""
+        cls._remembers = remembers
+
+    def _settings(self) -> tuple[object, ...] | None:
+        """Return all that a schedule depends on but the graph; None where code of others decides, too."""
+        own_estimator = type(self.cost_estimator) is GraphCostEstimator
+        own_strategies = all(type(strategy) is MemoryOrder for strategy in self.strategies)
+        if not (self._remembers and own_estimator and own_strategies):
+            return None
+        return (self.devices, self.profile, len(self.strategies), self.bound_by)
 
     @property
     def reorders(self) -> bool:
@@ -220,18 +246,18 @@ def create_scheduler_for_workload(
 
 def _uploads(srg: SRG, order: Sequence[int], device: DeviceProfile) -> tuple[list[PlannedTransfer], float]:
     """Everything that travels before the first node, one after the other, and when that is done."""
-    waiting = {value.id for value in srg.values.values() if value.upload_bytes}
-    readers: dict[int, int] = {}
+    waiting = [value.id for value in srg.values.values() if value.upload_bytes]
+    readers: dict[int, int | None] = dict.fromkeys(waiting)
     for node_id in order if waiting else ():
         for value in srg.nodes[node_id].inputs:
-            if value in waiting:
-                readers.setdefault(value, node_id)
+            if value in readers and readers[value] is None:
+                readers[value] = node_id
     transfers: list[PlannedTransfer] = []
     now_s = 0.0
-    for value in sorted(waiting):
+    for value in waiting:
         nbytes = srg.values[value].upload_bytes
         end_s = now_s + device.transfer_s(nbytes)
-        transfers.append(PlannedTransfer(value, "upload", nbytes, now_s, end_s, readers.get(value)))
+        transfers.append(PlannedTransfer(value, "upload", nbytes, now_s, end_s, readers[value]))
         now_s = end_s
     return transfers, now_s
 

@@ -202,9 +202,9 @@ def graph_json(stored: StoredProgram) -> bytes:
 def schedule_json(stored: StoredProgram, view: JobView, infos: Sequence[DeviceInfo]) -> bytes:
     """Encode the schedule on the device that ran it (else the first), with measured times, as JSON. Of a gang
     it is the one that its home alone would have had."""
-    srg = SRG.from_program(program_of(stored))
     info = next((info for info in infos if info.device == view.device), infos[0])
-    schedule = Scheduler(devices=[device_profile(info)], bound_by=SESSION_BOUND).create_schedule(srg)
+    scheduler = Scheduler(devices=[device_profile(info)], bound_by=SESSION_BOUND)
+    schedule = scheduler.schedule_program(program_of(stored))
     schedule = _with_timings(schedule, stored)
     if view.gang:
         schedule = msgspec.structs.replace(schedule, decisions=(*schedule.decisions, view.gang))
