@@ -8,6 +8,7 @@ from djinn_lab.scheduler.costs import DeviceProfile
 from djinn_lab.scheduler.profiles import SchedulerProfile
 from djinn_lab.scheduler.schedule import ExecutionSchedule
 from djinn_lab.srg.graph import SRG
+from djinn_lab.srg.patterns.repeats import find_repeats
 from djinn_lab.units import format_bytes, format_joules, format_seconds, listed
 
 
@@ -31,6 +32,7 @@ def explain_schedule(
         _time(schedule),
         _transfers(schedule),
         _groups(schedule),
+        *_repeats(srg),
         *_caveats(srg, schedule),
     )
 
@@ -160,6 +162,15 @@ def _groups(schedule: ExecutionSchedule) -> str:
     groups = schedule.groups
     members = sum(map(len, groups))
     return f"Co-location: {members} view and in-place nodes stay with their base in {len(groups)} groups."
+
+
+def _repeats(srg: SRG) -> Iterator[str]:
+    repeats = find_repeats(srg.calls)
+    if repeats is not None and repeats.length * repeats.blocks >= len(srg.nodes) / 2:
+        yield (
+            f"Repeats: nodes {repeats.first} to {repeats.last} are {repeats.blocks} equal blocks of "
+            f"{repeats.length}; {len(set(srg.calls))} different calls were priced for {len(srg.nodes)} nodes."
+        )
 
 
 def _caveats(srg: SRG, schedule: ExecutionSchedule) -> Iterator[str]:

@@ -4,7 +4,7 @@ whole programs: what run time is predicted from before a program ran."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -138,13 +138,10 @@ class CallCosts(NamedTuple):
 
 def call_costs(calls: Sequence[Call], templates: Sequence[bytes], metas: Sequence[TensorMeta]) -> CallCosts:
     """Price the different calls of a valid program. ``calls``: by first use. ``templates``: encoded."""
-    layout_of = dict[int | None, TensorMeta | None](enumerate(metas)).get
-    costs: list[NodeCost] = []
-    for call in calls:
-        template = templates[call.template]
-        price = _known_price if len(template) <= TEMPLATE_BYTES_MAX else _priced
-        inputs, outputs = tuple(map(layout_of, call.inputs)), tuple(map(layout_of, call.outputs))
-        costs.append(price(template, inputs, outputs, call.shared))
+    costs = [
+        (_known_price if len(content.template) <= TEMPLATE_BYTES_MAX else _priced)(*content)
+        for content in _contents(calls, templates, metas)
+    ]
     first: dict[str, int] = {}
     for number, cost in enumerate(costs):
         first.setdefault(cost.name, number)
@@ -154,6 +151,32 @@ def call_costs(calls: Sequence[Call], templates: Sequence[bytes], metas: Sequenc
         tuple(dict.fromkeys(cost.name for cost in costs if not cost.known)),
         tuple(dict.fromkeys(cost.name for cost in costs if cost.charge.family == UNKNOWN)),
     )
+
+
+class _Content(NamedTuple):
+    """A call as :func:`_priced` takes it, whatever tables it came from."""
+
+    template: bytes
+    inputs: _Metas
+    outputs: _Metas
+    shared: tuple[bool | None, ...]
+
+
+def _contents(
+    calls: Sequence[Call], templates: Sequence[bytes], metas: Sequence[TensorMeta]
+) -> Iterator[_Content]:
+    layout_of = dict[int | None, TensorMeta | None](enumerate(metas)).get
+    for call in calls:
+        inputs, outputs = tuple(map(layout_of, call.inputs)), tuple(map(layout_of, call.outputs))
+        yield _Content(templates[call.template], inputs, outputs, call.shared)
+
+
+def number_calls(wiring: Wiring) -> tuple[int, ...]:
+    """Return a number for each node, equal where the op, its arguments and the layouts of its tensors are."""
+    numbers: dict[_Content, int] = {}
+    contents = _contents(wiring.calls, encode_templates(wiring.program), wiring.program.metas)
+    number_of = [numbers.setdefault(content, len(numbers)) for content in contents]
+    return tuple(map(number_of.__getitem__, wiring.call_of))
 
 
 class NodeCosts(NamedTuple):

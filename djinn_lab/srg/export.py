@@ -23,6 +23,8 @@ class _GraphDocument(msgspec.Struct, frozen=True):
     keep: tuple[int, ...]
     fetch: tuple[int, ...]
     unknown_flops: tuple[str, ...]
+    unpriced: tuple[str, ...] = ()
+    calls: tuple[int, ...] = ()
 
 
 def to_json(srg: SRG) -> dict[str, object]:
@@ -36,6 +38,8 @@ def to_json(srg: SRG) -> dict[str, object]:
         keep=srg.keep,
         fetch=srg.fetch,
         unknown_flops=srg.unknown_flops,
+        unpriced=srg.unpriced,
+        calls=srg.calls,
     )
     plain: dict[str, object] = msgspec.to_builtins(document)
     return plain
@@ -49,12 +53,13 @@ def from_json(document: dict[str, object]) -> SRG:
         raise ValueError(f"graph JSON has format {parsed.format}; this version reads format {JSON_FORMAT}")
     return SRG(
         nodes=parsed.nodes,
-        edges=parsed.edges,
         values={value.id: value for value in parsed.values},
         keep=parsed.keep,
         fetch=parsed.fetch,
         structural_hash=parsed.structural_hash,
         unknown_flops=parsed.unknown_flops,
+        unpriced=parsed.unpriced,
+        calls=parsed.calls,
     )
 
 

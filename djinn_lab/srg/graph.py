@@ -7,13 +7,14 @@ from.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import msgspec
 
 from djinn_lab.srg.attention import find_attention, refine_phases
-from djinn_lab.srg.costs import NodeCost, node_costs
+from djinn_lab.srg.costs import NodeCost, node_costs, number_calls
 from djinn_lab.srg.families import FamilyWork
 from djinn_lab.srg.identity import structural_hash
 from djinn_lab.srg.modality import assign_modality
@@ -81,16 +82,16 @@ class Edge(msgspec.Struct, frozen=True, gc=False):
 class SRG:
     """The semantically rich graph of a program. ``unknown_flops``: names of ops that count 0 because nothing
     is known about their arithmetic. ``unpriced``: of no family, so that their time is a guess from their
-    bytes."""
+    bytes. ``calls``: by node, from :func:`~djinn_lab.srg.costs.number_calls`; empty for a graph from JSON."""
 
     nodes: tuple[Node, ...]
-    edges: tuple[Edge, ...]
     values: Mapping[int, Value]
     keep: tuple[int, ...]
     fetch: tuple[int, ...]
     structural_hash: str
     unknown_flops: tuple[str, ...]
     unpriced: tuple[str, ...] = ()
+    calls: tuple[int, ...] = ()
 
     @classmethod
     def from_program(cls, program: Program) -> SRG:
@@ -102,14 +103,19 @@ class SRG:
         phases = refine_phases(program, attentions)
         return cls(
             nodes=tuple(_nodes(wiring, values, phases, assign_modality(wiring), costs.nodes)),
-            edges=tuple(_edges(wiring, values)),
             values=values,
             keep=tuple(program.keep),
             fetch=tuple(program.fetch),
             structural_hash=structural_hash(program),
             unknown_flops=costs.unknown,
             unpriced=costs.unpriced,
+            calls=number_calls(wiring),
         )
+
+    @cached_property
+    def edges(self) -> tuple[Edge, ...]:
+        """By target. Found at the first look."""
+        return tuple(_edges(self.nodes, self.values))
 
     @property
     def counted_flops(self) -> int:
@@ -157,19 +163,17 @@ def _layout(meta: TensorMeta | None) -> _Layout:
     return (None, None, 0, 0) if meta is None else (meta.shape, meta.dtype, meta.nbytes, meta.span_bytes)
 
 
-def _edges(wiring: Wiring, values: Mapping[int, Value]) -> list[Edge]:
+def _edges(nodes: Sequence[Node], values: Mapping[int, Value]) -> Iterator[Edge]:
     written_by: dict[int, int] = {}
-    edges: list[Edge] = []
-    for index, record in enumerate(wiring.program.nodes):
-        for needed in dict.fromkeys(present(record.inputs)):
+    for node in nodes:
+        for needed in dict.fromkeys(node.inputs):
             value = values[needed]
             maker, writer = value.producer, written_by.get(value.storage)
-            edges.append(Edge(maker, index, needed, value.nbytes))
+            yield Edge(maker, node.id, needed, value.nbytes)
             if writer is not None and (maker is None or writer > maker):
-                edges.append(Edge(writer, index, needed, value.nbytes))
-        for changed in wiring.writes[index]:
-            written_by[values[changed].storage] = index
-    return edges
+                yield Edge(writer, node.id, needed, value.nbytes)
+        for changed in node.writes:
+            written_by[values[changed].storage] = node.id
 
 
 def _nodes(

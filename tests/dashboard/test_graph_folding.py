@@ -18,13 +18,12 @@ from djinn_lab.dashboard.graph.layered import assign_layers, break_cycles, place
 from djinn_lab.dashboard.graph.scene import arrange, box_columns, container_columns, link_columns, sentence
 from djinn_lab.dashboard.widgets.theme import DARK, LIGHT
 from djinn_lab.srg.families import FamilyWork
-from djinn_lab.srg.graph import SRG, Edge, Node, Value
+from djinn_lab.srg.graph import SRG, Node, Value
 
 
 def graph(steps: int, layers: int = 4) -> SRG:
     """A decoder that generates ``steps`` tokens, with caches from step to step."""
     nodes: list[Node] = []
-    edges: list[Edge] = []
     values = {1: Value(1, 1, None, "weight", (8, 8), "float32", 256, 256, 256)}
 
     def add(op: str, module: str, call: int, line: int, phase: Any, inputs: list[int], flops: int = 0) -> int:
@@ -55,9 +54,6 @@ def graph(steps: int, layers: int = 4) -> SRG:
             )
         )
         values[output] = Value(output, output, number, "activation", (1, 8), "float32", 32, 32, 0)
-        edges.extend(
-            Edge(value - 10_000_000 if value >= 10_000_000 else None, number, value, 32) for value in inputs
-        )
         return output
 
     token: int | None = None
@@ -75,7 +71,7 @@ def graph(steps: int, layers: int = 4) -> SRG:
             x = add("add", name, step + 1, 3, phase, [x, a])
             x = add("mm", f"{name}.mlp", step + 1, 3, phase, [x], 4000)
         token = add("argmax", "", 0, 4, "other", [x])
-    return SRG(tuple(nodes), tuple(edges), values, (), (), f"steps {steps}", ())
+    return SRG(tuple(nodes), values, (), (), f"steps {steps}", ())
 
 
 def names(tree: Tree, index: int = 0) -> list[str]:
@@ -205,7 +201,7 @@ def test_details_show_every_field_of_an_op_and_escape_names() -> None:
     group = details_html(tree, tree.items[1])
     assert "Most frequent" in group
     evil = msgspec.structs.replace(tree.srg.nodes[0], module="<script>")
-    hostile = Tree(SRG((evil,), (), tree.srg.values, (), (), "x", ()))
+    hostile = Tree(SRG((evil,), tree.srg.values, (), (), "x", ()))
     assert "<script>" not in details_html(hostile, hostile.item_of_node(0))
 
 

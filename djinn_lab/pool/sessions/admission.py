@@ -123,11 +123,12 @@ async def inspect_program(encoded: bytes, plans: PlanCache) -> InspectedProgram:
             "Split the cell, or read a value inside its loop so that it is sent in parts.",
         )
     if len(encoded) <= INLINE_BYTES_MAX:
-        return _inspect(encoded, plans)
-    return await asyncio.to_thread(_inspect, encoded, plans)
+        return inspect_encoded(encoded, plans)
+    return await asyncio.to_thread(inspect_encoded, encoded, plans)
 
 
-def _inspect(encoded: bytes, plans: PlanCache) -> InspectedProgram:
+def inspect_encoded(encoded: bytes, plans: PlanCache) -> InspectedProgram:
+    """Inspect a program of any length at once; see :func:`inspect_program`."""
     named = keyed(encoded)
     measured, blobs = plans.find(named.key), named.blobs
     cached = measured is not None
