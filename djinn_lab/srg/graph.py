@@ -82,7 +82,7 @@ class Edge(msgspec.Struct, frozen=True, gc=False):
 class SRG:
     """The semantically rich graph of a program. ``unknown_flops``: names of ops that count 0 because nothing
     is known about their arithmetic. ``unpriced``: of no family, so that their time is a guess from their
-    bytes. ``calls``: by node, from :func:`~djinn_lab.srg.costs.number_calls`; empty for a graph from JSON."""
+    bytes. ``calls``: by node, from :func:`~djinn_lab.srg.costs.number_calls`; empty where not known."""
 
     nodes: tuple[Node, ...]
     values: Mapping[int, Value]
@@ -138,20 +138,21 @@ def _values(wiring: Wiring, residency: Mapping[int, Residency]) -> dict[int, Val
     uploads = {
         source.value: program.metas[source.meta].blob_bytes for source in program.sources if not source.held
     }
-    values = {}
-    layouts: dict[TensorMeta | None, _Layout] = {}
-    for value, meta in wiring.metas.items():
-        shape, dtype, nbytes, span_bytes = layouts.get(meta) or layouts.setdefault(meta, _layout(meta))
-        values[value] = Value(
-            id=value,
-            storage=wiring.storages[value],
-            producer=producers.get(value),
-            residency=residency[value],
-            shape=shape,
-            dtype=dtype,
-            nbytes=nbytes,
-            span_bytes=span_bytes,
-            upload_bytes=uploads.get(value, 0),
+    layouts = dict[int | None, _Layout](enumerate(map(_layout, program.metas)))
+    layouts[None] = (None, None, 0, 0)
+    storages, values = wiring.storages, dict[int, Value]()
+    for value, place in wiring.layouts.items():
+        shape, dtype, nbytes, span_bytes = layouts[place]
+        values[value] = Value(  # by position: with names it takes ten times as long
+            value,
+            storages[value],
+            producers.get(value),
+            residency[value],
+            shape,
+            dtype,
+            nbytes,
+            span_bytes,
+            uploads.get(value, 0),
         )
     return values
 
@@ -159,8 +160,8 @@ def _values(wiring: Wiring, residency: Mapping[int, Residency]) -> dict[int, Val
 _Layout = tuple[tuple[int, ...] | None, str | None, int, int]
 
 
-def _layout(meta: TensorMeta | None) -> _Layout:
-    return (None, None, 0, 0) if meta is None else (meta.shape, meta.dtype, meta.nbytes, meta.span_bytes)
+def _layout(meta: TensorMeta) -> _Layout:
+    return meta.shape, meta.dtype, meta.nbytes, meta.span_bytes
 
 
 def _edges(nodes: Sequence[Node], values: Mapping[int, Value]) -> Iterator[Edge]:
@@ -191,27 +192,27 @@ def _nodes(
         outputs, writes = present(record.outputs), all_writes[index]
         first = values[outputs[0]] if outputs else values[writes[0]] if writes else None
         nodes.append(
-            Node(
-                id=index,
-                op=ops[record.template],
-                module=scope.module,
-                call=scope.call,
-                cell=scope.cell,
-                line=scope.line,
-                phase=phases[index],
-                modality=modalities[index],
-                residency="activation" if first is None else first.residency,
-                flops=cost.flops,
-                flops_counted=cost.counted,
-                bytes_read=cost.bytes_read,
-                bytes_written=cost.bytes_written,
-                shape=None if first is None else first.shape,
-                dtype=None if first is None else first.dtype,
-                inputs=present(record.inputs),
-                outputs=outputs,
-                writes=writes,
-                is_view=views[index],
-                charge=cost.charge,
+            Node(  # by position, as above
+                index,
+                ops[record.template],
+                scope.module,
+                scope.call,
+                scope.cell,
+                scope.line,
+                phases[index],
+                modalities[index],
+                "activation" if first is None else first.residency,
+                cost.flops,
+                cost.counted,
+                cost.bytes_read,
+                cost.bytes_written,
+                None if first is None else first.shape,
+                None if first is None else first.dtype,
+                present(record.inputs),
+                outputs,
+                writes,
+                views[index],
+                cost.charge,
             )
         )
     return nodes

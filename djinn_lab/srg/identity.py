@@ -8,6 +8,8 @@ lines) and the data itself.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
+from itertools import chain
 
 import msgspec
 
@@ -17,7 +19,14 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 class _Numbering(dict[int | None, int | None]):
-    """Numbers keys 0, 1, 2 ... in the order of their first use; None stays None."""
+    """Numbers keys 0, 1, 2 ... in the order of their first use, those ``used`` first. None stays None, and
+    takes a number."""
+
+    def __init__(self, used: Iterable[int | None] = ()) -> None:
+        distinct = dict.fromkeys(used)
+        super().__init__(zip(distinct, range(len(distinct)), strict=True))
+        if None in self:
+            self[None] = None
 
     def __missing__(self, key: int | None) -> int | None:
         number = self[key] = None if key is None else len(self)
@@ -26,7 +35,9 @@ class _Numbering(dict[int | None, int | None]):
 
 def structural_hash(program: Program) -> str:
     """Return 64 hex digits that equal programs have in common, in any process."""
-    values, storages, metas, templates = _Numbering(), _Numbering(), _Numbering(), _Numbering()
+    values = _Numbering(chain.from_iterable(node.inputs + node.outputs for node in program.nodes))
+    storages = _Numbering(chain.from_iterable(node.storages for node in program.nodes))
+    metas, templates = _Numbering(), _Numbering()
     value_of, storage_of = values.__getitem__, storages.__getitem__
     meta_of, template_of = metas.__getitem__, templates.__getitem__
     nodes = [

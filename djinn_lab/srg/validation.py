@@ -281,8 +281,19 @@ def _check_nodes(program: Program, holes: list[Holes], known: set[int | None]) -
                 _refuse(f"node {index} ({op}) has sizes that depend on data and yet states output metas")
         elif len(metas) != len(outputs):
             _refuse(f"node {index} ({op}) has {len(outputs)} outputs, {len(metas)} metas")
-        _check_outputs(index, op, node, known, written)
+        if not _makes_one(node, known):
+            _check_outputs(index, op, node, known, written)
         known.update(outputs)
+
+
+def _makes_one(node: NodeRecord, known: set[int | None]) -> bool:
+    """Return whether a node makes one new value, as most do: there is nothing else to check of that."""
+    if not len(node.outputs) == len(node.storages) == len(node.output_metas) == 1:
+        return False
+    value, storage = node.outputs[0], node.storages[0]
+    if value is None or storage is None or node.output_metas[0] is None:
+        return False
+    return value not in known and 0 <= value < _ID_MAX and 0 <= storage < _ID_MAX
 
 
 def _check_outputs(
