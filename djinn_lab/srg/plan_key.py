@@ -95,7 +95,10 @@ _decode_material = msgspec.msgpack.Decoder(_Material).decode
 def resizable(material: bytes) -> ResizableProgram:
     """Return the program that a key was made of, apart from its sizes. Raises ``msgspec.DecodeError`` for the
     material of bytes that are no program."""
-    parts = _decode_material(material)
+    try:
+        parts = _decode_material(material)
+    except (UnicodeDecodeError, RecursionError) as error:
+        raise msgspec.DecodeError(f"not a program: {error}") from None
     templates = list(map(bytes, parts.templates))
     rest = (parts.scopes, parts.sources, parts.nodes, parts.keep, parts.fetch, parts.settings)
     structure = _encode((len(parts.metas), list(map(_without_sizes, templates)), rest))

@@ -256,7 +256,10 @@ def encode_templates(program: Program) -> list[bytes]:
 
 def decode_template(data: bytes) -> Template:
     """Parse a template. Raises ``msgspec.DecodeError`` on anything else."""
-    return _template_decoder.decode(data)
+    try:
+        return _template_decoder.decode(data)
+    except (UnicodeDecodeError, RecursionError) as error:
+        raise msgspec.DecodeError(f"not a template: {error}") from None
 
 
 class EncodedProgram:

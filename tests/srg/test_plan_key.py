@@ -16,7 +16,7 @@ from programs import HOLE, Script, contiguous
 from djinn_lab.errors import Refused
 from djinn_lab.memory import predict_peak_bytes
 from djinn_lab.native import load
-from djinn_lab.pool.sessions.admission import InspectedProgram, PlanCache, inspect_program
+from djinn_lab.pool.sessions.admission import InspectedProgram, PlanCache, inspect_encoded, inspect_program
 from djinn_lab.srg import plan_key as module
 from djinn_lab.srg.costs import forget_prices, price_use
 from djinn_lab.srg.plan_key import decode_contents, keyed, plan_key
@@ -172,6 +172,46 @@ def test_wrong_sizes_are_refused_though_the_structure_is_known(change: dict[str,
         wrong = msgspec.structs.replace(right, **change)
     with pytest.raises(Refused, match=problem):
         inspect(wrong, plans)
+
+
+def outcome(encoded: bytes, plans: PlanCache) -> InspectedProgram | str:
+    try:
+        return msgspec.structs.replace(inspect_encoded(encoded, plans), cached=False)
+    except Refused as error:
+        return str(error)
+
+
+@settings(deadline=None)
+@given(programs, st.integers(0, 10**6), st.sampled_from((-1, 0, 1, 2, 3, 10, 2**41, 2**62, None, "text")))
+def test_a_known_structure_lets_nothing_pass_that_would_be_refused(
+    program: Program, place: int, value: object
+) -> None:
+    """Whatever one size or argument is replaced with."""
+    encoded = encode_program(with_contents(program))
+    document = msgspec.msgpack.decode(encoded)
+    sizes = [
+        (numbers, index)
+        for row in (*document["metas"], *(template[1] for template in document["templates"]))
+        for numbers in row
+        if isinstance(numbers, list)
+        for index in range(len(numbers))
+    ]
+    numbers, index = sizes[place % len(sizes)]
+    numbers[index] = value
+    changed, plans = msgspec.msgpack.encode(document), PlanCache()
+    inspect_encoded(encoded, plans)
+    assert outcome(changed, plans) == outcome(changed, PlanCache())
+
+
+@pytest.mark.parametrize("native", ["", "off"])
+def test_text_that_is_no_text_is_refused(native: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DJINN_LAB_NATIVE", native)
+    encoded = encode_program(
+        Program([contiguous(4)], [Template("aten.relu.default", [HOLE], {})], [], [], [])
+    )
+    for text in (b"relu", b"float32", b"tensor"):
+        with pytest.raises(Refused):
+            inspect_encoded(encoded.replace(text, b"\xf6" + text[1:]), PlanCache())
 
 
 def test_structures_are_bounded_by_their_ops() -> None:
