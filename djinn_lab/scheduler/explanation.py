@@ -166,7 +166,7 @@ def _groups(schedule: ExecutionSchedule) -> str:
 
 def _repeats(srg: SRG) -> Iterator[str]:
     repeats = find_repeats(srg.calls)
-    if repeats is not None and repeats.length * repeats.blocks >= len(srg.nodes) / 2:
+    if repeats is not None and repeats.length * repeats.blocks >= len(srg.nodes) / 3:
         yield (
             f"Repeats: nodes {repeats.first} to {repeats.last} are {repeats.blocks} equal blocks of "
             f"{repeats.length}; {len(set(srg.calls))} different calls were priced for {len(srg.nodes)} nodes."
