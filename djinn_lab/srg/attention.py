@@ -30,6 +30,8 @@ _ON_SCORES = LAYOUT | words(
     """mul div add sub masked_fill where native_dropout dropout mul_ div_ add_ masked_fill_ sub_ tanh
     nan_to_num cat"""
 )
+_MADE_BY = _FUSED | _SOFTMAX
+"""Without any of these there is no attention."""
 _INDICATIVE = _FUSED | _SOFTMAX | _BATCHED.keys() | LAYOUT | _ON_SCORES
 
 
@@ -126,7 +128,11 @@ class AttentionTracer:
 def find_attention(wiring: Wiring) -> list[Attention]:
     """Return every attention of the program, in program order."""
     tracer = AttentionTracer(lambda value: None if (meta := wiring.metas[value]) is None else meta.shape)
-    indicative = [name in _INDICATIVE for name in wiring.names]
+    names = set(wiring.names)
+    if not names & _MADE_BY:
+        return []
+    followed = _INDICATIVE if names & _SOFTMAX else _FUSED | LAYOUT
+    indicative = [name in followed for name in wiring.names]
     scopes = wiring.program.scopes
     for index, node in enumerate(wiring.program.nodes):
         if indicative[node.template]:
