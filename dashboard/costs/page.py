@@ -8,7 +8,7 @@ from typing import Any
 
 import panel as pn
 
-from djinn_lab.client.cost_sentences import spread_sentence
+from djinn_lab.client.cost_sentences import spread_sentence, unpriced_sentence
 from djinn_lab.dashboard.board import Board
 from djinn_lab.dashboard.costs.curve_chart import (
     CurveChart,
@@ -35,7 +35,6 @@ from djinn_lab.dashboard.costs.tables import (
     program_rows,
     run_rows,
     runs_csv,
-    unpriced_sentence,
 )
 from djinn_lab.dashboard.hub import Snapshot
 from djinn_lab.dashboard.widgets.components import LiveTable

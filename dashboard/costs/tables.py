@@ -16,7 +16,7 @@ from djinn_lab.dashboard.costs.runs_chart import SOURCES, off_text, percentile
 from djinn_lab.dashboard.widgets.table_cells import columns, number_cell
 from djinn_lab.jobs.cost_drift import FamilyDrift
 from djinn_lab.protocol.rest.costs import ComparedRun, CostView, DeviceCosts
-from djinn_lab.units import counted, format_seconds, listed
+from djinn_lab.units import counted, format_seconds
 
 RUNS_SHOWN_MAX = 100
 RUN_COLUMNS = columns(
@@ -121,14 +121,6 @@ def model_sentences(view: CostView) -> list[str]:
     if view.estimator is None:
         return ["The built-in cost model predicts: measured curves, corrected by what runs taught."]
     return list(estimator_sentences(view.estimator))
-
-
-def unpriced_sentence(view: CostView) -> str:
-    """Name the ops that had no price."""
-    if not view.unpriced:
-        return "Every op of the runs so far had a price."
-    named = listed([f"{one.op} ({counted(one.runs, 'run')})" for one in view.unpriced])
-    return f"No curve prices {named}: the bytes that they move count instead."
 
 
 def run_rows(runs: Sequence[ComparedRun], cells: Mapping[str, str]) -> list[dict[str, object]]:

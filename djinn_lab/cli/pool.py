@@ -276,7 +276,12 @@ def status(as_json: AsJson = False) -> None:
 
 def costs(as_json: AsJson = False) -> None:
     """Show what run times are predicted from, and how far predictions were off."""
-    from djinn_lab.client.cost_sentences import device_sentence, estimator_sentences, spread_sentence
+    from djinn_lab.client.cost_sentences import (
+        device_sentence,
+        estimator_sentences,
+        spread_sentence,
+        unpriced_sentence,
+    )
     from djinn_lab.client.rest import PoolClient
 
     answer = PoolClient.find().costs()
@@ -293,6 +298,8 @@ def costs(as_json: AsJson = False) -> None:
         if device.families:
             headings = ("family", "runs", "measured / predicted", "middle half", "factor", "off by", "p90")
             print_table(device.device, headings, [_family_row(one) for one in device.families])
+    if answer.unpriced:
+        print_line(unpriced_sentence(answer))
 
 
 def _plan_cache(usage: PlanCacheUsage) -> str:

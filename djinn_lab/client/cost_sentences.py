@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from djinn_lab.protocol.rest.costs import CostView, DeviceCosts, EstimatorView
-from djinn_lab.units import counted, format_bytes, format_seconds
+from djinn_lab.units import counted, format_bytes, format_seconds, listed
 
 ESTIMATOR_S_MAX = 0.001
 """A cost estimator that takes longer for an answer delays what else the pool has to do."""
@@ -56,3 +56,11 @@ def device_sentence(device: DeviceCosts) -> str:
         f"{device.device}: {device.flops_per_s / 1e9:.0f} GFLOP/s, "
         f"{format_bytes(int(device.memory_bytes_per_s))}/s, {format_seconds(device.op_s)} for an op{again}."
     )
+
+
+def unpriced_sentence(view: CostView) -> str:
+    """Name the ops that had no price."""
+    if not view.unpriced:
+        return "Every op of the runs so far had a price."
+    named = listed([f"{one.op} ({counted(one.runs, 'run')})" for one in view.unpriced])
+    return f"No curve prices {named}: the bytes that they move count instead."

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from msgspec.structs import replace
 
 from djinn_lab.client.rest import PoolClient
+from djinn_lab.config import BUILT_IN
 from djinn_lab.errors import PoolError, PoolLost, PoolNotFound
 from djinn_lab.memory.snapshot import DeviceAccount
 from djinn_lab.protocol.rest.costs import CostView, DeviceCosts
@@ -20,33 +21,40 @@ from djinn_lab.srg.graph import SRG
 GRAPHS_MAX = 5
 JOBS_READ = 50
 """Of the user's newest jobs; a fetch is one, too."""
-OPS_MAX = 20_000
-"""Larger graphs take seconds to plan and are left out."""
+OPS_MAX = 12_000
+"""Of all graphs together: more take seconds to plan. A larger one is left out."""
 
 
 def own_work(client: PoolClient) -> SettingsComparison | None:
-    """Return the last graphs of the client's user and the pool's devices; None where no graph is kept or no
-    device is there. Raises PoolError or AuthenticationError where the pool cannot be asked."""
+    """Return the last graphs of the client's user and the pool's devices, with the built-in profiles
+    compared; None where no graph is kept or no device is there. Raises PoolError or AuthenticationError where
+    the pool cannot be asked."""
     status = client.status()
     devices = device_profiles(status, client.costs(details=True), client.memory())
     graphs = list(_last_graphs(client, status.user))
-    return SettingsComparison(graphs[::-1], devices) if graphs and devices else None
+    if not graphs or not devices:
+        return None
+    work = SettingsComparison(graphs[::-1], devices)
+    for profile in BUILT_IN.values():
+        work.effect(profile.scheduler)
+    return work
 
 
 def _last_graphs(client: PoolClient, user: str) -> Iterator[SRG]:
-    """Yield graphs of cells that ended well, newest first. The pool keeps those of its last cells only."""
-    found = 0
+    """Yield graphs of cells that ended well, newest first, of a cell with cuts that of its largest part. The
+    pool keeps those of its last cells only."""
+    found, left = 0, OPS_MAX
     for job in client.jobs(state="DONE", user=user, limit=JOBS_READ):
         if found == GRAPHS_MAX:
             return
-        if 0 < job.ops_total <= OPS_MAX:
+        if 0 < job.ops_total <= left:
             try:
-                graph = client.graph(job.job)
+                graph = SRG.from_program(client.program(job.job))
             except (PoolLost, PoolNotFound):
                 raise
             except PoolError:  # the pool keeps it no more, nor older ones
                 return
-            found += 1
+            found, left = found + 1, left - job.ops_total
             yield graph
 
 

@@ -111,7 +111,10 @@ def _row(name: str, settings: SchedulerSettings, effect: PredictedEffect) -> tup
 def effect_sentence(work: OwnWork | None) -> str:
     """Say what the table of effects is about, or why there is none."""
     if work is None:
-        return "None is predicted, as no running pool knows cells of yours: run some there, then look again"
+        return (
+            "None is predicted, as no running pool knows cells of yours, or none that is planned in a "
+            "moment: run some there, then look again"
+        )
     speeds = f", default speeds count for {listed(work.unmeasured)}" if work.unmeasured else ", as measured"
     return (
         f"What the scheduler predicts for your last {counted(work.graphs, 'cell')} in one session on "

@@ -11,6 +11,7 @@ import msgspec
 import pytest
 from cost_views import CURVES, KIND, costs, device
 
+from djinn_lab.client.cost_sentences import unpriced_sentence
 from djinn_lab.dashboard.background import Background
 from djinn_lab.dashboard.board import Board
 from djinn_lab.dashboard.costs.curve_chart import CurveChart, families_of, points_of, with_power
@@ -24,7 +25,6 @@ from djinn_lab.dashboard.costs.tables import (
     model_sentences,
     program_rows,
     runs_csv,
-    unpriced_sentence,
 )
 from djinn_lab.dashboard.hub import Hub, Snapshot
 from djinn_lab.dashboard.route import Route

@@ -125,3 +125,9 @@ def test_a_real_device_is_measured_beside_cells_and_learns_from_them(tmp_path: P
 
         wait_for(learned)
         assert all(family.error <= family.error_p90 for family in device().families)
+        assert pool.rest.costs().unpriced == ()
+        with session.capture():
+            far = torch.cdist(torch.eye(8), torch.eye(8), compute_mode="donot_use_mm_for_euclid_dist")
+        assert far.shape == (8, 8)
+        [unpriced] = wait_for(lambda: pool.rest.costs().unpriced)
+        assert (unpriced.op, unpriced.runs) == ("_cdist_forward", 1)
