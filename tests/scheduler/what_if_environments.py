@@ -65,6 +65,7 @@ class TwoGpus(NamedTuple):
 
 
 MACHINES = (
+    TwoGpus("a new small GPU and an older large one", ("4090", "A100"), (10, 24), (24, 80), (4e13, 3e13)),
     TwoGpus("a fast small GPU and a slow large one", ("4090", "A40"), (10, 24), (24, 80), (4e13, 1e13)),
     TwoGpus("two GPUs that differ in memory", ("A100 10GB", "A100 24GB"), (10, 24), (24, 80), (2e13, 2e13)),
     TwoGpus(
