@@ -13,7 +13,6 @@ from djinn_lab.errors import PoolLost, UserError
 from djinn_lab.jobs import NO_TERMS, Terms
 from djinn_lab.protocol.messages import SubmitSegment
 from djinn_lab.scheduler import Scheduler
-from djinn_lab.srg.graph import SRG
 from djinn_lab.srg.program import EncodedProgram
 from djinn_lab.srg.reordering import executed_prefix, reordered, values_ahead
 
@@ -37,7 +36,7 @@ class RecordedProgram:
         if scheduler is None or not scheduler.reorders:
             return cls(program, program)
         try:
-            order = scheduler.arrange(SRG.from_program(program.program)).order
+            order = scheduler.arrange_program(program.program).order
         except STRATEGY_ERRORS as error:
             raise UserError(
                 f"a strategy of the scheduler failed: {type(error).__name__}: {error}.",

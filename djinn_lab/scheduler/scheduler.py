@@ -28,7 +28,7 @@ from djinn_lab.scheduler.memory_plan import MemoryPlan, plan_memory
 from djinn_lab.scheduler.offload import offload_plan
 from djinn_lab.scheduler.ordering import Arrangement, OptimizationStrategy, colocation_groups
 from djinn_lab.scheduler.profiles import SchedulerProfile, profile_named
-from djinn_lab.scheduler.remembered import remembered_schedule
+from djinn_lab.scheduler.remembered import remembered_order, remembered_schedule
 from djinn_lab.scheduler.schedule import ExecutionSchedule, PlannedTransfer, ScheduledNode
 from djinn_lab.scheduler.strategies import load_strategies
 from djinn_lab.srg.graph import SRG
@@ -110,6 +110,14 @@ class Scheduler:
         for strategy in self.strategies:
             arranged = arranged.then(srg, strategy)
         return arranged
+
+    def arrange_program(self, program: Program) -> Arrangement:
+        """Return the order of a valid program's graph, found once for equal programs as
+        :meth:`schedule_program` does. Raises as :meth:`arrange`."""
+        settings = self._settings()
+        if settings is None:
+            return self.arrange(SRG.from_program(program))
+        return remembered_order(program, settings, lambda one: self.arrange(SRG.from_program(one)))
 
     def on(self, devices: Sequence[DeviceProfile], bound_by: str = "") -> Self:
         """Return the same scheduler with other candidates."""

@@ -88,6 +88,9 @@ def test_a_remembered_schedule_equals_a_new_one(
     again = renamed(program, random)
     assert make().schedule_program(again) == anew(make(), again)
     assert schedule_use() == (1, 1)
+    for one in (program, again):
+        assert make().arrange_program(one) == make().arrange(SRG.from_program(one))
+    assert schedule_use() == (2, 2)
 
 
 def scaled(scalar: float = 2.0, scope: Scope = LAYER) -> Program:
