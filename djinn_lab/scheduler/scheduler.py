@@ -48,6 +48,12 @@ class Scheduler:
     :data:`SESSION_BOUND`, for the schedule's reasons. Raises OptionError for an unknown profile or strategy,
     and for what is no cost estimator."""
 
+    _remembers = True
+
+    def __init_subclass__(cls, *, remembers: bool = False) -> None:
+        """``remembers``: its schedules depend on the graph and on what ``_settings`` returns alone."""
+        cls._remembers = remembers
+
     def __init__(
         self,
         cost_estimator: CostEstimator | None = None,
@@ -83,12 +89,6 @@ class Scheduler:
         if settings is None:
             return self.create_schedule(SRG.from_program(program))
         return remembered_schedule(program, settings, lambda one: self.create_schedule(SRG.from_program(one)))
-
-    _remembers = True
-
-    def __init_subclass__(cls, *, remembers: bool = False) -> None:
-        """``remembers``: its schedules depend on the graph and on what ``_settings`` returns alone."""
-        cls._remembers = remembers
 
     def _settings(self) -> tuple[object, ...] | None:
         """Return all that a schedule depends on but the graph; None where code of others decides, too."""
