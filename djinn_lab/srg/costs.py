@@ -30,8 +30,10 @@ _ALLOCATIONS = frozenset(
     ("empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided")
 )
 """Ops that reserve memory without writing to it."""
-PRICED_MAX = 16_384
+PRICED_MAX = 8192
 """So many different calls are remembered with their costs."""
+PRICED_TENSORS_MAX, PRICED_RANK_MAX = 16, 8
+"""Calls with more tensors, or of more dimensions, are priced anew: what is remembered stays small."""
 VIEW_CHARGE = FamilyWork(VIEW, "", 1.0)
 """What every node costs that only looks at its inputs' memory."""
 
@@ -138,10 +140,13 @@ class CallCosts(NamedTuple):
 
 def call_costs(calls: Sequence[Call], templates: Sequence[bytes], metas: Sequence[TensorMeta]) -> CallCosts:
     """Price the different calls of a valid program. ``calls``: by first use. ``templates``: encoded."""
-    costs = [
-        (_known_price if len(content.template) <= TEMPLATE_BYTES_MAX else _priced)(*content)
-        for content in _contents(calls, templates, metas)
-    ]
+    flat = {None, *(place for place, meta in enumerate(metas) if len(meta.shape) <= PRICED_RANK_MAX)}
+    costs: list[NodeCost] = []
+    for call, content in zip(calls, _contents(calls, templates, metas), strict=True):
+        tensors = call.inputs + call.outputs
+        small = len(tensors) <= PRICED_TENSORS_MAX and len(content.template) <= TEMPLATE_BYTES_MAX
+        price = _known_price if small and flat.issuperset(tensors) else _priced
+        costs.append(price(*content))
     first: dict[str, int] = {}
     for number, cost in enumerate(costs):
         first.setdefault(cost.name, number)

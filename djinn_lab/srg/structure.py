@@ -55,6 +55,15 @@ class ProgramStructure(msgspec.Struct, frozen=True):
         """Return the number of nodes."""
         return len(self.call_of)
 
+    @property
+    def numbers(self) -> int:
+        """Return how many numbers it holds, which is what it takes in memory."""
+        calls = sum(len(call.inputs) + len(call.outputs) for call in self.calls)
+        touched = sum(len(group) for group, _ in self.touched)
+        widest = sum(map(len, self.widest))
+        columns = len(self.call_of) + 3 * len(self.sizes) + len(self.sources) + len(self.kept)
+        return columns + calls + touched + widest + (0 if self.reads is None else len(self.reads.values))
+
     def op(self, node: int) -> str:
         """Return the op of a node."""
         return self.names[self.calls[self.call_of[node]].template]

@@ -214,7 +214,7 @@ def test_text_that_is_no_text_is_refused(native: str, monkeypatch: pytest.Monkey
             inspect_encoded(encoded.replace(text, b"\xf6" + text[1:]), PlanCache())
 
 
-def test_structures_are_bounded_by_their_ops() -> None:
+def test_structures_are_bounded_by_the_numbers_that_they_hold() -> None:
     def chain(ops: int, size: int) -> Program:
         script = Script()
         value = script.source((size,))
@@ -222,12 +222,22 @@ def test_structures_are_bounded_by_their_ops() -> None:
             value = script.op("aten.relu.default", value, shape=(size,))
         return script.program(keep=(value,))
 
-    plans = PlanCache(structured_ops_max=5)
-    for ops in (3, 4):
-        inspect(chain(ops, size=1), plans)
-    for ops in (4, 3):
-        inspect(chain(ops, size=2), plans)
-    assert (plans.misses, plans.resized) == (4, 1), "only the last 5 ops are remembered"
+    def wide(inputs: int, size: int) -> Program:
+        script = Script()
+        values = [script.source((size,)) for _ in range(inputs)]
+        script.op("aten.cat.default", *values, shape=(size * inputs,), args=[[HOLE] * inputs])
+        return script.program()
+
+    def resized(*programs: Program) -> int:
+        plans = PlanCache(numbers_max=100)
+        for program in programs:
+            inspect(program, plans)
+        return plans.resized
+
+    assert resized(chain(9, 1), chain(9, 2)) == 1
+    assert resized(chain(9, 1), chain(8, 1), chain(8, 2), chain(9, 2)) == 1, "the first was forgotten"
+    assert resized(wide(200, 1), wide(200, 2)) == 0
+    assert resized(chain(9, 1), wide(200, 1), chain(9, 2)) == 1, "what is too large drives nothing out"
 
 
 @needs_native

@@ -23,8 +23,8 @@ from djinn_lab.units import format_bytes
 
 Decoded = TypeVar("Decoded")
 PLANS_MAX = 10_000
-STRUCTURED_OPS_MAX = 500_000
-"""Nodes of all programs together whose structure is remembered."""
+STRUCTURE_NUMBERS_MAX = 4_000_000
+"""That the structures of all programs hold together: about 5 for each node."""
 INLINE_BYTES_MAX = 64 * 2**10
 """Programs above this are inspected in a thread."""
 
@@ -61,12 +61,12 @@ class PlanCache:
     holds no data and no names. ``hits``: programs with a known key. ``resized``: of the others (``misses``),
     those of a known structure."""
 
-    def __init__(self, entries_max: int = PLANS_MAX, structured_ops_max: int = STRUCTURED_OPS_MAX) -> None:
+    def __init__(self, entries_max: int = PLANS_MAX, numbers_max: int = STRUCTURE_NUMBERS_MAX) -> None:
         self._entries_max = entries_max
-        self._structured_ops_max = structured_ops_max
+        self._numbers_max = numbers_max
         self._measured: OrderedDict[bytes, ProgramMeasures] = OrderedDict()
         self._structures: OrderedDict[bytes, ProgramStructure] = OrderedDict()
-        self._structured_ops = 0
+        self._numbers = 0
         self._lock = threading.Lock()
         self.hits = 0
         self.misses = 0
@@ -105,13 +105,15 @@ class PlanCache:
             return found
 
     def keep_structure(self, key: bytes, structure: ProgramStructure) -> None:
-        """Keep a structure that was not known."""
+        """Keep a structure that was not known, unless it alone is too large."""
+        if structure.numbers > self._numbers_max:
+            return
         with self._lock:
             before = self._structures.pop(key, None)
             self._structures[key] = structure
-            self._structured_ops += structure.ops - (0 if before is None else before.ops)
-            while self._structured_ops > self._structured_ops_max:
-                self._structured_ops -= self._structures.popitem(last=False)[1].ops
+            self._numbers += structure.numbers - (0 if before is None else before.numbers)
+            while self._numbers > self._numbers_max:
+                self._numbers -= self._structures.popitem(last=False)[1].numbers
 
 
 async def inspect_program(encoded: bytes, plans: PlanCache) -> InspectedProgram:
