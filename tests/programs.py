@@ -94,11 +94,16 @@ class Script:
         return value
 
     def write(
-        self, name: str, *inputs: int, args: list[Any] | None = None, scalars: tuple[Any, ...] = ()
+        self,
+        name: str,
+        *inputs: int,
+        args: list[Any] | None = None,
+        kwargs: dict[str, Any] | None = None,
+        scalars: tuple[Any, ...] = (),
     ) -> int:
         """An in-place op on its first input."""
         self._hold(inputs)
-        self._node(name, inputs, inputs[0], args, scalars)
+        self._node(name, inputs, inputs[0], args, scalars, kwargs)
         return inputs[0]
 
     def append(self, past: int, tokens: int) -> int:
@@ -168,9 +173,10 @@ class Script:
         output: int,
         args: list[Any] | None,
         scalars: tuple[Any, ...],
+        kwargs: dict[str, Any] | None = None,
     ) -> None:
         default: list[Any] = [HOLE] * len(inputs) + [ScalarHole()] * len(scalars)
-        self._templates.append(Template(name, default if args is None else args, {}))
+        self._templates.append(Template(name, default if args is None else args, kwargs or {}))
         self._nodes.append(
             NodeRecord(
                 len(self._templates) - 1,
