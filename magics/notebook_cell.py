@@ -109,6 +109,7 @@ class NotebookCell:
             priority=options.priority,
             file=file,
             terms=options.terms,
+            tolerance=options.tolerance,
         )
         if self._nested:
             return cell.__enter__()

@@ -47,6 +47,7 @@ class CellOptions:
     verify: bool = False
     dry_run: bool = False
     explain: bool = False
+    tolerance: float = 0.0
     typing: bool = True
     terms: Terms = NO_TERMS
     profile: str = DEFAULT_NAME
@@ -74,6 +75,13 @@ def make_parser(program: str) -> argparse.ArgumentParser:
         type=_finite,
         metavar="SECONDS",
         help="show progress when the cell takes longer (default 2; 0: at once, negative: never)",
+    )
+    parser.add_argument(
+        "--tolerance",
+        type=float,
+        metavar="T",
+        help="results may differ by T + T * |result|, so that the pool may compile parts of a cell that runs "
+        "often (default 0: not by one bit)",
     )
     _add_place(parser)
     if program != "%djinn_config":
@@ -233,6 +241,11 @@ def parse_options(line: str, program: str, defaults: CellOptions) -> CellOptions
         raise OptionError(
             f"{program}: --dry-run computes nothing, so there is nothing to --verify.",
             "Leave one of them out (a default of %djinn_config is undone by --no-verify or --no-dry-run).",
+        )
+    if options.tolerance and options.verify:
+        raise OptionError(
+            f"{program}: --verify compares bit for bit, which --tolerance gives up.",
+            "Leave one of them out (a default of %djinn_config is undone by --no-verify or --tolerance 0).",
         )
     return options
 

@@ -58,7 +58,8 @@ class RecordedProgram:
 
 class CellJob:
     """One cell on its way: identity, options, report. ``scheduler``: says in which order its nodes run; None
-    for program order. ``largest``: the parts of what was recorded between two cuts, where that was most."""
+    for program order. ``tolerance``: by how much its results may differ from those of its ops. ``largest``:
+    the parts of what was recorded between two cuts, where that was most."""
 
     def __init__(
         self,
@@ -67,10 +68,12 @@ class CellJob:
         priority: str,
         terms: Terms = NO_TERMS,
         scheduler: Scheduler | None = None,
+        tolerance: float = 0.0,
     ) -> None:
         self.identifier = uuid.uuid4().hex
         self.terms = terms
         self.scheduler = scheduler
+        self.tolerance = tolerance
         self.cell = cell
         self.code = code
         self.priority = priority
@@ -85,8 +88,10 @@ class CellJob:
 
     @property
     def sent_whole(self) -> bool:
-        """Return whether the pool, or the scheduler, is to see as much of the cell at once as there is."""
-        return self.terms.gang > 1 or (self.scheduler is not None and self.scheduler.reorders)
+        """Return whether the pool, or the scheduler, is to see as much of the cell at once as there is. Of
+        cells that may be compiled equal ones must be sent in equal parts, however fast each is recorded."""
+        reorders = self.scheduler is not None and self.scheduler.reorders
+        return self.terms.gang > 1 or reorders or self.tolerance > 0
 
     def add_program(self, program: EncodedProgram, ends: bool) -> None:
         """Remember the most that was recorded between two cuts; ``ends``: a cut follows."""

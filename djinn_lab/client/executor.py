@@ -284,6 +284,7 @@ class PoolExecutor:
             terms=job.terms if job.segments == 0 and job.terms != NO_TERMS else None,
             resends=self.cell is not None,
             follows=bool(self._flights),
+            tolerance=job.tolerance,
         )
         flight = Flight(job, RecordedProgram(program, program), cut, message, entered)
         self._flights.append(flight)
@@ -392,6 +393,7 @@ class PoolExecutor:
         report.job, report.device = job.identifier, result.device
         report.gang = result.gang or report.gang
         report.recovery = result.recovery or report.recovery
+        report.compiled = result.compiled or report.compiled
         if result.rng_state is not None:
             self._sent.saw_state(result.rng_state)
         report.program_hits += result.plan_cached

@@ -38,6 +38,7 @@ class CellReport:
 
     ``gang``: what became of the wish for several devices, in the last segment, ``""`` without one.
     ``recovery``: what was made again after a worker was lost, ``""`` for nothing.
+    ``compiled``: what became of compiled regions, in the last segment, ``""`` without a tolerance.
     ``out_bytes``, ``in_bytes``: values that went to the host or the disk, because the device had no memory
     for them beside others, and came back for the ops that read them; ``ahead_bytes``: of these, while ops
     before them ran.
@@ -68,6 +69,7 @@ class CellReport:
     cuts: list[CutRecord] = field(default_factory=list)
     gang: str = ""
     recovery: str = ""
+    compiled: str = ""
     out_bytes: int = 0
     in_bytes: int = 0
     ahead_bytes: int = 0
@@ -121,6 +123,8 @@ class CellReport:
             lines.append(f"offloaded: {self.offloading}")
         if self.recovery:
             lines.append(f"recovery: {self.recovery}")
+        if self.compiled:
+            lines.append(f"compiled: {self.compiled}")
         if self.gang:
             lines.append(f"gang: {self.gang}")
         asked = self.program_hits + self.program_misses

@@ -19,7 +19,7 @@ from djinn_lab.client.executor import PoolExecutor
 from djinn_lab.client.profile_terms import terms_of, terms_of_scheduler
 from djinn_lab.client.rest import PoolClient
 from djinn_lab.config import Profile
-from djinn_lab.errors import PoolLost, PoolSilent, UserError
+from djinn_lab.errors import OptionError, PoolLost, PoolSilent, UserError
 from djinn_lab.jobs import Terms
 from djinn_lab.protocol.devices import device_profile
 from djinn_lab.protocol.messages import PhaseAnswered, SignalPhase, Welcome
@@ -29,6 +29,7 @@ Tree = TypeVar("Tree")
 Module = TypeVar("Module", bound=torch.nn.Module)
 
 PHASES = ("COMPUTE", "IO_WAIT", "SOON")
+TOLERANCE_MAX = 0.1
 EXPECTED_S_MAX = 30 * 86400.0
 PATIENCE_S, RETRY_S = 20.0, 0.1
 """A server that crashed is started again by then, also after many crashes: 10 s later at most."""
@@ -41,6 +42,8 @@ class Session:
     def __init__(
         self, url: str, token: str, profile: Profile, name: str, certificate: str | None = None
     ) -> None:
+        self.tolerance = 0.0
+        """Of cells that name none: by how much their results may differ from those of their ops."""
         self._url, self._token, self._name = url, token, name
         self._certificate = certificate
         self.profile = profile
@@ -119,20 +122,29 @@ class Session:
         file: str | None = None,
         terms: Terms | None = None,
         scheduler: Scheduler | None = None,
+        tolerance: float | None = None,
     ) -> Cell:
         """A context in which torch ops are recorded and, at its end, run on the pool.
 
         ``name`` and ``code`` are shown on the dashboard. ``file`` is the ``co_filename`` of the code
         whose lines errors and graphs refer to (default: the caller's). ``terms``: gang, dependencies,
         deadline and time limit in the pool's queue (default: what the scheduler's profile says, else the
-        session's). ``scheduler``: orders the cell's ops; the cell is then sent whole.
+        session's). ``scheduler``: orders the cell's ops; the cell is then sent whole. ``tolerance``: results
+        may differ by ``tolerance + tolerance * |result|`` from those of the cell's ops, which lets the pool
+        compile parts of a cell that runs often (default: the session's, which is 0 at first: not by one
+        bit). Raises OptionError for one that is not between 0 and 0.1.
         """
         self._cells += 1
         asked = terms
         if asked is None:
             asked = terms_of(self.profile) if scheduler is None else terms_of_scheduler(scheduler)
         job = CellJob(
-            name or f"cell {self._cells}", code, priority or self.executor.priority, asked, scheduler
+            name or f"cell {self._cells}",
+            code,
+            priority or self.executor.priority,
+            asked,
+            scheduler,
+            checked_tolerance(self.tolerance if tolerance is None else tolerance),
         )
         return Cell(self.recorder, self.executor, self.device_profiles, self._remember, job, file)
 
@@ -216,6 +228,15 @@ class Session:
         with self.recorder.lock:
             if not self.recorder.capturing:
                 self.recorder.segment.lose_pool()
+
+
+def checked_tolerance(tolerance: float) -> float:
+    """Return the tolerance. Raises OptionError for one that is not between 0 and 0.1."""
+    if not (isinstance(tolerance, int | float) and 0 <= tolerance <= TOLERANCE_MAX):
+        raise OptionError(
+            f"{tolerance!r} is not a tolerance.", f"Give a number from 0 (exact) to {TOLERANCE_MAX}, as 1e-5."
+        )
+    return float(tolerance)
 
 
 def _plain(lazy: torch.Tensor) -> torch.Tensor:

@@ -158,6 +158,9 @@ class SubmitSegment(msgspec.Struct, frozen=True, tag="submit", omit_defaults=Tru
     again: bool = False
     """It was sent before, over a connection that broke. Where it came, it is not run twice: its answer is
     sent when there is one, or again."""
+    tolerance: float = 0.0
+    """Results may differ by so much from those of the program's ops, so that parts of it may be compiled; 0:
+    not by one bit. A pool that does not know it computes them exactly."""
 
 
 class FinishJob(msgspec.Struct, frozen=True, tag="finish"):
@@ -269,6 +272,8 @@ class SegmentResult(msgspec.Struct, frozen=True, tag="result"):
     ahead_bytes: int = 0
     """Values that went to the host for lack of memory on the device, and came back; of these, while ops ran
     before the one that reads them."""
+    compiled: str = ""
+    """What became of compiled regions, of a segment with a tolerance, in one line."""
 
 
 ToPool = (

@@ -15,7 +15,8 @@ class WorkerOptions(msgspec.Struct, frozen=True):
     """All settings of a worker at its start. 0 bytes: no such tier. ``link_bytes_per_second``: of
     the throttle that stands for a CPU device's link, 0 for none. ``host_directory``, ``disk_directory``:
     of the worker's trust group. ``host_fits``: another worker of the device has found that its host tier fits
-    the machine, and may have filled it since."""
+    the machine, and may have filled it since. ``compiled_directory``: where the pool puts the libraries of
+    compiled regions; None: it compiles none."""
 
     device: str
     memory_bytes: int
@@ -28,6 +29,7 @@ class WorkerOptions(msgspec.Struct, frozen=True):
     disk_bytes: int = 0
     disk_directory: str | None = None
     link_bytes_per_second: float = 0.0
+    compiled_directory: str | None = None
 
     def arguments(self) -> list[str]:
         """Return the options as those of ``python -m djinn_lab.worker``."""
@@ -40,6 +42,8 @@ class WorkerOptions(msgspec.Struct, frozen=True):
             found += ["--host-fits"] if self.host_fits else []
         if self.disk_bytes and self.disk_directory is not None:
             found += ["--disk-bytes", str(self.disk_bytes), "--disk-directory", self.disk_directory]
+        if self.compiled_directory is not None:
+            found += ["--compiled-directory", self.compiled_directory]
         return found
 
 

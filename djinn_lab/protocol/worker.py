@@ -48,7 +48,8 @@ class RunSegment(msgspec.Struct, frozen=True, tag="run"):
     ``exports``: values to hand to others at the end (:attr:`SegmentDone.exported`). ``announces_start``:
     whether a :class:`SegmentStarted` is wanted. ``serial``: counts a session's runs, upwards
     (:attr:`CopyDone.serial`). ``watched``: progress is reported before each op, since one of them may end
-    the worker."""
+    the worker. ``tolerance``: results may differ by so much from those of the program's own ops
+    (:mod:`djinn_lab.worker.compiled`); 0: not by one bit."""
 
     job: str
     segment: int
@@ -62,6 +63,7 @@ class RunSegment(msgspec.Struct, frozen=True, tag="run"):
     announces_start: bool = True
     serial: int = 0
     watched: bool = False
+    tolerance: float = 0.0
 
 
 class Release(msgspec.Struct, frozen=True, tag="release"):
@@ -187,13 +189,22 @@ class Expedite(msgspec.Struct, frozen=True, tag="expedite"):
     reads: Reads | None = None
 
 
+class RegionCompiled(msgspec.Struct, frozen=True, tag="compiled"):
+    """The library of a region (:func:`djinn_lab.protocol.compiling.region_key`) lies in the directory of
+    compiled regions. ``problem``: why there is none, empty where there is one. ``seconds``: that it took."""
+
+    region: str
+    problem: str
+    seconds: float
+
+
 RunOrder = RunSegment | Release | Calibrate
 """What a worker does one after the other."""
 
 CopyOrder = StoreState | Evict | Restore | Demote | Forget | Expedite | Drop | Close
 """What moves or drops a session's values."""
 
-ToWorker = RunOrder | CopyOrder | Cancel | Preempt | Lease | Ping | Shutdown
+ToWorker = RunOrder | CopyOrder | Cancel | Preempt | Lease | RegionCompiled | Ping | Shutdown
 
 
 class WorkerReady(msgspec.Struct, frozen=True, tag="ready"):
@@ -226,6 +237,13 @@ class DeviceMeasured(msgspec.Struct, frozen=True, tag="measured"):
     """What short runs of ops of every family took."""
 
     curves: DeviceCurves
+
+
+class CompileRegion(msgspec.Struct, frozen=True, tag="compile"):
+    """Please compile this region, an encoded program of :func:`djinn_lab.srg.region_programs.compilable`.
+    Answered by :class:`RegionCompiled`, once that is done."""
+
+    region: bytes
 
 
 class SegmentStarted(msgspec.Struct, frozen=True, tag="started"):
@@ -294,7 +312,9 @@ class NodeTimes(msgspec.Struct, frozen=True, kw_only=True):
 class SegmentDone(NodeTimes, frozen=True, tag="done"):
     """The times of a resumed segment's nodes are those since then. The results of ``exported`` belong to the
     receiver. ``out_bytes`` and ``in_bytes``: values that went to the host for lack of memory, and came
-    back; ``ahead_bytes``: of these, while ops ran before the one that reads them."""
+    back; ``ahead_bytes``: of these, while ops ran before the one that reads them. ``compiled``: what became
+    of its compiled regions, in one line, of a session that has a tolerance; ``compiled_ops``: ops in regions
+    that ran compiled, whose times are shares of their region's."""
 
     job: str
     segment: int
@@ -309,6 +329,8 @@ class SegmentDone(NodeTimes, frozen=True, tag="done"):
     out_bytes: int = 0
     in_bytes: int = 0
     ahead_bytes: int = 0
+    compiled: str = ""
+    compiled_ops: int = 0
 
 
 class RemoteFailure(msgspec.Struct, frozen=True):
@@ -429,6 +451,7 @@ class CopyFailed(msgspec.Struct, frozen=True, tag="not_transferred"):
 FromWorker = (
     WorkerReady
     | DeviceMeasured
+    | CompileRegion
     | Leased
     | SegmentStarted
     | SegmentProgress

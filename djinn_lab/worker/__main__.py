@@ -25,6 +25,7 @@ def main() -> None:
     parser.add_argument("--disk-bytes", type=int, default=0)
     parser.add_argument("--disk-directory")
     parser.add_argument("--link-bytes-per-second", type=float, default=0.0)
+    parser.add_argument("--compiled-directory")
     arguments = vars(parser.parse_args())
     signal.signal(
         signal.SIGINT, signal.SIG_IGN

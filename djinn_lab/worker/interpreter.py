@@ -18,13 +18,13 @@ from djinn_lab.worker.handing import hand_over, take_over
 from djinn_lab.worker.link import CpuLink, Link
 from djinn_lab.worker.memory_account import MemoryAccount
 from djinn_lab.worker.numeric_settings import applied
-from djinn_lab.worker.outcome import Outcome, Stop, describe
+from djinn_lab.worker.outcome import Outcome, RegionLeft, Stop, describe
 from djinn_lab.worker.parked import ParkedLayout
 from djinn_lab.worker.preparation import Preparation, Preparations
 from djinn_lab.worker.program_run import ProgramRun
 from djinn_lab.worker.reading import read_program
 from djinn_lab.worker.restoring import await_end
-from djinn_lab.worker.templates import Call
+from djinn_lab.worker.templates import Call, OpCall
 from djinn_lab.worker.tiers import Tiers
 from djinn_lab.worker.transfer import load_shared, load_source, store_result
 from djinn_lab.worker.values import RestoreFailed, SessionValues
@@ -76,6 +76,24 @@ class Interpreter:
         called, and ``report`` is called some times a second.) Faults come back in the outcome. ``key`` and
         what follows it: as in :class:`~djinn_lab.protocol.worker.RunSegment`."""
         program = self._read(encoded, key, resume)
+        return self.run_program(
+            program, session, blobs, should_stop, report, key, resume, imports, exports, serial
+        )
+
+    def run_program(
+        self,
+        program: Program,
+        session: str,
+        blobs: Mapping[str, str],
+        should_stop: Callable[[], Stop | None],
+        report: Callable[[int, int], None],
+        key: bytes | None = None,
+        resume: Resume | None = None,
+        imports: Sequence[Handed] = (),
+        exports: Sequence[int] = (),
+        serial: int = 0,
+    ) -> Outcome:
+        """Run a decoded program, as :meth:`run` does."""
         outcome = Outcome(resume.executed if resume is not None else 0, len(program.nodes))
         values = self.values_of(session)
         if not (program.nodes or program.sources or program.fetch or program.rng_state or imports):
@@ -92,6 +110,8 @@ class Interpreter:
             run.undo()
             if not values.running:
                 await_end(values)
+        except RegionLeft as left:
+            outcome.left, outcome.stopped, outcome.rng_state = str(left), "preempted", run.rng_state()
         except Exception as error:  # noqa: BLE001 - the worker's edge: whatever an op raises is reported
             outcome.failure = describe(error, program, outcome.executed, run.running, outcome.missing)
             if outcome.executed or run.running:
@@ -181,6 +201,13 @@ class Interpreter:
             found = Preparation.of(program, calls, self._executor)
             self._prepared.keep(key, found)
         return found
+
+    def prepare_calls(self, program: Program, last: Sequence[OpCall], key: bytes) -> None:
+        """Prepare a program whose last templates stand for these calls."""
+        if self._prepared.find(key) is None:
+            named = program.templates[: len(program.templates) - len(last)]
+            calls = [*(self.call(template, program) for template in named), *last]
+            self._prepared.keep(key, Preparation.of(program, calls, self._executor))
 
     def call(self, template: Template, program: Program) -> Call:
         fills = program.settings is not None and program.settings.fills

@@ -23,7 +23,8 @@ class Outcome:
     run's. ``missing``: sources that the session should hold
     here, and does not. ``undone``: stopped, with nothing of this run left. ``out_bytes``, ``in_bytes``: of
     values that were offloaded, and came back; ``ahead_bytes``: of these, while ops ran before their
-    reader."""
+    reader. ``left``: why a compiled region was not run; the program stopped before it, as if it were
+    preempted. ``compiled``, ``compiled_ops``: as in :class:`~djinn_lab.protocol.worker.SegmentDone`."""
 
     executed: int = 0
     ops_total: int = 0
@@ -43,6 +44,14 @@ class Outcome:
     out_bytes: int = 0
     in_bytes: int = 0
     ahead_bytes: int = 0
+    left: str = ""
+    compiled: str = ""
+    compiled_ops: int = 0
+
+
+class RegionLeft(Exception):
+    """A compiled region was not run, and nothing of it was done: its ops are to run one by one. The message
+    says why."""
 
 
 class StopSignal:

@@ -11,7 +11,7 @@ import torch
 
 from djinn_lab.srg.program import NodeRecord, Program, Template, TensorMeta
 from djinn_lab.worker.executor import ExecutionPlan, Executor
-from djinn_lab.worker.templates import Call
+from djinn_lab.worker.templates import OpCall
 from djinn_lab.worker.transfer import zeros_strided
 
 NODES_KEPT_MAX = 1_000_000
@@ -59,7 +59,7 @@ class Preparation:
     """``products``, ``frees``: per node, what it makes, and the places among its inputs and outputs of values
     that no later node needs. With a ``plan``, for the extension, it knows these and they are empty."""
 
-    calls: Sequence[Call]
+    calls: Sequence[OpCall]
     expected: Sequence[Expected]
     metas: Sequence[TensorMeta]
     templates: Sequence[Template]
@@ -69,7 +69,7 @@ class Preparation:
     plan: ExecutionPlan | None = None
 
     @classmethod
-    def of(cls, program: Program, calls: Sequence[Call], executor: Executor | None) -> Preparation:
+    def of(cls, program: Program, calls: Sequence[OpCall], executor: Executor | None) -> Preparation:
         expected = [Expected(meta) for meta in program.metas]
         metas, templates, count = program.metas, program.templates, len(program.nodes)
         if executor is None:
@@ -86,7 +86,7 @@ class Preparation:
         return cls(calls, expected, metas, templates, count, plan=plan)
 
 
-def products_of_node(node: NodeRecord, call: Call, expected: Sequence[Expected]) -> Products:
+def products_of_node(node: NodeRecord, call: OpCall, expected: Sequence[Expected]) -> Products:
     """Nothing for a node whose shapes depend on data."""
     fresh = call.fresh
     flags = fresh if len(fresh) == len(node.outputs) else (fresh[0] if fresh else True,) * len(node.outputs)

@@ -18,6 +18,8 @@ from djinn_lab.protocol.isolation import SandboxLevel
 from djinn_lab.srg.curves import DeviceCurves
 from djinn_lab.worker import numa, tier_service
 from djinn_lab.worker.calibration import calibration
+from djinn_lab.worker.compiled.libraries import Libraries
+from djinn_lab.worker.compiled.programs import CompiledPrograms
 from djinn_lab.worker.cuda_link import CudaLink
 from djinn_lab.worker.framing import FrameReader, send_frame
 from djinn_lab.worker.host_arena import HostArena
@@ -40,7 +42,8 @@ class Given:
 
 
 class WorkerProcess:
-    """``store``: the directory of uploaded blobs. ``results``: where what is fetched or handed on goes."""
+    """``store``: the directory of uploaded blobs. ``results``: where what is fetched or handed on goes.
+    ``compiled``: where the libraries of compiled regions lie; None: nothing is compiled."""
 
     def __init__(
         self,
@@ -51,6 +54,7 @@ class WorkerProcess:
         results: Path,
         limits: TierLimits | None = None,
         sandbox: SandboxLevel = "none",
+        compiled: Path | None = None,
     ) -> None:
         self._connection = connection
         self._sandbox = sandbox
@@ -63,6 +67,7 @@ class WorkerProcess:
         self._store = str(store)
         link = CudaLink(self._device) if cuda else CpuLink(limits.link_bytes_per_second)
         self._interpreter = Interpreter(self._device, memory_bytes, results, tiers, link=link)
+        self._compiled = CompiledPrograms(self._interpreter, Libraries(compiled, self._device, self._send))
         self._link_bytes_per_s = link.bytes_per_second
         self._sending = threading.Lock()
         self._tiers = TierService(
@@ -94,6 +99,8 @@ class WorkerProcess:
             elif isinstance(message, messages.Close):
                 self._interpreter.close(message.session)
                 self._send(messages.Closed(message.session, self._memory()))
+            elif isinstance(message, messages.RegionCompiled):
+                self._compiled.answered(message)
             elif isinstance(message, messages.Calibrate):
                 self._calibration = calibration(self._device)
 
@@ -163,21 +170,28 @@ class WorkerProcess:
                 self._send(messages.SegmentProgress(job, message.segment, transient.executed, 0))
             return given.stop()
 
-        outcome = self._interpreter.run(
-            message.session,
-            message.program,
-            {name: f"{self._store}/{blob}" for name, blob in message.blobs.items()},
-            announce_op if message.watched else given.stop,
-            report,
-            message.key,
-            message.resume,
-            message.imports,
-            message.exports,
-            message.serial,
-        )
+        blobs = {name: f"{self._store}/{blob}" for name, blob in message.blobs.items()}
+        should_stop = announce_op if message.watched else given.stop
+        if message.tolerance > 0:
+            outcome = self._compiled.run(message, blobs, should_stop, report)
+        else:
+            outcome = self._interpreter.run(
+                message.session,
+                message.program,
+                blobs,
+                should_stop,
+                report,
+                message.key,
+                message.resume,
+                message.imports,
+                message.exports,
+                message.serial,
+            )
         if self._given.get(job) is given:
             del self._given[job]
         self._send(self._answer(message, outcome))
+        if message.tolerance > 0:
+            self._compiled.after_run(message, outcome)
 
     def _answer(self, message: messages.RunSegment, outcome: Outcome) -> messages.FromWorker:
         memory = self._memory()
@@ -219,6 +233,8 @@ class WorkerProcess:
             out_bytes=outcome.out_bytes,
             in_bytes=outcome.in_bytes,
             ahead_bytes=outcome.ahead_bytes,
+            compiled=outcome.compiled,
+            compiled_ops=outcome.compiled_ops,
         )
 
     def _memory(self) -> messages.WorkerMemory:

@@ -25,7 +25,7 @@ from djinn_lab.worker.outcome import Outcome, Stop, StopSignal
 from djinn_lab.worker.preparation import Made, Preparation, last_uses, products_of_node
 from djinn_lab.worker.reading import held_values, missing_values, whole_program
 from djinn_lab.worker.restoring import await_end, await_values, await_whole
-from djinn_lab.worker.templates import Call
+from djinn_lab.worker.templates import Call, OpCall
 from djinn_lab.worker.values import RestoreFailed, SessionValues
 
 
@@ -233,7 +233,7 @@ class ProgramRun:
             report(index + 1, total)
 
     def _bring_in_and_step(
-        self, position: int, node: NodeRecord, call: Call, needed: int, made: Sequence[Made]
+        self, position: int, node: NodeRecord, call: OpCall, needed: int, made: Sequence[Made]
     ) -> None:
         self.offloading.bring_in(position, node.inputs)
         self.offloading.bring_in_ahead(position)
@@ -248,7 +248,7 @@ class ProgramRun:
             products = products_of_node(part.node, call, preparation.expected)
             self._bring_in_and_step(position, part.node, call, *products)
 
-    def _step(self, node: NodeRecord, call: Call, needed: int, made: Sequence[Made]) -> None:
+    def _step(self, node: NodeRecord, call: OpCall, needed: int, made: Sequence[Made]) -> None:
         """One node, but for freeing what it was the last to need."""
         values, memory = self._values, self._owner.memory
         tensors = values.tensors
@@ -365,7 +365,7 @@ class ProgramRun:
             return None
         return torch.default_generator.get_state().numpy().tobytes()
 
-    def _store(self, node: NodeRecord, call: Call, returned: object, made: Sequence[Made]) -> int:
+    def _store(self, node: NodeRecord, call: OpCall, returned: object, made: Sequence[Made]) -> int:
         """Keep what the op returned, and return the bytes that it takes."""
         items = returned if isinstance(returned, (list, tuple)) else (returned,)
         added = 0

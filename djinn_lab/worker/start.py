@@ -47,6 +47,7 @@ def serve(connection: socket.socket, options: WorkerOptions) -> Never:
         Path(options.result_directory),
         limits,
         level,
+        _path(options.compiled_directory),
     ).serve()
     sys.stdout.flush()
     sys.stderr.flush()
@@ -62,7 +63,12 @@ def _enter_sandbox(options: WorkerOptions) -> SandboxLevel:
     ]
     # No other directory is in reach, and parts of torch look for one when they are imported.
     tempfile.tempdir = os.environ["TORCHINDUCTOR_CACHE_DIR"] = options.result_directory
-    reach = sandbox.Reach(tuple(own), Path(options.store_directory), Path(options.result_directory))
+    reach = sandbox.Reach(
+        tuple(own),
+        Path(options.store_directory),
+        Path(options.result_directory),
+        _path(options.compiled_directory),
+    )
     return sandbox.enter(reach, filtered=options.device.startswith("cpu"))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch._ops import OpOverload
@@ -30,6 +30,24 @@ _CHECKED = {"aten._reshape_alias.default": "aten.as_strided.default"}
 
 _FILLED = ("aten.empty.memory_format", "aten.empty_strided.default")
 """Those that fill it themselves where torch's deterministic algorithms ask for that."""
+
+
+class OpCall(Protocol):
+    """What runs one node, as :class:`Call` says."""
+
+    @property
+    def op(self) -> str: ...
+    @property
+    def fresh(self) -> tuple[bool, ...]: ...
+    @property
+    def writes(self) -> tuple[int, ...]: ...
+    @property
+    def resizes(self) -> bool: ...
+    @property
+    def appends(self) -> bool: ...
+    @property
+    def native(self) -> Op | None: ...
+    def __call__(self, tensors: Sequence[torch.Tensor | None], scalars: Sequence[Scalar]) -> Any: ...
 
 
 class Call:
@@ -120,6 +138,11 @@ class Call:
             return self._guard(self.func, *self._arguments(tensors, scalars))
         if self._plain:
             return self.func(*tensors)
+        args, kwargs = self._arguments(tensors, scalars)
+        return self.func(*args, **kwargs)
+
+    def unguarded(self, tensors: Sequence[torch.Tensor | None], scalars: Sequence[Scalar]) -> Any:
+        """Call it for tensors without memory, which no guard can look at."""
         args, kwargs = self._arguments(tensors, scalars)
         return self.func(*args, **kwargs)
 

@@ -217,3 +217,13 @@ def test_a_loop_that_cuts_gets_one_warning(notebook: NotebookKernel) -> None:
     assert "loop" not in notebook.run(f"%%djinn --quiet\n{loop}").text
     assert "loop" not in notebook.run("%%djinn\nfor _ in range(9):\n    y = (x + 1).cpu()").text
     assert "loop" not in notebook.run("%%djinn\nfor _ in range(4):\n    y = (x + 1).sum().item()").text
+
+
+def test_tolerance_is_an_option_of_cells_and_notebooks(notebook: NotebookKernel) -> None:
+    done = notebook.run("%%djinn --tolerance 1e-5 --report\nroot = (torch.ones(4) * 2).sqrt()")
+    assert "compiled: run op by op; compiled once it has run 3 times" in done.text
+    assert "compiled: " not in notebook.run("%%djinn --report\nroot = (torch.ones(4) * 2).sqrt()").text
+    assert "is not a tolerance" in notebook.run("%%djinn --tolerance 7\n1").traceback
+    assert "bit for bit" in notebook.run("%%djinn --tolerance 1e-5 --verify\n1").traceback
+    notebook.run("%djinn_config --tolerance 1e-5")
+    assert "compiled: " in notebook.run("%%djinn --report\nroot = (torch.ones(4) * 2).sqrt()").text

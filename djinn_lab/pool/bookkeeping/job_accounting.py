@@ -123,7 +123,8 @@ class JobAccounting:
         flight = record.flight
         record.measured_s = (record.measured_s or 0.0) + done.run_s
         self.overruns.ended(record.predicted_s, done.run_s)
-        if flight is not None and record.device is not None:
+        learns = not done.compiled_ops  # else equal programs that run op by op would be predicted too short
+        if flight is not None and record.device is not None and learns:
             gang = 1 if flight.gang is None else flight.gang.devices
             self.costs.ended(record.device, done.job, flight.key, flight.predicted, done.run_s, gang)
             if flight.gang is None:
@@ -349,6 +350,7 @@ class JobAccounting:
                 gang=record.gang,
                 recovery=flight.recovery,
                 out_bytes=done.out_bytes if done else 0,
+                compiled=done.compiled if done else "",
                 in_bytes=done.in_bytes if done else 0,
                 ahead_bytes=done.ahead_bytes if done else 0,
             ),

@@ -36,7 +36,7 @@ class RunningSegment:
     ``due_s``: after ``received_s`` where an earlier segment ran then. ``key``:
     what equal programs have in common, and whether one was here before (``plan_cached``). ``restoring_s``:
     waited for session memory before it first started. ``stops``: None until it was preempted. ``gang``: how
-    it would run on several devices. ``resends``: as in
+    it would run on several devices. ``resends``, ``tolerance``: as in
     :class:`~djinn_lab.protocol.messages.SubmitSegment`."""
 
     segment: int
@@ -55,6 +55,7 @@ class RunningSegment:
     stops: SegmentPreemptions | None = None
     gang: GangPlan | None = None
     resends: bool = False
+    tolerance: float = 0.0
     reads: FirstUses | None = None
     """Of the sources, by place; None where there are no ops."""
     predicted: RunTime | None = None

@@ -465,6 +465,7 @@ class Driver:
             announces_start=False,
             serial=self.recovery.sends(record.session, flight),
             watched=known is not None and known.losses > 0,
+            tolerance=flight.tolerance,
         )
         flight.reached = run.resume.executed if run.watched and run.resume is not None else None
         self.launcher.run(device, run)

@@ -28,6 +28,7 @@ from djinn_lab.protocol.worker import (
     Calibrate,
     Close,
     Closed,
+    CompileRegion,
     CopyDone,
     CopyFailed,
     CopyOrder,
@@ -228,6 +229,7 @@ class DeviceWorkers:
 
     def _lost(self, worker: Worker, how: str) -> None:
         """Report a dead worker, and begin its successor."""
+        self._premises.compiler.died(worker)
         self._remove(worker)
         history = self._histories[worker.group]
         history.lives += 1
@@ -305,6 +307,9 @@ class DeviceWorkers:
             log.warning("%s: a worker answers again", self.plan.device)
             self._hear()
         if isinstance(message, Pong):
+            return
+        if isinstance(message, CompileRegion):
+            self._premises.compiler.want(message, self.plan, worker, worker.tell)
             return
         worker.said(message)
         if isinstance(message, Leased):

@@ -77,6 +77,7 @@ class LocalLauncher:
         else:
             for device in self._devices.values():
                 device.shut_down()
+        await self._premises.compiler.close()
         await self._starter.close()
         for device in self._devices.values():
             await device.end()
@@ -101,4 +102,5 @@ class LocalLauncher:
     def kill(self) -> None:
         """End every worker at once, for good."""
         self._premises.stopping = True
+        self._premises.compiler.kill()
         self._starter.kill()

@@ -12,6 +12,7 @@ from djinn_lab.pool.devices.plans import DevicePlan
 from djinn_lab.pool.launchers.adoption import Adoption, LeftCopy, take_copies
 from djinn_lab.pool.launchers.orphans import OrphanedFiles
 from djinn_lab.pool.launchers.processes import Starter
+from djinn_lab.pool.launchers.region_compiler import RegionCompiler
 from djinn_lab.protocol.template import WorkerOptions
 
 
@@ -24,6 +25,7 @@ class Premises:
         self.starter = starter
         self.stopping = self.left = False
         self.events: WorkerEvents | None = None
+        self.compiler = RegionCompiler()
         self._blobs = blobs
         self._host = host
         self._disk = disk
@@ -50,6 +52,7 @@ class Premises:
             disk_bytes=plan.disk_bytes if self._disk is not None else 0,
             disk_directory=_made(self._disk, name) if plan.disk_bytes else None,
             link_bytes_per_second=float(plan.link_bytes_per_s),
+            compiled_directory=str(self.compiler.directory_of(plan)),
         )
 
     def is_first(self, group: str) -> bool:

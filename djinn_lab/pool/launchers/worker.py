@@ -12,7 +12,15 @@ from djinn_lab.pool.launchers.merged import NOTHING, Reporting
 from djinn_lab.pool.launchers.pings import Pings
 from djinn_lab.pool.launchers.processes import Process, Starter
 from djinn_lab.protocol.template import WorkerOptions
-from djinn_lab.protocol.worker import FromWorker, Ping, ToWorker, WorkerMemory, decode_from_worker, encode
+from djinn_lab.protocol.worker import (
+    FromWorker,
+    Ping,
+    RegionCompiled,
+    ToWorker,
+    WorkerMemory,
+    decode_from_worker,
+    encode,
+)
 
 
 class Worker:
@@ -65,6 +73,10 @@ class Worker:
     def ping(self) -> None:
         """Send a ping at once, before what waits for a lease."""
         self._write(Ping())
+
+    def tell(self, message: RegionCompiled) -> None:
+        """Say that a region was compiled, which takes no lease."""
+        self._write(message)
 
     def said(self, message: FromWorker) -> None:
         """Note what the worker said, and its memory unless a later report came before this one."""

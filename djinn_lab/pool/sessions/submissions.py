@@ -182,6 +182,7 @@ class SubmissionHandler:
             plan_cached=inspected.cached,
             gang=gang.plan,
             resends=submit.resends,
+            tolerance=submit.tolerance,
             reads=inspected.reads,
             need_bytes=need_bytes,
             predicted=predicted,

@@ -36,18 +36,20 @@ log = logging.getLogger(__name__)
 @dataclass(frozen=True)
 class Reach:
     """What a process works with. ``own``: directories that it reads and writes; ``store``: files that it
-    reads by name; ``results``: files that it makes, and reads by name."""
+    reads by name; ``results``: files that it makes, and reads by name; ``compiled``: libraries that it
+    loads by name."""
 
     own: tuple[Path, ...] = ()
     store: Path | None = None
     results: Path | None = None
+    compiled: Path | None = None
 
     def accesses(self) -> dict[Path, Access]:
         """Return what is in reach, with Python's and the system's libraries."""
         given: list[tuple[Path | None, Access]] = [(path, CODE) for path in _code()]
         given += [(Path(path), CODE) for path in (*MACHINE, f"/proc/{os.getpid()}")]
         given += [(path, OWN) for path in self.own]
-        given += [(self.store, BY_NAME), (self.results, RESULTS)]
+        given += [(self.store, BY_NAME), (self.results, RESULTS), (self.compiled, BY_NAME)]
         found: dict[Path, Access] = {}
         for path, access in given:
             if path is not None:

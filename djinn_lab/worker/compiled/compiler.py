@@ -1,0 +1,127 @@
+"""``python -m djinn_lab.worker.compiled.compiler ...``: a process that compiles one region.
+
+It reads what a session asked for, so it gives up what compiling does not need before that: other files than
+its own, libraries and compilers, TCP, and most of the machine's time and memory. It runs no op: the region is
+traced with tensors that have no memory, and TorchInductor writes C++ for it."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import resource
+import signal
+import sys
+import sysconfig
+from collections.abc import Callable, Collection
+from pathlib import Path
+from time import perf_counter
+
+from djinn_lab.protocol.compiling import GENERATED, Compilation, encode_compilation, library_name, region_key
+from djinn_lab.srg.program import decode_program
+from djinn_lab.srg.region_programs import validate_region
+from djinn_lab.worker.sandbox import kernel, landlock
+from djinn_lab.worker.sandbox.entering import CODE, MACHINE
+from djinn_lab.worker.sandbox.landlock import Access
+
+NICENESS = 19
+FILE_BYTES_MAX = 2**30
+PR_SET_PDEATHSIG = 1
+_PROGRAMS = ("/usr", "/bin", "/lib", "/lib64", "/etc/ld.so.cache", "/etc/alternatives")
+_ALL = Access((1 << landlock.BITS) - 1)
+_RUN = CODE | Access.EXECUTE
+_PROBLEM_CHARS_MAX = 300
+
+
+def confine(own: Collection[Path], memory_bytes: int, seconds: int) -> None:
+    """Give up what compiling does not need, for good, and end with the pool. ``own``: directories to write
+    to."""
+    kernel.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    os.nice(NICENESS)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_DATA, (memory_bytes, memory_bytes))
+    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (FILE_BYTES_MAX, FILE_BYTES_MAX))
+    kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)
+    if landlock.version():
+        landlock.restrict(_reach(own))
+
+
+def _reach(own: Collection[Path]) -> dict[Path, Access]:
+    paths = [sys.prefix, sys.base_prefix, *(sysconfig.get_path(name) for name in ("stdlib", "purelib"))]
+    found = {Path(path): _RUN for path in (*_PROGRAMS, *paths)}
+    itself = f"/proc/{os.getpid()}"
+    found |= {Path(path): CODE for path in (*MACHINE, itself, Path(__file__).parents[2])}
+    found[Path("/dev/null")] = CODE | Access.WRITE
+    own = (*own, *Path("/dev").glob("nvidia*"))
+    return found | dict.fromkeys(own, _ALL)
+
+
+def compile_region(region: bytes, into: Path, device: str, threads: int) -> Compilation:
+    """Compile an encoded region for a device, into a library that is named by the region's key."""
+    began = perf_counter()
+    problem = ""
+    try:
+        _compile(region, into, device, threads)
+    except Exception as error:  # noqa: BLE001 - a compiler may raise anything, and the pool reports it
+        first = str(error).strip().splitlines() or [""]
+        problem = f"{type(error).__name__}: {first[0]}"[:_PROBLEM_CHARS_MAX]
+    return Compilation(problem, perf_counter() - began)
+
+
+def _compile(region: bytes, into: Path, device: str, threads: int) -> None:
+    program = decode_program(region)
+    validate_region(program)
+    import torch  # which takes seconds
+    import torch._inductor
+
+    from djinn_lab.worker.compiled.tracing import traced
+
+    torch.set_num_threads(threads)
+    graph, inputs = traced(program, torch.device(device))
+    with torch.no_grad():
+        made = torch._inductor.aot_compile(graph, inputs, options=_OPTIONS)
+    assert isinstance(made, str)
+    _publish(Path(made), into / library_name(region_key(region)))
+
+
+_OPTIONS: dict[str, bool | int | str] = {
+    "compile_threads": 1,
+    "cpp.vec_isa_ok": True,  # it would compile and load a test each time
+}
+
+
+def _publish(made: Path, library: Path) -> None:
+    """Move the library, and what it needs beside it, to where workers look, the library last."""
+    calls = made.with_suffix(".json")
+    if calls.exists():
+        calls.replace(library.with_suffix(".json"))
+    made.chmod(0o400)
+    made.replace(library)
+
+
+def _settle_in(work: Path) -> None:
+    """Write everything on the way below this directory. Precompiled headers stay there for the next process,
+    which they save most of its time."""
+    os.environ["TMPDIR"] = os.environ["HOME"] = str(work)
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(work / GENERATED)
+    os.environ["USER"] = "djinn"
+
+
+def main(answer: Callable[[bytes], object] = sys.stdout.buffer.write) -> None:
+    parser = argparse.ArgumentParser(prog="djinn_lab.worker.compiled.compiler")
+    parser.add_argument("--into", type=Path, required=True)
+    parser.add_argument("--work", type=Path, required=True)
+    parser.add_argument("--device", required=True)
+    parser.add_argument("--threads", type=int, required=True)
+    parser.add_argument("--memory-bytes", type=int, required=True)
+    parser.add_argument("--seconds", type=int, required=True)
+    given = parser.parse_args()
+    _settle_in(given.work)
+    confine((given.into, given.work), given.memory_bytes, given.seconds)
+    region = sys.stdin.buffer.read()
+    answer(encode_compilation(compile_region(region, given.into, given.device, given.threads)))
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

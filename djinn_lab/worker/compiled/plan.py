@@ -1,0 +1,99 @@
+"""One program with compiled regions: how a run of it is rewritten, and how its answer is read back."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from itertools import pairwise
+
+from msgspec.structs import replace
+
+from djinn_lab.srg.program import Program
+from djinn_lab.srg.regions import Region, first_nodes, with_regions
+from djinn_lab.worker.compiled.region_call import RegionCall
+from djinn_lab.worker.outcome import Outcome
+
+
+class CompiledPlan:
+    """Serves all programs with the key of ``program`` whose regions have the same numbers. ``key``: its own.
+    ``calls``: of its regions. ``seconds``: of every op of the whole program, as it ran before."""
+
+    def __init__(
+        self,
+        program: Program,
+        regions: Sequence[Region],
+        calls: Sequence[RegionCall],
+        key: bytes,
+        seconds: Sequence[float],
+    ) -> None:
+        self.calls = calls
+        self.key = key
+        self._regions = regions
+        self._seconds = seconds
+        self._starts = first_nodes(len(program.nodes), regions)
+        varying = {place.node for region in regions for place in region.numbers}
+        self._numbers = [
+            (index, program.nodes[index].scalars)
+            for region in regions
+            for index in range(region.first, region.end)
+            if program.nodes[index].scalars and index not in varying
+        ]
+
+    @property
+    def ops(self) -> int:
+        """Return how many ops are in regions."""
+        return sum(region.end - region.first for region in self._regions)
+
+    def rewritten(self, program: Program) -> Program | None:
+        """Return a program with its regions as one node each; None where it computes with other numbers than
+        were compiled in."""
+        nodes = program.nodes
+        if any(nodes[index].scalars != numbers for index, numbers in self._numbers):
+            return None
+        return with_regions(program, self._regions)
+
+    def started(self, executed: int) -> int:
+        """Return how many ops of the whole program have run when so many of the rewritten one have."""
+        return self._starts[executed]
+
+    def read_back(self, outcome: Outcome) -> None:
+        """Put an answer in terms of the whole program. The time of a region is divided as its ops took it
+        before."""
+        times = array("d")
+        times.frombytes(outcome.node_times)
+        whole = array("d")
+        for place, (first, end) in enumerate(pairwise(self._starts[: len(times) // 2 + 1])):
+            start_s, end_s = times[2 * place], times[2 * place + 1]
+            whole.extend(self._divided(first, end, start_s, end_s))
+        outcome.node_times = whole.tobytes()
+        failure = outcome.failure
+        if failure is not None and failure.node is not None:
+            outcome.failure = replace(failure, node=self._starts[failure.node])
+        outcome.executed = self._starts[outcome.executed]
+        outcome.ops_total = self._starts[-1]
+
+    def _divided(self, first: int, end: int, start_s: float, end_s: float) -> Sequence[float]:
+        if end == first + 1:
+            return (start_s, end_s)
+        shares = [max(seconds, 1e-9) for seconds in self._seconds[first:end]]
+        scale = (end_s - start_s) / sum(shares)
+        found: list[float] = []
+        for share in shares:
+            found += (start_s, start_s + share * scale)
+            start_s += share * scale
+        return found
+
+
+def after(first: Outcome, second: Outcome) -> Outcome:
+    """Return the answer of a run that was continued: the second one's, with what the first one did."""
+    times = array("d")
+    times.frombytes(second.node_times)
+    for place, time_s in enumerate(times):
+        times[place] = time_s + first.run_s
+    second.node_times = first.node_times + times.tobytes()
+    second.load_s += first.load_s
+    second.run_s += first.run_s
+    second.out_bytes += first.out_bytes
+    second.in_bytes += first.in_bytes
+    second.ahead_bytes += first.ahead_bytes
+    return second
