@@ -24,7 +24,7 @@ ALONE, ARRIVAL = "no prefill", "order of arrival"
 WIDTH, HEADS, LAYERS = 512, 8, 8
 PROMPT, CONTEXT = 1024, 64
 BOUND_MS = 250.0
-"""A run is left 0.1 s before it is preempted, and ends the op that it is in."""
+"""A prefill is left as long as the step will take before it is preempted, and ends the op that it is in."""
 
 
 class Decoder(nn.Module):

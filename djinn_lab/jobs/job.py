@@ -10,6 +10,7 @@ from djinn_lab.jobs.messages import MemoryNeed
 from djinn_lab.jobs.placement.first_device import DeviceFit
 from djinn_lab.jobs.states import FINISHED, JobState
 from djinn_lab.jobs.terms import NO_TERMS, Terms
+from djinn_lab.srg.structure import GraphPhase
 
 
 class Job(msgspec.Struct, frozen=True):
@@ -85,6 +86,8 @@ class Job(msgspec.Struct, frozen=True):
     """How its cell fits the devices, where its session has none yet."""
     placed_why: str = ""
     """How its profile changed the choice of the device at which its session began."""
+    phase: GraphPhase = ""
+    """Of its segment's graph."""
 
     @property
     def finished(self) -> bool:

@@ -13,6 +13,7 @@ from djinn_lab.jobs.fairness import Limits, ShareState
 from djinn_lab.jobs.placement.first_device import DeviceFit
 from djinn_lab.jobs.states import JobState
 from djinn_lab.jobs.terms import NO_TERMS, Terms
+from djinn_lab.srg.structure import GraphPhase
 
 MemoryNeed = Literal["free", "ask", "deferred", "queued", "granted"]
 """``free``: runs without asking session memory. ``ask``: :class:`~djinn_lab.jobs.commands.PlaceSegment`
@@ -62,7 +63,8 @@ class SegmentSubmitted(msgspec.Struct, frozen=True, tag=True):
     seconds to move the session's state to another device, None when it cannot be moved. ``parts_s``: seconds
     to move what the parts of a gang will hold beside it. ``met``: data conditions of its dependencies that
     were published before. ``external``: batch notebooks that it depends on. ``notebook``: the batch notebook
-    that the session belongs to, empty for none. ``fits``: for a session that begins, the devices."""
+    that the session belongs to, empty for none. ``fits``: for a session that begins, the devices. ``phase``:
+    of the segment's graph."""
 
     at_s: float
     job: str
@@ -89,6 +91,7 @@ class SegmentSubmitted(msgspec.Struct, frozen=True, tag=True):
     notebook: str = ""
     predicted_spread: float = 1.0
     fits: tuple[DeviceFit, ...] = ()
+    phase: GraphPhase = ""
 
 
 class SegmentRefused(msgspec.Struct, frozen=True, tag=True):

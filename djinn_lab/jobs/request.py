@@ -7,6 +7,8 @@ from typing import Literal
 
 import msgspec
 
+from djinn_lab.srg.structure import GraphPhase
+
 WHOLE_DEVICE_MILLI = 1000
 
 Together = Literal["anywhere", "packed", "one_node"]
@@ -69,7 +71,7 @@ class Request(msgspec.Struct, frozen=True):
     ``preempted``: how often it was preempted, last at ``preempted_at_s``. ``startable`` False: its state or
     memory is not on its device yet; it keeps its queue position, and other jobs may start before it.
     ``stuck``: nothing is being restored or freed for it, so that no capacity is reserved for it. ``park_s``:
-    the expected cost of preempting it once it runs."""
+    the expected cost of preempting it once it runs. ``phase``: a decode step may preempt a prefill."""
 
     job: str
     account: str
@@ -89,6 +91,7 @@ class Request(msgspec.Struct, frozen=True):
     stuck: bool = False
     segment_at_s: float = 0.0
     spread: float = 1.0
+    phase: GraphPhase = ""
 
     @property
     def promised_s(self) -> float | None:

@@ -39,7 +39,8 @@ _INDICATIVE = _FUSED | _SOFTMAX | _BATCHED.keys() | LAYOUT | _ON_SCORES
 class Attention:
     """An attention that was found in a program. ``key`` and ``value`` are value ids traced back through views
     and copies to what produced them. ``nodes``: the fused op, or both products and the softmax; the last is
-    ``node``."""
+    ``node``. ``query``, ``values``: the ids of the tensors whose last size but one is the number of queries
+    and of keys."""
 
     node: int
     nodes: tuple[int, ...]
@@ -48,6 +49,8 @@ class Attention:
     key_length: int
     key: int
     value: int
+    query: int
+    values: int
 
 
 class _Scores(NamedTuple):
@@ -121,6 +124,8 @@ class AttentionTracer:
                 key_length=values[-2],
                 key=self._root(key),
                 value=self._root(value),
+                query=query,
+                values=value,
             )
         )
 

@@ -9,14 +9,19 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Literal
 
 import msgspec
 
+from djinn_lab.srg.attention import find_attention
 from djinn_lab.srg.list_ops import ON_LISTS, parts_of
 from djinn_lab.srg.liveness import FirstUses, first_uses, last_touches
 from djinn_lab.srg.program import Program, TensorMeta
 from djinn_lab.srg.wiring import BEFORE, Call, Lookup, Wiring, trace_wiring
 
+GraphPhase = Literal["", "prefill", "decode"]
+"""What a graph with attention does: it reads a whole sequence, or a few positions over a key-value cache;
+empty for any other."""
 LASTING = -1
 """``freed`` of a storage that outlives the last node."""
 Sizes = tuple[int, ...]
@@ -35,7 +40,8 @@ class ProgramStructure(msgspec.Struct, frozen=True):
     ``widest``: metas whose widest span is the size of one storage. ``touched``: the different sizes that an
     op, or one tensor's part of an op on lists, needs at once, with the first node that does. ``sources``: of
     all sources. ``kept``: of storages that outlive the program, but for those of blobs. ``reads``: places of
-    the sources that the ops read and the session holds."""
+    the sources that the ops read and the session holds. ``attended``: the different pairs of metas whose last
+    size but one is an attention's number of queries, and of keys; none where there is a backward pass."""
 
     names: tuple[str, ...]
     calls: tuple[Call, ...]
@@ -49,6 +55,7 @@ class ProgramStructure(msgspec.Struct, frozen=True):
     sources: Sizes
     kept: Sizes
     reads: FirstUses | None
+    attended: tuple[tuple[int, int], ...] = ()
 
     @property
     def ops(self) -> int:
@@ -67,6 +74,14 @@ class ProgramStructure(msgspec.Struct, frozen=True):
     def op(self, node: int) -> str:
         """Return the op of a node."""
         return self.names[self.calls[self.call_of[node]].template]
+
+    def phase(self, metas: Sequence[TensorMeta]) -> GraphPhase:
+        """Return ``prefill`` where an attention has as many queries as keys, and more than one; else
+        ``decode`` where one has fewer; for the metas of a program of this structure."""
+        lengths = [(metas[query].shape[-2], metas[key].shape[-2]) for query, key in self.attended]
+        if any(1 < queries == keys for queries, keys in lengths):
+            return "prefill"
+        return "decode" if any(queries < keys for queries, keys in lengths) else ""
 
     def spans(self, metas: Sequence[TensorMeta]) -> list[int]:
         """Return the bytes of each size, for the metas of a program of this structure."""
@@ -103,7 +118,16 @@ def structure_of(program: Program) -> ProgramStructure:
         sources=tuple(seen[source.storage] for source in program.sources),
         kept=tuple(size[storage] for storage in kept if storage in size),
         reads=_reads(program),
+        attended=_attended(wiring),
     )
+
+
+def _attended(wiring: Wiring) -> tuple[tuple[int, int], ...]:
+    if any("backward" in name for name in wiring.names):
+        return ()
+    layouts = wiring.layouts
+    pairs = ((layouts[one.query], layouts[one.values]) for one in find_attention(wiring))
+    return tuple(dict.fromkeys((query, key) for query, key in pairs if query is not None and key is not None))
 
 
 def _source_sizes(program: Program) -> tuple[dict[int, int], tuple[tuple[int, ...], ...]]:

@@ -170,5 +170,6 @@ def drawn_request(
         at_s=float(at_s),
         seconds=float(seconds),
         members=members,
+        phase=("", "prefill", "decode")[number % 3],
         **more,
     )

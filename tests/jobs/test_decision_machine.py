@@ -22,6 +22,7 @@ from djinn_lab.jobs.decision import (
 )
 from djinn_lab.jobs.fairness import Capacity, Limits, ShareTree
 from djinn_lab.jobs.request import ComputeNode, Demand, Holding, Request
+from djinn_lab.srg.structure import GraphPhase
 
 ACCOUNTS = ("org/red/ann", "org/red/bob", "org/blue/carl", "dora")
 NODES = ("a", "b", "c")
@@ -59,6 +60,7 @@ class DecisionMachine(RuleBasedStateMachine):
         move_s=st.sampled_from([0.0, 0.5, 20.0]),
         startable=st.sampled_from([True, True, True, False]),
         deadline_s=st.none() | st.floats(0, 5000),
+        phase=st.sampled_from(["", "prefill", "decode"]),
     )
     def submit(
         self,
@@ -70,6 +72,7 @@ class DecisionMachine(RuleBasedStateMachine):
         move_s: float,
         startable: bool,
         deadline_s: float | None,
+        phase: GraphPhase,
     ) -> None:
         self.numbers += 1
         request = Request(
@@ -85,6 +88,7 @@ class DecisionMachine(RuleBasedStateMachine):
             move_s=move_s,
             startable=startable,
             park_s=0.2,
+            phase=phase,
         )
         self.cluster.submit(request, self.now_s)
         self.settle()

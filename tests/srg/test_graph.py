@@ -13,6 +13,7 @@ from torch_recording import Recording
 
 from djinn_lab.srg.graph import SRG, Node
 from djinn_lab.srg.program import Program
+from djinn_lab.srg.structure import structure_of
 
 
 def graph_of(recording: Recording, **marks: tuple[torch.Tensor, ...]) -> SRG:
@@ -123,6 +124,36 @@ def attention_block(queries: int, keys: int, fused: bool) -> SRG:
 )
 def test_phase_follows_from_query_and_key_length(fused: bool, queries: int, keys: int, phase: str) -> None:
     assert {node.phase for node in attention_block(queries, keys, fused).nodes} == {phase}
+
+
+@pytest.mark.parametrize(
+    ("lengths", "phase"),
+    [
+        ([(5, 5)], "prefill"),
+        ([(1, 9), (1, 1)], "decode"),
+        ([(2, 9)], "decode"),
+        ([(6, 6), (1, 7)], "prefill"),
+        ([(1, 1)], ""),
+        ([], ""),
+    ],
+)
+def test_program_is_a_prefill_or_a_decode_step_as_its_attentions_say(
+    lengths: list[tuple[int, int]], phase: str
+) -> None:
+    with Recording() as recording, torch.no_grad():
+        for queries, keys in lengths:
+            F.scaled_dot_product_attention(*(torch.randn(1, 2, n, 8) for n in (queries, keys, keys)))
+        torch.ones(2).relu()
+    program = recording.program()
+    assert structure_of(program).phase(program.metas) == phase
+
+
+def test_training_step_is_neither_prefill_nor_decode() -> None:
+    x = torch.randn(1, 2, 4, 8, requires_grad=True)
+    with Recording() as recording:
+        F.scaled_dot_product_attention(x, x, x).sum().backward()
+    program = recording.program()
+    assert structure_of(program).phase(program.metas) == ""
 
 
 def test_each_root_call_has_its_own_phase() -> None:

@@ -5,6 +5,8 @@ policy is fair, by the Fair Tree order of their accounts, looked at again after 
 is charged at once; then by the policy's key. One look at the first of an equivalence class answers for the
 whole class.
 
+Before that, decode steps that wait behind larger prefills may preempt these, whoever comes first.
+
 A candidate that fits starts, unless that would delay a job ahead with a promised start (EASY: the first k
 that could not start; conservative: all of them). One that does not fit may preempt (:mod:`.preempting`).
 If it cannot, it is promised a start, and the policy says whether later candidates may be backfilled. All
@@ -21,7 +23,7 @@ from djinn_lab.jobs.decision.explaining.verdicts import DecisionTrace, Reason
 from djinn_lab.jobs.decision.plan import Plan, Preemption
 from djinn_lab.jobs.decision.rules import preempting
 from djinn_lab.jobs.decision.rules.guarantees import Guarantees
-from djinn_lab.jobs.decision.rules.keys import estimate_s, steps
+from djinn_lab.jobs.decision.rules.keys import estimate_s, steps, within_key
 from djinn_lab.jobs.decision.rules.limiting import members_allowed, soft_limit, start_limit
 from djinn_lab.jobs.decision.rules.policy import PROMISING_BACKFILL, QueuePolicy
 from djinn_lab.jobs.decision.rules.shortcuts import GuaranteeSearch, PreemptionAttempts, start_only_job
@@ -91,6 +93,7 @@ class _Decision:
         trial = self.trial
         trial.top_up()
         self._use_reserved_capacity()
+        self._preempt_prefills()
         for rank in sorted(index.ranks):
             self.rank = rank
             self._walk(index.ranks[rank])
@@ -138,6 +141,32 @@ class _Decision:
                 trial.reserve(request, reservation.where, reservation.victims)
                 trial.count(request, members)
                 self._note(request, Reason.PREEMPTING)
+
+    def _preempt_prefills(self) -> None:
+        """Let decode steps that wait for nothing but a device preempt prefills, the shortest step first."""
+        trial, cluster = self.trial, self.trial.cluster
+        if "decode" not in self.policy.preempts or not (cluster.prefills and cluster.decode_steps):
+            return
+        left, prefills = self.policy.preempt_depth, cluster.prefills
+        for request in sorted(cluster.decode_steps.values(), key=lambda one: within_key(one, self.policy)):
+            if not (left and prefills):
+                return
+            if request.job in cluster.reserved or not request.startable or self._is_limited(request):
+                continue
+            if self._place(request) is not None or self.why is not Reason.BUSY:
+                continue
+            found = preempting.find_prefill(trial, request, self._only_node(request, claims=False))
+            if found is None:
+                left -= 1
+            else:
+                prefills -= len(found.victims)
+                self._preempt(request, found)
+
+    def _is_limited(self, request: Request) -> bool:
+        """Return whether an account's limit keeps the request from starting, a soft one too."""
+        cluster, shares, more = self.trial.cluster, self.trial.shares, self.trial.more
+        hit = start_limit(cluster, shares, request, self.trial.now_s, more)
+        return hit is not None or soft_limit(cluster, shares, request, more) is not None
 
     # -- in order --------------------------------------------------------------------------------------------
 

@@ -41,6 +41,7 @@ def submit(tables: QueueTables, event: SegmentSubmitted) -> None:
             target=event.target,
             predicted_s=event.predicted_s,
             predicted_spread=event.predicted_spread,
+            phase=event.phase,
             move_s=event.move_s,
             parts_s=event.parts_s,
             memory=event.memory,

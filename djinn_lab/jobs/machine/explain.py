@@ -148,6 +148,8 @@ def preemption_message(
             right = f"{by.account} is further below its share than {victim.account}"
         case "shorter":
             right = "it is expected to need less time than this one has left"
+        case "decode":
+            right = "a decode step goes before a prefill"
         case "attained":
             right = "it has attained less device time"
         case "rank":

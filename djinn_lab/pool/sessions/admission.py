@@ -16,7 +16,7 @@ from djinn_lab.srg.costs import Work, sum_work
 from djinn_lab.srg.liveness import FirstUses
 from djinn_lab.srg.plan_key import KeyedProgram, decode_contents, keyed, resizable
 from djinn_lab.srg.program import Source, TensorMeta, decode_program, encode_templates
-from djinn_lab.srg.structure import ProgramStructure, structure_of
+from djinn_lab.srg.structure import GraphPhase, ProgramStructure, structure_of
 from djinn_lab.srg.validation import validate_content, validate_program, validate_sizes
 from djinn_lab.srg.wire import PROGRAM_BYTES_MAX
 from djinn_lab.units import format_bytes
@@ -39,6 +39,7 @@ class ProgramMeasures(NamedTuple):
     peak_op: str | None
     floor_op: str | None
     reads: FirstUses | None
+    phase: GraphPhase
 
 
 class InspectedProgram(msgspec.Struct, frozen=True):
@@ -51,6 +52,7 @@ class InspectedProgram(msgspec.Struct, frozen=True):
     peak_op: str | None
     floor_op: str | None
     reads: FirstUses | None
+    phase: GraphPhase
     key: bytes | None
     cached: bool
 
@@ -181,7 +183,8 @@ def _measured(
     footprint = footprint_of(structure, metas)
     work = sum_work(structure.calls, structure.counts, templates, metas)
     peak_op, floor_op = _op_at(structure, footprint.node), _op_at(structure, footprint.floor_node)
-    return ProgramMeasures(structure.ops, footprint, work, peak_op, floor_op, structure.reads)
+    phase = structure.phase(metas)
+    return ProgramMeasures(structure.ops, footprint, work, peak_op, floor_op, structure.reads, phase)
 
 
 def _op_at(structure: ProgramStructure, node: int | None) -> str | None:

@@ -239,6 +239,7 @@ class SubmissionHandler:
             external=notebooks,
             notebook=session.notebook,
             fits=self._fits(session, inspected),
+            phase=inspected.phase,
         )
         return engine.SegmentArrived(
             at_s=now_s,

@@ -31,11 +31,12 @@ of the first ``reservations``; ``conservative``: no job at all."""
 PROMISING_BACKFILL: frozenset[Backfill] = frozenset({"starving", "easy", "conservative"})
 """With these, a job that is ahead may be promised a start, and no other job may delay it."""
 
-Cause = Literal["rank", "fairness", "shorter", "attained", "guarantee", "reservation"]
+Cause = Literal["rank", "fairness", "shorter", "attained", "decode", "guarantee", "reservation"]
 """Why one job may preempt another. ``rank``: better priority. ``fairness``: its account would still be behind
-the other's. ``shorter``: it is much shorter. ``attained``: it has attained less service. ``guarantee``: with
-it its account holds no more than it is guaranteed, which counts under every policy that has any of the
-others. ``reservation``: its node is reserved for it, not for the other, under any policy."""
+the other's. ``shorter``: it is much shorter. ``attained``: it has attained less service. ``decode``: it is a
+decode step, and the other a larger prefill, whatever their accounts have had. ``guarantee``: with it its
+account holds no more than it is guaranteed, which counts under every policy that has any of the others.
+``reservation``: its node is reserved for it, not for the other, under any policy."""
 
 
 class QueuePolicy(msgspec.Struct, frozen=True):
@@ -54,13 +55,13 @@ class QueuePolicy(msgspec.Struct, frozen=True):
     A preemption for shortness needs ``remaining x shorter_factor + park_factor x park_s`` below the
     victim's remaining time. One for fairness needs the account to stay behind, after both charges, by what
     the whole pool computes in ``fair_margin_s + park_factor x park_s``, per weight. ``min_runtime_s``: no
-    job is preempted before, where accounts set nothing else. ``preemptions_max``: of one job (rank 0 may
-    preempt nevertheless). ``preempt_depth``: how many classes of waiting jobs are tried as preemptors in
-    one decision. ``victims_max``: of one preemption. ``home_patience``: wait for the home device while
-    that takes less than so many times what a move would, or less than ``home_patience_s_min``, since a
-    move takes links and host memory from other sessions, too; both 0: go to any free device.
-    ``energy_price_per_kwh``: in the currency of devices' prices, added to those by the watts that
-    operators give."""
+    job is preempted before, where accounts set nothing else, but a prefill for a decode step once it has run
+    for as long as that step takes. ``preemptions_max``: of one job (rank 0 may preempt nevertheless).
+    ``preempt_depth``: how many classes of waiting jobs are tried as preemptors in one decision.
+    ``victims_max``: of one preemption. ``home_patience``: wait for the home device while that takes less
+    than so many times what a move would, or less than ``home_patience_s_min``, since a move takes links and
+    host memory from other sessions, too; both 0: go to any free device. ``energy_price_per_kwh``: in the
+    currency of devices' prices, added to those by the watts that operators give."""
 
     name: str
     version: int = 1
@@ -125,7 +126,7 @@ OURS = QueuePolicy(
     within="work",
     backfill="starving",
     reservations=2,
-    preempts=("rank", "fairness", "shorter"),
+    preempts=("rank", "fairness", "shorter", "decode"),
     shorter_factor=1.0,
     min_runtime_s=0.1,
     preemptions_max=500,

@@ -20,24 +20,27 @@ changed. Each cause is a strict order on keys that a job has whether it waits or
   v);
 - shorter: size(c) x factor < size(v) less parking, factor >= 1, park >= 0; and where accounts differ, the
   fairness order above with margin 0 must not stand against it;
-- attained: queue(c) < queue(v), of attained service.
+- attained: queue(c) < queue(v), of attained service;
+- decode: c is a decode step, v a prefill, and size(c) < size(v) less parking. Where this stands for c
+  against v, none of the three others is asked for v against c.
 
-They are tried in this order and a worse rank ends the question, so the union is free of pairs as well.
+They are tried in this order, decode after the rank, and a worse rank ends the question, so the union is
+free of pairs as well.
 
-**Guarantees** (:mod:`.guarantees`) are tried after the rank and before the other three. Let A and B be the
+**Guarantees** (:mod:`.guarantees`) are tried after the rank and before the others. Let A and B be the
 accounts of c and v below their lowest common ancestor, G their guarantees, h what they hold without c and
 v (a job being preempted does not hold, reserved capacity counts as held). c is within its guarantee when
 h(A) + c <= G(A), whether it waits or runs. Where accounts have guarantees,
 - c may preempt v for its guarantee when c is within it, v's rank is not better, and B without v holds no
-  less than its own; for fairness, shortness and attained service c may preempt v of another account only
-  where B does;
+  less than its own; for fairness, shortness, attained service and a decode step c may preempt v of another
+  account only where B does;
 - whatever the cause but the rank or a reservation, all victims of c together leave no account, of any
   level, with less of its guarantee than it held, c counted (:class:`~.guarantees.GuaranteeCheck`).
 
 Suppose c preempts v of another account so. Then h(B) >= G(B) once all victims have stopped, so v is not
 within, and v against c is no preemption for a guarantee. If c came by its guarantee, A without c holds
-less than its own, so v against c is none for the other three, nor for its rank. If c came by one of the
-three, their proofs above are what they were: guarantees only take from them. If c came by its rank, v has
+less than its own, so v against c is none for the other four, nor for its rank. If c came by one of the
+four, their proofs above are what they were: guarantees only take from them. If c came by its rank, v has
 the worse one.
 
 **A reservation** that has begun (:func:`reclaim`) puts the jobs that it admits before all others on its
@@ -149,6 +152,15 @@ def reclaim(trial: Trial, request: Request, node: str | None) -> Preemption | No
     return None if best is None else _preemption(request, best)
 
 
+def find_prefill(trial: Trial, request: Request, node: str | None) -> Preemption | None:
+    """Return the cheapest preemption as :func:`find`, of prefills for a decode step."""
+    if request.preempted_at_s is not None and request.preempted_at_s >= trial.now_s:
+        return None
+    search = _VictimSearch(trial, request)
+    best = _cheapest(search, sorted(search.prefills(), key=lambda victim: victim[:4]), node)
+    return None if best is None else _preemption(request, best)
+
+
 def _preemption(request: Request, found: VictimSelection) -> Preemption:
     return Preemption(
         request.job,
@@ -212,6 +224,17 @@ class _VictimSearch:
                 if victim is not None:
                     yield victim
 
+    def prefills(self) -> Iterator[PreemptionVictim]:
+        """Yield the larger prefills, none of a better rank, whatever their accounts have had."""
+        for group in self._groups():
+            for size, left_s, _, holding in self.runners.larger(
+                group.runners, self.rank, self.size, self.size
+            ):
+                if holding.request.phase == "prefill":
+                    victim = self._victim(holding, left_s, size, group)
+                    if victim is not None:
+                        yield victim
+
     def _spare_s(self, group: RunningGroup) -> float:
         """Return the device time above which a victim, giving it back, makes its group the better entitled
         one. This rules out most larger jobs cheaply; rounding errs on the side of asking further."""
@@ -249,7 +272,7 @@ class _VictimSearch:
             return None
         rank = effective_rank(victim, policy, self.trial.now_s)
         cause = self._cause(holding, rank, size, group)
-        if cause is None or self._protected(holding) or (self.promised and left_s < self.needed_s):
+        if cause is None or self._protected(holding, cause) or (self.promised and left_s < self.needed_s):
             return None
         return PreemptionVictim(
             -rank, _cost_s(holding), -left_s, -victim.number, holding, cause, group.theirs
@@ -263,9 +286,11 @@ class _VictimSearch:
             -rank, _cost_s(holding), -left_s, -victim.number, holding, "reservation", mine
         )
 
-    def _protected(self, holding: Holding) -> bool:
+    def _protected(self, holding: Holding, cause: Cause) -> bool:
         """Return whether the job is in its minimum run time; then the trial wakes at its end."""
         default_s = self.policy.min_runtime_s
+        if cause == "decode":  # so prefills and decode steps each have half of the device, at the least
+            default_s = min(default_s, self.needed_s)
         least_s = self.trial.shares.min_runtime_s(holding.request.account, self.request.account, default_s)
         until_s = max(holding.exempt_until_s, holding.started_s + least_s)
         self.trial.wake_by(until_s)
@@ -283,6 +308,11 @@ class _VictimSearch:
             return "guarantee"
         if self.rank != rank:
             return None
+        if "decode" in policy.preempts:
+            if _is_step_before(request, self.size, holding.request, size):
+                return "decode"
+            if _is_step_before(holding.request, size, request, self.size):
+                return None
         if "attained" in policy.preempts:
             return "attained" if _less_served(self.trial, request, holding) else None
         margin_s = self.fair_s + policy.park_factor * holding.park_s
@@ -302,6 +332,11 @@ class _VictimSearch:
         if self.guarantees is None or group.mine is group.theirs:
             return False
         return self.guarantees.protects(group.theirs, holding)
+
+
+def _is_step_before(step: Request, size: float, prefill: Request, prefill_size: float) -> bool:
+    """Return whether the one is a decode step that goes before the other, a larger prefill."""
+    return step.phase == "decode" and prefill.phase == "prefill" and size < prefill_size
 
 
 def _cost_s(holding: Holding) -> float:

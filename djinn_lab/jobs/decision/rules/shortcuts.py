@@ -16,6 +16,7 @@ from djinn_lab.jobs.decision.trial import Trial, charge_for
 from djinn_lab.jobs.fairness import ShareTree
 from djinn_lab.jobs.placement import SCORINGS
 from djinn_lab.jobs.request import WHOLE_DEVICE_MILLI, Demand, Request
+from djinn_lab.srg.structure import GraphPhase
 
 
 def start_only_job(cluster: Cluster, shares: ShareTree, policy: QueuePolicy, now_s: float) -> Plan | None:
@@ -65,12 +66,13 @@ class PreemptionAttempts:
         self.policy = policy
         self.left = policy.preempt_depth if policy.preempts else 0
         self._looks = self.left * CHECKS_PER_ATTEMPT
-        self._failed_s: dict[tuple[str, Demand, bool, str | None], float] = {}
+        self._failed_s: dict[tuple[str, Demand, bool, str | None, GraphPhase], float] = {}
 
     def already_failed(self, request: Request, claims: bool, node: str | None = None) -> bool:
         """Return whether an equal request of this account, with no longer an estimate, already failed to
         preempt (``node``: on this one)."""
-        failed_s = self._failed_s.get((request.account, request.demand, claims, node), math.inf)
+        failed = (request.account, request.demand, claims, node, request.phase)
+        failed_s = self._failed_s.get(failed, math.inf)
         return estimate_s(request, self.policy) >= failed_s
 
     def cannot_use_guarantee(self, request: Request) -> bool:
@@ -86,7 +88,7 @@ class PreemptionAttempts:
         if not self.already_failed(request, claims, node):
             found = preempting.find(trial, request, node)
             if found is None:
-                failed = (request.account, request.demand, claims, node)
+                failed = (request.account, request.demand, claims, node, request.phase)
                 self._failed_s[failed] = estimate_s(request, self.policy)
                 self.left -= node is None
         self._looks -= found is None

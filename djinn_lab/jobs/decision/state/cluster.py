@@ -70,7 +70,7 @@ class Cluster:
     """Nodes, running jobs and waiting requests. ``devices_held`` and ``queued``: by account and every account
     above it (``""`` is the pool). ``decided_s``: when a plan was last carried out. ``sharing``: waiting
     requests for less than a whole device. ``waiting_at_home``: how many requests wait that have their state
-    on a node."""
+    on a node. ``decode_steps``: those that wait; ``prefills``: how many run."""
 
     def __init__(self, nodes: Iterable[ComputeNode] = ()) -> None:
         self.capacity = FreeCapacity()
@@ -86,6 +86,8 @@ class Cluster:
         self.queued: dict[str, int] = {}
         self.sharing = 0
         self.waiting_at_home: dict[str, int] = {}
+        self.decode_steps: dict[str, Request] = {}
+        self.prefills = 0
         self.decided_s: float | None = None
         self._waiting_by_account: dict[str, int] = {}
         self._running_by_account: dict[str, int] = {}
@@ -160,6 +162,8 @@ class Cluster:
         self.sharing += _shares_devices(request)
         if request.home is not None:
             _count(self.waiting_at_home, request.home, 1)
+        if request.phase == "decode":
+            self.decode_steps[request.job] = request
         if self._index is not None:
             self._unindexed[request.job] = now_s
 
@@ -171,6 +175,7 @@ class Cluster:
         self.sharing -= _shares_devices(request)
         if request.home is not None:
             _count(self.waiting_at_home, request.home, -1)
+        self.decode_steps.pop(job, None)
         if self._index is not None and self._unindexed.pop(job, None) is None:
             self._index.discard(request)
         self.promises.pop(job, None)
@@ -247,6 +252,7 @@ class Cluster:
             del self.on_node[node][job]
         self._count_devices(holding.request.account, -devices_of(demand, members_in(where)))
         _count(self._ranks, holding.request.rank, -1)
+        self.prefills -= holding.request.phase == "prefill"
         _count(self._running_by_account, holding.request.account, -1)
         if self._runners is not None:
             self._runners.discard(job)
@@ -290,6 +296,7 @@ class Cluster:
         self._count_held(request, members_in(where))
         self._count_devices(request.account, devices_of(request.demand, members_in(where)))
         _count(self._ranks, request.rank, 1)
+        self.prefills += request.phase == "prefill"
         _count(self._running_by_account, request.account, 1)
 
     def _hold(self, holding: Holding) -> None:
