@@ -71,7 +71,8 @@ class Request(msgspec.Struct, frozen=True):
     ``preempted``: how often it was preempted, last at ``preempted_at_s``. ``startable`` False: its state or
     memory is not on its device yet; it keeps its queue position, and other jobs may start before it.
     ``stuck``: nothing is being restored or freed for it, so that no capacity is reserved for it. ``park_s``:
-    the expected cost of preempting it once it runs. ``phase``: a decode step may preempt a prefill."""
+    the expected cost of preempting it once it runs. ``phase``: a decode step, with its memory, may
+    preempt a prefill."""
 
     job: str
     account: str

@@ -20,8 +20,8 @@ from djinn_lab.srg.program import Program, TensorMeta
 from djinn_lab.srg.wiring import BEFORE, Call, Lookup, Wiring, trace_wiring
 
 GraphPhase = Literal["", "prefill", "decode"]
-"""What a graph with attention does: it reads a whole sequence, or a few positions over a key-value cache;
-empty for any other."""
+"""What a graph with attention does: it reads a whole sequence, or a few positions over a key-value cache.
+Empty for any other."""
 LASTING = -1
 """``freed`` of a storage that outlives the last node."""
 Sizes = tuple[int, ...]
@@ -77,7 +77,10 @@ class ProgramStructure(msgspec.Struct, frozen=True):
 
     def phase(self, metas: Sequence[TensorMeta]) -> GraphPhase:
         """Return ``prefill`` where an attention has as many queries as keys, and more than one; else
-        ``decode`` where one has fewer; for the metas of a program of this structure."""
+        ``decode`` where one has fewer, or where there are no ops, and values are only read; for the metas of
+        a program of this structure."""
+        if not self.ops:
+            return "decode"
         lengths = [(metas[query].shape[-2], metas[key].shape[-2]) for query, key in self.attended]
         if any(1 < queries == keys for queries, keys in lengths):
             return "prefill"

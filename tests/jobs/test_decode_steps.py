@@ -40,11 +40,33 @@ def test_step_goes_before_a_prefill_of_an_account_that_had_less() -> None:
 
 def test_prefill_runs_as_long_as_the_step_before_it_stops() -> None:
     assert prefill_and_step(shared_device(), step_s=0.07) == pytest.approx(0.05)
-    assert prefill_and_step(shared_device(), step_s=0.01) == pytest.approx(0.0)
+    assert prefill_and_step(shared_device(), step_s=0.001) == pytest.approx(0.0)
+
+
+def test_prefill_ends_among_reads_without_end() -> None:
+    """Each takes no time to speak of, and the next one comes at once."""
+    pool = shared_device()
+    pool.arrive(request("prefill", 1, account="ann", at_s=600.0, seconds=1.0, phase="prefill"))
+    for number in range(2, 2002):
+        at_s = 600.0 + 0.001 * number
+        pool.arrive(
+            request(f"read{number}", number, account="agent", at_s=at_s, seconds=1e-4, phase="decode")
+        )
+    pool.run()
+    assert pool.ended_s["prefill"] < 600.0 + 1.2
 
 
 def test_long_step_waits_for_the_minimum_run_time_at_most() -> None:
     assert prefill_and_step(shared_device(), step_s=2.0) == pytest.approx(OURS.min_runtime_s - 0.02)
+
+
+def test_step_of_unknown_run_time_is_taken_for_short() -> None:
+    pool = shared_device()
+    pool.arrive(request("prefill", 1, account="ann", at_s=600.0, phase="prefill"))
+    step = request("step", 2, account="agent", at_s=600.02, seconds=None, phase="decode")
+    pool.arrive(step, runs_s=0.05)
+    pool.run()
+    assert pool.first_start_s["step"] == pytest.approx(600.0 + OURS.min_runtime_s)
 
 
 def test_step_that_is_longer_than_the_prefill_waits() -> None:

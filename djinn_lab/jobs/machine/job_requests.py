@@ -39,7 +39,7 @@ def request_of(tables: QueueTables, job: Job, *, awaiting_memory: bool) -> Reque
         park_s=(job.move_s or 0.0) + job.parts_s,
         stuck=job.memory == "deferred" and job.memory_release.stuck,
         segment_at_s=job.segment_at_s,
-        phase=job.phase,
+        phase=job.phase if job.phase != "decode" or job.memory in ("free", "granted") else "",
     )
 
 

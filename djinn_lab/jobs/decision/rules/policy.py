@@ -56,8 +56,8 @@ class QueuePolicy(msgspec.Struct, frozen=True):
     victim's remaining time. One for fairness needs the account to stay behind, after both charges, by what
     the whole pool computes in ``fair_margin_s + park_factor x park_s``, per weight. ``min_runtime_s``: no
     job is preempted before, where accounts set nothing else, but a prefill for a decode step once it has run
-    for as long as that step takes. ``preemptions_max``: of one job (rank 0 may preempt nevertheless).
-    ``preempt_depth``: how many classes of waiting jobs are tried as preemptors in one decision.
+    for as long as that step takes, 10 ms at the least. ``preemptions_max``: of one job (rank 0 may preempt
+    nevertheless). ``preempt_depth``: how many classes of waiting jobs are tried as preemptors in a decision.
     ``victims_max``: of one preemption. ``home_patience``: wait for the home device while that takes less
     than so many times what a move would, or less than ``home_patience_s_min``, since a move takes links and
     host memory from other sessions, too; both 0: go to any free device. ``energy_price_per_kwh``: in the

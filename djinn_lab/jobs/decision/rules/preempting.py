@@ -21,8 +21,8 @@ changed. Each cause is a strict order on keys that a job has whether it waits or
 - shorter: size(c) x factor < size(v) less parking, factor >= 1, park >= 0; and where accounts differ, the
   fairness order above with margin 0 must not stand against it;
 - attained: queue(c) < queue(v), of attained service;
-- decode: c is a decode step, v a prefill, and size(c) < size(v) less parking. Where this stands for c
-  against v, none of the three others is asked for v against c.
+- decode: c is a decode step, v a prefill, and seconds(c) < seconds(v), c of an unknown run time being
+  short. Where this stands for c against v, none of the three others is asked for v against c.
 
 They are tried in this order, decode after the rank, and a worse rank ends the question, so the union is
 free of pairs as well.
@@ -78,6 +78,8 @@ from djinn_lab.jobs.decision.trial import Trial, charge_for, fits_at
 from djinn_lab.jobs.fairness.account import AccountNode
 from djinn_lab.jobs.request import WHOLE_DEVICE_MILLI, Holding, Request, Where, members_in
 
+PREFILL_RUN_S = 0.01
+"""So long a prefill runs at the least before it is preempted for a decode step, however short that is."""
 RETRY_S = 0.1
 """A preempted job that is within a guarantee may preempt again after this time."""
 
@@ -225,10 +227,10 @@ class _VictimSearch:
                     yield victim
 
     def prefills(self) -> Iterator[PreemptionVictim]:
-        """Yield the larger prefills, none of a better rank, whatever their accounts have had."""
+        """Yield the longer prefills, none of a better rank, whatever their accounts have had."""
         for group in self._groups():
             for size, left_s, _, holding in self.runners.larger(
-                group.runners, self.rank, self.size, self.size
+                group.runners, self.rank, -math.inf, -math.inf
             ):
                 if holding.request.phase == "prefill":
                     victim = self._victim(holding, left_s, size, group)
@@ -271,7 +273,7 @@ class _VictimSearch:
         if victim.preempted >= policy.preemptions_max and self.request.rank > 0:
             return None
         rank = effective_rank(victim, policy, self.trial.now_s)
-        cause = self._cause(holding, rank, size, group)
+        cause = self._cause(holding, rank, size, left_s, group)
         if cause is None or self._protected(holding, cause) or (self.promised and left_s < self.needed_s):
             return None
         return PreemptionVictim(
@@ -290,13 +292,15 @@ class _VictimSearch:
         """Return whether the job is in its minimum run time; then the trial wakes at its end."""
         default_s = self.policy.min_runtime_s
         if cause == "decode":  # so prefills and decode steps each have half of the device, at the least
-            default_s = min(default_s, self.needed_s)
+            default_s = min(default_s, max(self.needed_s, PREFILL_RUN_S))
         least_s = self.trial.shares.min_runtime_s(holding.request.account, self.request.account, default_s)
         until_s = max(holding.exempt_until_s, holding.started_s + least_s)
         self.trial.wake_by(until_s)
         return self.trial.now_s < until_s
 
-    def _cause(self, holding: Holding, rank: int, size: float, group: RunningGroup) -> Cause | None:
+    def _cause(
+        self, holding: Holding, rank: int, size: float, left_s: float, group: RunningGroup
+    ) -> Cause | None:
         """Return the first cause that lets the candidate preempt this job. The candidate can only be less
         behind when the other account is given back what the stopped job does not use."""
         policy, request, behind_s = self.policy, self.request, group.behind_s
@@ -309,9 +313,9 @@ class _VictimSearch:
         if self.rank != rank:
             return None
         if "decode" in policy.preempts:
-            if _is_step_before(request, self.size, holding.request, size):
+            if self._is_step_before(request, self.needed_s, holding.request, left_s):
                 return "decode"
-            if _is_step_before(holding.request, size, request, self.size):
+            if self._is_step_before(holding.request, left_s, request, self.needed_s):
                 return None
         if "attained" in policy.preempts:
             return "attained" if _less_served(self.trial, request, holding) else None
@@ -326,17 +330,19 @@ class _VictimSearch:
                 return "fairness"
         return "shorter" if larger and behind_s >= 0 else None
 
+    def _is_step_before(self, step: Request, step_s: float, prefill: Request, prefill_s: float) -> bool:
+        """Return whether the one is a decode step that goes before the other, a longer prefill. Parking does
+        not count, since a step is one only once its memory is granted."""
+        if step.phase != "decode" or prefill.phase != "prefill":
+            return False
+        return (self.policy.min_runtime_s if step.estimate_s is None else step_s) < prefill_s
+
     def _guaranteed(self, holding: Holding, group: RunningGroup) -> bool:
         """Return whether the job is within its account's guarantee. That counts against other accounts, not
         within the account."""
         if self.guarantees is None or group.mine is group.theirs:
             return False
         return self.guarantees.protects(group.theirs, holding)
-
-
-def _is_step_before(step: Request, size: float, prefill: Request, prefill_size: float) -> bool:
-    """Return whether the one is a decode step that goes before the other, a larger prefill."""
-    return step.phase == "decode" and prefill.phase == "prefill" and size < prefill_size
 
 
 def _cost_s(holding: Holding) -> float:
