@@ -16,6 +16,7 @@ from djinn_lab.errors import ProfileError
 from djinn_lab.magics.line_commands import COMMANDS, SIGNALS, run_command
 from djinn_lab.magics.notebook import Notebook
 from djinn_lab.magics.options import PROFILE_OPTIONS, help_text, make_parser
+from djinn_lab.magics.profile_command import describe_options
 from djinn_lab.magics.source import LAST, LOCAL_MARKER, MARKER, CellWrapper
 
 KERNEL_VARIABLE = "DJINN_KERNEL"
@@ -105,7 +106,7 @@ class Extension:
         def djinn_config(line: str) -> None:
             if line.strip():
                 self.notebook.configure(line)
-            print(self.notebook.options("", "%djinn_config"))
+            print(describe_options(self.notebook.options("", "%djinn_config")))
 
         djinn_config.__doc__ = (
             f"Set this notebook's defaults for %%djinn.\n\n{make_parser('%djinn_config').format_help()}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 
@@ -18,10 +19,10 @@ from djinn_lab.config.effects import OwnWork
 from djinn_lab.config.workload import joined_cells
 from djinn_lab.errors import OptionError, PoolError
 from djinn_lab.magics.dashboard_process import URL
+from djinn_lab.magics.jobs_command import describe_device, describe_jobs
 from djinn_lab.magics.memory_command import describe_memory
 from djinn_lab.magics.notebook import Notebook
 from djinn_lab.magics.profile_command import describe_profile, describe_switch
-from djinn_lab.protocol.messages import DeviceInfo
 from djinn_lab.protocol.notebooks import ID_PREFIX
 from djinn_lab.srg.graph import SRG
 from djinn_lab.units import format_bytes, format_seconds
@@ -48,30 +49,23 @@ def status(notebook: Notebook, words: list[str]) -> str:
 
 def jobs(notebook: Notebook, words: list[str]) -> str:
     """Show the latest jobs of all users."""
-    rows = notebook.session.pool.jobs(limit=15)
-    if not rows:
-        return "no jobs yet: run a cell that begins with %%djinn"
-    lines = [f"{'job':8}  {'user':12} {'cell':10} {'state':10} {'device':8} {'ops':>13}  reason"]
-    lines += [
-        f"{row.job[:8]}  {row.user[:12]:12} {row.cell[:10]:10} {row.state:10} "
-        f"{row.device or '-':8} "
-        f"{row.ops_done:>6}/{row.ops_total:<6}  {row.reason}"
-        for row in rows
-    ]
-    return "\n".join(lines)
+    return describe_jobs(notebook.session.pool.jobs(limit=15), time.time())
 
 
 def why(notebook: Notebook, words: list[str]) -> str:
     """Say why a job waits, by the first characters of its id (default: this notebook's own newest)."""
     pool, own = notebook.session.pool, notebook.session.welcome.session
     if not words:
-        found = [row for row in pool.jobs(limit=1000) if row.session == own]
+        found = [row for row in pool.jobs(limit=1000) if row.session == own and not row.is_fetch]
         if not found:
             raise OptionError("this notebook has no job yet.", "Run a cell that begins with %%djinn.")
         words = [found[0].job]
     answer = pool.why(words[0])
-    length = 12 if answer.job.startswith(ID_PREFIX) else 8
-    return f"job {answer.job[:length]} is {answer.state}: {answer.sentence}"
+    job = answer.job[: 12 if answer.job.startswith(ID_PREFIX) else 8]
+    state = answer.state.lower()
+    if answer.sentence.lower().startswith(state):
+        return f"job {job}: {answer.sentence}"
+    return f"job {job} is {state}: {answer.sentence}"
 
 
 def cancel(notebook: Notebook, words: list[str]) -> str:
@@ -143,12 +137,12 @@ def report(notebook: Notebook, words: list[str]) -> str:
     return str(last(notebook, words).report)
 
 
-def device(notebook: Notebook, words: list[str]) -> DeviceInfo:
-    """Return the device of this session (before its first cell: the pool's first)."""
+def device(notebook: Notebook, words: list[str]) -> str:
+    """Show the device of this session, or the pool's devices before its first cell."""
     devices = notebook.session.welcome.devices
     last_cell = notebook.session.last_cell
     bound = None if last_cell is None else last_cell.report.device
-    return next((item for item in devices if item.device == bound), devices[0])
+    return "\n".join(map(describe_device, [item for item in devices if item.device == bound] or devices))
 
 
 def pull(notebook: Notebook, words: list[str]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from djinn_lab.client.session_memory import STATES, expected_wake, format_rate
+from djinn_lab.magics.text_table import aligned
 from djinn_lab.memory.snapshot import DeviceAccount
 from djinn_lab.protocol.rest.sessions import MemorySession, MemoryView
 from djinn_lab.units import format_bytes, format_seconds
@@ -86,10 +87,7 @@ def _others(memory: MemoryView, own: str) -> list[str]:
         ("session", "user", "device", "state", "holds", "of it KV", "expected back")
     ]
     rows += [_other(session, memory.now) for session in holding[:OTHERS_SHOWN]]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    lines = [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
-    ]
+    lines = aligned(rows)
     if len(holding) > OTHERS_SHOWN:
         left = holding[OTHERS_SHOWN:]
         lines.append(f"and {len(left)} more with {format_bytes(sum(one.total_bytes for one in left))}")

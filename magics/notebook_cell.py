@@ -21,7 +21,7 @@ from djinn_lab.client.explanation import explain_cell
 from djinn_lab.client.session import Session
 from djinn_lab.client.verification import Verification
 from djinn_lab.magics.options import CellOptions
-from djinn_lab.magics.progress import ProgressLine
+from djinn_lab.magics.progress import Outcome, ProgressLine
 from djinn_lab.magics.source import LAST, show_as_written
 
 AGAIN_AFTER_S = 0.005
@@ -76,6 +76,13 @@ def end_at_user(error: BaseException) -> None:
         last.tb_next = None
 
 
+def outcome_of(error: BaseException | None) -> Outcome:
+    """Return how a cell ended that ended so."""
+    if error is None:
+        return "done"
+    return "failed" if isinstance(error, Exception) else "cancelled"
+
+
 class NotebookCell:
     """The context manager that the AST wrap puts around a cell."""
 
@@ -103,8 +110,9 @@ class NotebookCell:
         executor = session.executor
         self._nested = session.recorder.capturing
         show_as_written(file, self._text)
+        self._progress.cell = cell_name(self._shell, file)
         cell = self._cell = session.capture(
-            cell_name(self._shell, file),
+            self._progress.cell,
             code=self._text,
             priority=options.priority,
             file=file,
@@ -152,14 +160,14 @@ class NotebookCell:
         if error is not None:
             end_at_user(error)
         self._inner.__exit__(kind, error, traceback)
-        outcome = "DONE" if error is None else "FAILED"
+        ended = error
         try:
             self._cell.__exit__(kind, error, traceback)
-        except BaseException:
-            outcome = "FAILED"
+        except BaseException as failure:
+            ended = failure
             raise
         finally:
-            self._report(outcome)
+            self._report(outcome_of(ended))
         if self._verification is not None and error is None:
             displayed = self._shell.user_ns[LAST]
             line = self._verification.conclude(displayed, self._cell.report.device)
@@ -167,7 +175,7 @@ class NotebookCell:
                 print(line)
         return False
 
-    def _report(self, outcome: str) -> None:
+    def _report(self, outcome: Outcome) -> None:
         report, options = self._cell.report, self._options
         self._progress.finish(report, outcome)
         if options.explain:

@@ -9,12 +9,14 @@ from djinn_lab.client.session import Session
 from djinn_lab.config import default_profile, list_profiles
 from djinn_lab.errors import PoolError
 from djinn_lab.magics.options import CellOptions
+from djinn_lab.magics.text_table import aligned
 from djinn_lab.protocol.rest.jobs import JobView
 from djinn_lab.units import counted
 
 JOBS_READ = 1000
 """So many of the user's newest jobs are looked at."""
 CHANGES_SHOWN = 5
+SWITCHES = ("quiet", "report", "explain", "strict", "verify", "dry_run")
 
 
 def describe_profile(options: CellOptions, session: Session | None) -> str:
@@ -48,6 +50,23 @@ def describe_switch(options: CellOptions, session: Session | None) -> str:
     if device is None:
         return f"{first}; this notebook's session has not begun and will begin by it"
     return f"{first}; this session's values stay on {device}, and the next session begins by it"
+
+
+def describe_options(options: CellOptions) -> str:
+    """Return what ``%djinn_config`` prints: the defaults of the notebook's cells."""
+    terms = options.terms
+    switches = [name for name in SWITCHES if getattr(options, name)]
+    rows = [
+        ("profile", options.profile),
+        ("priority", options.priority),
+        ("target", terms.target or "any device"),
+        ("tolerates", ", ".join(terms.tolerates) or "no taint"),
+        ("tolerance", f"{options.tolerance:g}" if options.tolerance else "0: results are those of the ops"),
+        ("progress", _progress(options)),
+        ("switched on", ", ".join(f"--{name.replace('_', '-')}" for name in switches) or "nothing"),
+        ("typing", "restores what was parked" if options.typing else "is not watched"),
+    ]
+    return "\n".join(["each cell of this notebook, where it says nothing else:", *aligned(rows)])
 
 
 def _progress(options: CellOptions) -> str:
@@ -100,9 +119,4 @@ def _profiles(current: str, default: str) -> list[str]:
         )
         for profile in list_profiles()
     ]
-    table = [("", "profile", "objective", "reserve", "priority", ""), *rows]
-    widths = [max(len(row[column]) for row in table) for column in range(len(table[0]))]
-    return [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in table
-    ]
+    return aligned([("", "profile", "objective", "reserve", "priority", ""), *rows])

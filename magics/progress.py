@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 from time import perf_counter
-from typing import Any
+from typing import Any, Literal
 
 from IPython.display import display
 
@@ -12,20 +12,25 @@ from djinn_lab.client.report import CellReport
 from djinn_lab.protocol.messages import JobUpdate
 from djinn_lab.units import format_seconds
 
+Outcome = Literal["done", "failed", "cancelled"]
 REFRESH_S = 0.2
 
 _WAITING = ("RESTORING", "QUEUED", "PREEMPTED")
 
 
 class _Line:
-    """Text for terminals and saved notebooks, the same with a bar for front ends that show HTML."""
+    """Text for terminals and saved notebooks, the same with a bar for front ends that show HTML. ``stopped``:
+    the bar is grey."""
 
-    def __init__(self, text: str, fraction: float | None) -> None:
+    def __init__(self, text: str, fraction: float | None, stopped: bool = False) -> None:
         self._text = text
         self._fraction = fraction
+        self._style = ' style="filter:grayscale(1)"' if stopped else ""
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:
-        bar = "" if self._fraction is None else f'<progress max="1" value="{self._fraction:.4f}"></progress> '
+        bar = ""
+        if self._fraction is not None:
+            bar = f'<progress max="1" value="{self._fraction:.4f}"{self._style}></progress> '
         return {
             "text/plain": self._text,
             "text/html": f'<div style="font-family:monospace">{bar}{html.escape(self._text)}</div>',
@@ -33,10 +38,11 @@ class _Line:
 
 
 class ProgressLine:
-    """Show one line ``after_s`` seconds into the wait (negative: never), updated in place, at most five times
-    a second. ``waits``: the pool's reasons while the cell was queued."""
+    """Show one line about a cell ``after_s`` seconds into the wait (negative: never), updated in place, at
+    most five times a second. ``waits``: the pool's reasons while the cell was queued."""
 
     def __init__(self, after_s: float) -> None:
+        self.cell = "the cell"
         self._after_s = after_s
         self._started = perf_counter()
         self._handle: Any = None
@@ -59,49 +65,62 @@ class ProgressLine:
         if self._after_s < 0 or now - self._started < self._after_s or now - self._shown_at < REFRESH_S:
             return
         self._shown_at = now
-        self._show(*describe(self._update, now - self._started, self._in_parts))
+        self._show(*describe(self.cell, self._update, now - self._started, self._in_parts))
 
-    def finish(self, report: CellReport, outcome: str) -> None:
+    def finish(self, report: CellReport, outcome: Outcome) -> None:
         """Leave the last word in place, if anything was ever shown, or a lost worker was recovered from."""
-        if self._handle is not None or report.recovery:
-            stages = ", ".join(
-                f"{name} {format_seconds(seconds)}"
-                for name, seconds in report.stages.items()
-                if seconds >= 0.001
-            )
-            summary = f"{outcome} on {report.device} in {format_seconds(report.total_s)} ({stages})"
-            more = [text for text in (report.recovery, report.gang) if text]
-            self._show(". ".join([summary, *more]), 1.0)
+        if self._handle is None and not report.recovery:
+            return
+        update, fraction = self._update, 1.0
+        stages = [
+            f"{name} {format_seconds(took_s)}" for name, took_s in report.stages.items() if took_s >= 0.001
+        ]
+        where = "" if report.device is None else f" on {report.device}"
+        took = f"{format_seconds(report.total_s)} ({', '.join(stages)})"
+        match outcome:
+            case "done":
+                summary = f"{self.cell} is done{where}, in {took}"
+            case "failed":
+                summary = f"{self.cell} failed{where}, after {took}"
+            case "cancelled":
+                total = 0 if update is None else update.ops_total
+                fraction = 0.0 if update is None or not total else update.ops_done / total
+                ops = "" if update is None or not total else f" {_ops(update)},"
+                summary = f"{self.cell} was cancelled{where} after{ops} {format_seconds(report.total_s)}"
+        more = [text for text in (report.recovery, report.gang) if text]
+        self._show(". ".join([summary, *more]), fraction, stopped=outcome != "done")
 
-    def _show(self, text: str, fraction: float | None) -> None:
-        line = _Line(text, fraction)
+    def _show(self, text: str, fraction: float | None, stopped: bool = False) -> None:
+        line = _Line(text, fraction, stopped)
         if self._handle is None:
             self._handle = display(line, display_id=True)
         else:
             self._handle.update(line)
 
 
-def describe(update: JobUpdate | None, elapsed_s: float, in_parts: bool = False) -> tuple[str, float | None]:
-    """Return a sentence and the fraction done, or None. ``in_parts``: the cell's total of ops is not known
-    yet, so a bar would go backwards with every part."""
+def describe(
+    cell: str, update: JobUpdate | None, elapsed_s: float, in_parts: bool = False
+) -> tuple[str, float | None]:
+    """Return a sentence about a cell and the fraction done, or None. ``in_parts``: the cell's total of ops is
+    not known yet, so a bar would go backwards with every part."""
     elapsed = format_seconds(elapsed_s)
     if update is None:
-        return f"SUBMITTED, {elapsed}", None
-    parts = [update.state]
-    fraction = None
-    if update.state in _WAITING:
-        if update.position is not None:
-            parts.append(f"position {update.position}")
-        if update.estimate_s is not None:
-            off = update.estimate_error_s
-            give_or_take = "" if off is None else f" (give or take {format_seconds(off)})"
-            parts.append(f"about {format_seconds(update.estimate_s)} to go{give_or_take}")
-    if update.device:
-        parts.append(f"on {update.device}")
-    if update.ops_total:
-        counts = f"{update.ops_done}/{update.ops_total} ops"
-        parts.append(f"{counts} so far" if in_parts else counts)
-        fraction = None if in_parts else update.ops_done / update.ops_total
-    if update.reason and update.state != "RUNNING":
-        parts.append(update.reason)
-    return f"{', '.join(parts)} ({elapsed})", fraction
+        return f"{cell} is on its way to the pool ({elapsed})", None
+    fraction = None if in_parts or not update.ops_total else update.ops_done / update.ops_total
+    where = f" on {update.device}" if update.device else ""
+    if update.state == "RUNNING":
+        ops = f": {_ops(update)}{' so far' if in_parts else ''}" if update.ops_total else ""
+        left = "" if in_parts or not update.left_s else f", about {format_seconds(update.left_s)} left"
+        return f"{cell} runs{where}{ops}{left} ({elapsed})", fraction
+    states = {"PREEMPTED": f"was preempted after {_ops(update)}", "RESTORING": "waits for its values"}
+    words = [f"{cell} {states.get(update.state, 'waits')}"]
+    if update.estimate_s is not None:
+        off = update.estimate_error_s
+        give_or_take = "" if off is None else f" (give or take {format_seconds(off)})"
+        words.append(f"about {format_seconds(update.estimate_s)} to go{give_or_take}")
+    reason = f": {update.reason}" if update.reason else ""
+    return f"{', '.join(words)}{reason} ({elapsed})", fraction
+
+
+def _ops(update: JobUpdate) -> str:
+    return f"{update.ops_done:,} of {update.ops_total:,} ops"

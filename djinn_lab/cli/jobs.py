@@ -19,12 +19,16 @@ def show_jobs(
     state: Annotated[str | None, typer.Option(help="Only jobs in this state, e.g. RUNNING.")] = None,
     user: Annotated[str | None, typer.Option(help="Only this user's jobs.")] = None,
     limit: Annotated[int, typer.Option(min=1, max=1000, help="How many to list, newest first.")] = 20,
+    fetches: Annotated[
+        bool, typer.Option("--fetches", help="Also list fetches of values between cells that are done.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """List jobs, newest first: one per cell that ran on the pool."""
     from djinn_lab.client.rest import PoolClient
 
-    found = PoolClient.find().jobs(state=None if state is None else state.upper(), user=user, limit=limit)
+    state = None if state is None else state.upper()
+    found = PoolClient.find().jobs(state=state, user=user, limit=limit, fetches=fetches)
     headings = ("job", "user", "cell", "state", "device", "ops", "waited", "ran", "predicted", "reason")
     none = "No jobs. A job appears when a %%djinn cell runs."
     print_found(found, as_json, "Jobs", headings, _row, none)

@@ -131,7 +131,7 @@ class Cell:
         outcome, message = "done", ""
         try:
             if error is None or isinstance(error, Exception):
-                job.final = True
+                job.final = error is None  # else the job is told that the cell failed
                 self._flush(error)
             elif type(error) is KeyboardInterrupt:
                 self._run_recorded()

@@ -33,6 +33,7 @@ from djinn_lab.errors import (
 )
 from djinn_lab.jobs import NO_TERMS
 from djinn_lab.protocol.messages import (
+    FETCH_CELL,
     RESUME_S,
     SKIPPED,
     CancelJob,
@@ -267,7 +268,7 @@ class PoolExecutor:
                 raise
 
     def submit(self, program: EncodedProgram, cut: Cut) -> None:
-        job = self.cell or CellJob("fetch", "", self.priority, self.terms)
+        job = self.cell or CellJob(FETCH_CELL, "", self.priority, self.terms)
         if self.cell is None:
             job.final = True
         entered = perf_counter()

@@ -106,11 +106,18 @@ class PoolClient(PoolRequests):
 
     # -- cell jobs ------------------------------------------------------------------------------------------
 
-    def jobs(self, state: str | None = None, user: str | None = None, limit: int = 100) -> list[JobView]:
-        """List jobs, newest first."""
+    def jobs(
+        self, state: str | None = None, user: str | None = None, limit: int = 100, fetches: bool = False
+    ) -> list[JobView]:
+        """List jobs, newest first. ``fetches``: also those that fetched values between cells, and are
+        done."""
         from djinn_lab.protocol.rest.jobs import JobView
 
-        return self._read(list[JobView], "/v1/jobs", {"state": state, "user": user, "limit": limit})
+        return self._read(
+            list[JobView],
+            "/v1/jobs",
+            {"state": state, "user": user, "limit": limit, "fetches": "true" if fetches else None},
+        )
 
     def job(self, job: str) -> JobDetail:
         """Read a job with its events, and its code for its owner. ``job``: the id, or its unique

@@ -75,6 +75,12 @@ class Session:
         atexit.register(self.executor.close)
         return connection, self._token
 
+    def __repr__(self) -> str:
+        if not self.connected:
+            return f"<session of pool {self._url}, not connected>"
+        welcome = self.welcome
+        return f"<session {welcome.session[:8]} of {welcome.user}, pool {welcome.pool[:8]} at {self._url}>"
+
     def address(self) -> tuple[str, str]:
         """(URL, token) to connect to; replaced by :func:`~djinn_lab.client.connect.connect` for a pool
         found by its runtime file."""

@@ -125,6 +125,10 @@ class BlobStored(msgspec.Struct, frozen=True, tag="blob_stored"):
     nbytes: int
 
 
+FETCH_CELL = "fetch"
+"""The cell of a job that fetches values between cells."""
+
+
 class SubmitSegment(msgspec.Struct, frozen=True, tag="submit", omit_defaults=True):
     """One segment of a cell job. ``job`` is chosen by the client (a UUID hex); the first segment creates it.
 
@@ -194,7 +198,8 @@ class CloseSession(msgspec.Struct, frozen=True, tag="close"):
 class JobUpdate(msgspec.Struct, frozen=True, tag="job"):
     """``position`` counts from 1 in the device's queue. ``reason`` is one sentence, for people.
     ``estimate_s``: until the start; ``estimate_error_s``: by how much such estimates were off lately, in the
-    median. ``ops_done``, ``ops_total``: of all segments that the cell has sent so far."""
+    median. ``ops_done``, ``ops_total``: of all segments that the cell has sent so far. ``left_s``: that
+    they are predicted to run yet, None where unknown."""
 
     job: str
     state: str
@@ -205,6 +210,7 @@ class JobUpdate(msgspec.Struct, frozen=True, tag="job"):
     ops_done: int = 0
     ops_total: int = 0
     estimate_error_s: float | None = None
+    left_s: float | None = None
 
 
 class ErrorInfo(msgspec.Struct, frozen=True):

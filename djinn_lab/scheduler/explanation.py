@@ -9,7 +9,7 @@ from djinn_lab.scheduler.profiles import SchedulerProfile
 from djinn_lab.scheduler.schedule import ExecutionSchedule
 from djinn_lab.srg.graph import SRG
 from djinn_lab.srg.patterns.repeats import find_repeats
-from djinn_lab.units import format_bytes, format_joules, format_seconds, listed
+from djinn_lab.units import counted, format_bytes, format_joules, format_seconds, listed
 
 
 def explain_schedule(
@@ -153,7 +153,7 @@ def _time(schedule: ExecutionSchedule) -> str:
 def _transfers(schedule: ExecutionSchedule) -> str:
     def total(direction: str) -> str:
         moved = [transfer.nbytes for transfer in schedule.transfers if transfer.direction == direction]
-        return f"{len(moved)} tensors ({format_bytes(sum(moved))})"
+        return f"{counted(len(moved), 'tensor')} ({format_bytes(sum(moved))})"
 
     return f"Transfers: {total('upload')} up, {total('fetch')} down."
 

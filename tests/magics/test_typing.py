@@ -62,9 +62,9 @@ def test_loading_leaves_no_text_and_typing_can_be_switched_off(pool: PoolUnderTe
     with NotebookKernel(pool.environment) as kernel:
         loaded = kernel.run("%load_ext djinn_lab")
         assert (loaded.text, loaded.values, set(loaded.shown)) == ("", [], {""})
-        assert "typing=False" in kernel.run("%djinn_config --no-typing").text
+        assert "is not watched" in kernel.run("%djinn_config --no-typing").text
         again = kernel.run("%djinn_config --typing")
-        assert "typing=True" in again.text
+        assert "restores what was parked" in again.text
         assert set(again.shown) == {""}
         assert "--typing" in kernel.complete("%djinn_config --ty")
         assert kernel.run("%%djinn --no-typing\n1").error == "OptionError"

@@ -39,8 +39,9 @@ def add_job_routes(app: FastAPI, context: PoolContext) -> None:
         state: JobState | None = None,
         user: str | None = None,
         limit: Annotated[int, Query(ge=1, le=JOBS_MAX)] = 100,
+        fetches: Annotated[bool, Query(description="Also list fetches between cells that are done.")] = False,
     ) -> Response:
-        return answer(await list_jobs(context, state, user, limit))
+        return answer(await list_jobs(context, state, user, limit, fetches=fetches))
 
     @app.get("/v1/jobs/{job}", responses=documented(JobDetail), summary="A job with its code and events")
     async def job_detail(job: str, user: Annotated[User, Depends(reader)]) -> Response:
@@ -100,20 +101,29 @@ def _add_program_routes(app: FastAPI, context: PoolContext) -> None:
 
 
 async def list_jobs(
-    context: PoolContext, state: JobState | None, user: str | None, limit: int
+    context: PoolContext, state: JobState | None, user: str | None, limit: int, *, fetches: bool
 ) -> list[JobView]:
-    """List jobs, newest first. Records in memory are the newest, and fresher than their rows."""
+    """List jobs, newest first; fetches that are done only where asked. Records in memory are the newest, and
+    fresher than their rows."""
     records = context.driver.accounting.records
     wanted = state.value if state else None
     matching = (r for r in reversed(records.values()) if user in (None, r.user) and wanted in (None, r.state))
-    found = [record.view() for record in islice(matching, limit)]
+    views = (record.view() for record in matching)
+    found = list(islice((view for view in views if fetches or not _is_over(view)), limit))
     if len(found) < limit:
         rows = await context.store.read(
-            lambda connection: history.read_jobs(connection, wanted, user, limit + len(records))
+            lambda connection: history.read_jobs(
+                connection, wanted, user, limit + len(records), lambda view: fetches or not _is_over(view)
+            )
         )
         found += [view for view in rows if view.job not in records]
     newest = sorted(found, key=lambda view: -view.submitted_at)[:limit]
     return [_with_last_cuts(view) for view in newest]
+
+
+def _is_over(view: JobView) -> bool:
+    """Return whether the job is a fetch between cells, and done."""
+    return view.is_fetch and view.state == "DONE"
 
 
 def _with_last_cuts(view: JobView) -> JobView:

@@ -250,6 +250,7 @@ class JobAccounting:
             device=record.device,
             ops_done=record.ops_done,
             ops_total=record.ops_total,
+            left_s=None if job is None or job.finished else job.remaining_s,
         )
         session.send(update, after)
 

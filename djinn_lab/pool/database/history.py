@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 from bisect import bisect_left
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from itertools import islice
 from typing import NamedTuple
 
 import msgspec
@@ -18,6 +19,8 @@ from djinn_lab.protocol.rest.jobs import JobView
 from djinn_lab.protocol.rest.status import JournalLine
 from djinn_lab.protocol.worker import DeviceMeasured, NodeTimes
 from djinn_lab.srg.curves import DeviceCurves
+
+JOBS_LOOKED_AT = 5000
 
 log = logging.getLogger(__name__)
 
@@ -43,14 +46,22 @@ class StoredProgram(msgspec.Struct, frozen=True):
     parts: list[StoredPart]
 
 
-def read_jobs(connection: sa.Connection, state: str | None, user: str | None, limit: int) -> list[JobView]:
-    """Read jobs, newest first."""
+def read_jobs(
+    connection: sa.Connection,
+    state: str | None,
+    user: str | None,
+    limit: int,
+    wanted: Callable[[JobView], bool],
+) -> list[JobView]:
+    """Read the newest wanted jobs, newest first; of the newest JOBS_LOOKED_AT at the most."""
     query = sa.select(tables.jobs.c.view).order_by(tables.jobs.c.submitted_at.desc())
     if state is not None:
         query = query.where(tables.jobs.c.state == state)
     if user is not None:
         query = query.where(tables.jobs.c.user == user)
-    return [_decode_view(row.view) for row in connection.execute(query.limit(limit))]
+    query = query.limit(max(limit, JOBS_LOOKED_AT))
+    with connection.execute(query, execution_options={"yield_per": limit}) as rows:
+        return list(islice(filter(wanted, (_decode_view(row.view) for row in rows)), limit))
 
 
 def read_job(connection: sa.Connection, start: str) -> list[tuple[JobView, str]]:

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from djinn_lab.jobs.resources import ResourceForecast
-from djinn_lab.protocol.messages import ErrorInfo
+from djinn_lab.protocol.messages import FETCH_CELL, ErrorInfo
 
 FINISHED_STATES = frozenset({"DONE", "FAILED", "CANCELLED"})
 
@@ -57,6 +57,11 @@ class JobView(msgspec.Struct, frozen=True):
     predicted: ResourceForecast | None = None
     watts: float | None = None
     used_j: float | None = None
+
+    @property
+    def is_fetch(self) -> bool:
+        """Return whether the job is no cell: it fetched values that a line between two cells asked for."""
+        return self.cell == FETCH_CELL and not self.ops_total
 
     @property
     def grows(self) -> bool:

@@ -1,0 +1,52 @@
+"""``%djinn jobs`` and ``%djinn device`` in words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from djinn_lab.magics.text_table import aligned
+from djinn_lab.protocol.messages import DeviceInfo
+from djinn_lab.protocol.rest.jobs import JobView
+from djinn_lab.units import counted, format_bytes, format_seconds
+
+CELL_CHARS_MAX = 24
+HEADINGS = ("job", "user", "cell", "state", "device", "began", "took", "ops", "reason")
+
+
+def describe_jobs(jobs: Sequence[JobView], now_s: float) -> str:
+    """Return a table of jobs, in the order given."""
+    if not jobs:
+        return "no jobs yet: run a cell that begins with %%djinn"
+    return "\n".join(aligned([HEADINGS, *(_job_row(job, now_s) for job in jobs)]))
+
+
+def _job_row(job: JobView, now_s: float) -> tuple[str, ...]:
+    took_s = None if job.started_at is None else max(0.0, (job.finished_at or now_s) - job.started_at)
+    ago_s = max(0.0, now_s - job.submitted_at)
+    error = job.failure
+    done = job.state == "DONE"
+    return (
+        job.short_id,
+        job.user,
+        job.cell if len(job.cell) <= CELL_CHARS_MAX else f"{job.cell[: CELL_CHARS_MAX - 1]}…",
+        job.state.lower(),
+        job.device or "-",
+        "now" if ago_s < 1 else f"{format_seconds(round(ago_s))} ago",
+        "" if took_s is None else format_seconds(took_s),
+        f"{job.ops_done}/{job.ops_total}" + (" so far" if job.grows else ""),
+        f"{error.type_name}: {error.message}"
+        if error
+        else ""
+        if done
+        else job.reason.removeprefix("Failed: "),
+    )
+
+
+def describe_device(device: DeviceInfo) -> str:
+    """Return a device in one line."""
+    threads = "" if device.kind != "cpu" else f" with {counted(device.threads, 'thread')}"
+    measured = "measured" if device.curves is not None else "not measured yet"
+    return (
+        f"{device.device}: {device.name}{threads}, {format_bytes(device.memory_bytes)}, "
+        f"torch {device.torch_version}, {measured}"
+    )
