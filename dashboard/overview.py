@@ -7,7 +7,7 @@ from html import escape
 import panel as pn
 
 from djinn_lab.dashboard.board import Board
-from djinn_lab.dashboard.hub import Snapshot
+from djinn_lab.dashboard.hub import JOBS_MAX, Snapshot
 from djinn_lab.dashboard.jobs.details import job_details_html
 from djinn_lab.dashboard.jobs.tables import job_columns, job_row
 from djinn_lab.dashboard.memory.used_chart import MemoryChart
@@ -127,9 +127,8 @@ class Overview:
         assert snapshot.status is not None
         shown = visible_jobs(snapshot.jobs, self.filter.value)
         now = snapshot.status.now
-        total = sum(snapshot.status.jobs.values())
         listed = len(snapshot.jobs)
-        note = f"The newest {listed} of {total} cells are listed" if total > listed else ""
+        note = f"The newest {listed} cells are listed" if listed >= JOBS_MAX else ""
         self.jobs.empty = "No cell is running or pending. Choose “All recent” for finished cells."
         self.jobs.show([job_row(job, now) for job in shown], note)
         show_html(self._jobs_heading, heading("Cells", jobs_sentence(snapshot.jobs)))

@@ -26,7 +26,7 @@ from djinn_lab.dashboard.widgets.components import STATIC, Navigation
 from djinn_lab.dashboard.widgets.panes import empty_state
 from djinn_lab.dashboard.widgets.theme import current_look
 from djinn_lab.dashboard.wizard.page import WizardPage
-from djinn_lab.protocol.dashboard_login import PARAMETER
+from djinn_lab.protocol.dashboard_login import HEADER, PARAMETER
 
 TICK_MS = 400
 STALE_S = 3.0
@@ -130,7 +130,8 @@ def build_page() -> pn.Template:
     pn.extension(design="native")
     gate = shared_gate()
     codes = (pn.state.session_args or {}).get(PARAMETER) or [b""]
-    login = gate.enter(pn.state.cookies, codes[0].decode(errors="replace"))
+    code = codes[0].decode(errors="replace") or pn.state.headers.get(HEADER, "")
+    login = gate.enter(pn.state.cookies, code)
     if login is None:
         return _login_page(gate)
     shell = Shell(gate, login)

@@ -59,6 +59,9 @@ def serve_dashboard(
             help="A result of djinn-lab simulate, for the page Simulator.", exists=True, dir_okay=False
         ),
     ] = None,
+    prefix: Annotated[
+        str, typer.Option(help="Path before all of its addresses, as behind a proxy.", metavar="PATH")
+    ] = "",
     with_parent: Annotated[
         bool, typer.Option("--with-parent", help="End with the program that started this one.")
     ] = False,
@@ -68,18 +71,22 @@ def serve_dashboard(
     folder = dashboard_folder()
     certificate = _certificate(host, tls, tls_certificate, tls_key, insecure_without_tls)
     chosen = free_port(port, host)
-    page = f"{'http' if certificate is None else 'https'}://{_shown_host(host)}:{chosen}/dashboard"
+    path = f"/{prefix.strip('/')}" if prefix.strip("/") else ""
+    page = f"{'http' if certificate is None else 'https'}://{_shown_host(host)}:{chosen}{path}/dashboard"
     environment = dict(os.environ)
     if simulation is not None:
         from djinn_lab.simulator.queue.result_file import FILE_VARIABLE
 
         environment[FILE_VARIABLE] = str(simulation.resolve())
         page += "?page=simulation"
-    print_line(f"The dashboard is at {with_code(page)} (Ctrl-C stops it).")
-    print_line("This address lets you in once, within ten minutes. Do not pass it on.")
+    if path:  # a proxy's log is no place for a code
+        print_line(f"The dashboard is at {page} (Ctrl-C stops it).")
+    else:
+        print_line(f"The dashboard is at {with_code(page)} (Ctrl-C stops it).")
+        print_line("This address lets you in once, within ten minutes. Do not pass it on.")
     if certificate is not None:
         print_line(f"Its certificate: {fingerprint(certificate.pem)}")
-    command = serve_command(folder, chosen, host, origin or (), certificate)
+    command = serve_command(folder, chosen, host, origin or (), certificate, path)
     server = subprocess.Popen(command, env=environment)
     if show:
         threading.Thread(target=_open_browser, args=(page, host, chosen), daemon=True).start()
@@ -143,11 +150,14 @@ def serve_command(
     host: str = LOOPBACK,
     origins: Sequence[str] = (),
     certificate: ServerCertificate | None = None,
+    prefix: str = "",
 ) -> list[str]:
     """The ``panel serve`` command line. Browsers may use any name of this machine, or of ``origins``."""
     command = [sys.executable, "-m", "panel", "serve", str(folder), "--address", host, "--port", str(port)]
     if certificate is not None:
         command += ["--ssl-certfile", certificate.certificate, "--ssl-keyfile", certificate.key]
+    if prefix:
+        command += ["--prefix", prefix]
     named = [one if ":" in one else f"{one}:{port}" for one in origins]
     for origin in (*(f"{name}:{port}" for name in _names(host)), *named):
         command += ["--allow-websocket-origin", origin]

@@ -16,6 +16,9 @@ from djinn_lab.protocol.runtime_file import runtime_directory
 
 SECRET_FILE = "dashboard.secret"
 PARAMETER = "login"
+"""Of the address, with a code."""
+HEADER = "X-Djinn-Login"
+"""Of a request that a program of this account passes on, with a code."""
 GOOD_FOR_S = 600.0
 
 

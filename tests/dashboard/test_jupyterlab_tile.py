@@ -1,0 +1,87 @@
+"""The dashboard from a real JupyterLab, in a real browser."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from dashboard_serving import free_port
+from real_pool import PoolUnderTest, wait_for
+
+from djinn_lab.protocol.dashboard_login import HEADER
+
+pytestmark = [pytest.mark.browser, pytest.mark.processes]
+
+TOKEN = "of-jupyter"
+BASE = "/user/ann/"
+WAIT_MS = 60_000
+
+
+@pytest.fixture(scope="module")
+def lab(pool: PoolUnderTest, directory: Path) -> Iterator[str]:
+    """The address of a JupyterLab below a path of its own, as a hub gives it. The pool has a second user, so
+    that the dashboard asks strangers for a login."""
+    pool.rest.create_user("bob")
+    port, home = free_port(), directory / "jupyter"
+    folders = {f"JUPYTER_{kind}_DIR": str(home / kind) for kind in ("CONFIG", "DATA", "RUNTIME")}
+    settings = {"token": TOKEN, "base_url": BASE, "port": port, "port_retries": 0, "root_dir": directory}
+    command = [sys.executable, "-m", "jupyter", "lab", "--no-browser", "--allow-root"]
+    command += [f"--ServerApp.{name}={value}" for name, value in settings.items()]
+    log = directory / "lab.log"
+    with log.open("wb") as output:
+        process = subprocess.Popen(command, env=dict(os.environ) | folders, stdout=output, stderr=output)
+    try:
+        wait_for(lambda: _listens(port))
+        yield f"http://127.0.0.1:{port}{BASE}"
+    finally:
+        process.terminate()
+        process.wait(20)
+
+
+def _listens(port: int) -> bool:
+    with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+        return True
+    return False
+
+
+def test_tile_of_the_launcher_opens_the_dashboard_without_another_login(
+    chromium: Any, lab: str, directory: Path
+) -> None:
+    context = chromium.new_context(viewport={"width": 1360, "height": 900})
+    page = context.new_page()
+    page.set_default_timeout(WAIT_MS)
+    page.goto(f"{lab}lab?token={TOKEN}", wait_until="commit")
+    tile = page.locator(".jp-LauncherCard", has_text="Djinn Lab")
+    tile.wait_for()
+    assert tile.locator("img").evaluate("image => image.naturalWidth") > 0
+    with context.expect_page() as opened:
+        tile.click()
+    dashboard = opened.value
+    dashboard.set_default_timeout(WAIT_MS)
+    dashboard.wait_for_selector(".card >> text=cpu:0")
+    dashboard.wait_for_selector("text=Live")
+    assert dashboard.url.startswith(f"{lab}djinn/dashboard")
+    dashboard.click("role=tab[name='Jobs']")
+    dashboard.wait_for_selector("role=heading[name='Jobs']")
+    context.close()
+    printed = (directory / "lab.log").read_text()
+    assert "login=" not in printed
+    own = re.search(r"The dashboard is at (http://127\.0\.0\.1:\d+\S+)", printed)
+    assert own is not None
+    for headers in ({}, {HEADER: "1-made-up"}):
+        html = httpx.get(own[1], headers=headers, trust_env=False).text
+        assert "cpu:0" not in html
+
+
+def test_nobody_reaches_it_without_a_login_at_jupyter(lab: str) -> None:
+    answer = httpx.get(f"{lab}djinn/dashboard", trust_env=False, follow_redirects=False)
+    assert answer.status_code in (302, 403)
