@@ -63,6 +63,15 @@ class Snapshot(msgspec.Struct, frozen=True):
     def job(self, job: str) -> JobView | None:
         return next((found for found in self.jobs if found.job == job), None)
 
+    def notebooks_by_session(self) -> dict[str, str]:
+        """Return the names of the notebooks whose sessions are open."""
+        return {one.session: one.name for one in self.sessions if one.name}
+
+    @property
+    def user(self) -> str:
+        """Return who asks, empty before the pool has said so."""
+        return "" if self.status is None else self.status.user
+
 
 class MemorySample(msgspec.Struct, frozen=True):
     """Used bytes of each device at ``at``, seconds since the epoch by the pool's clock."""

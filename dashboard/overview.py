@@ -12,7 +12,7 @@ from djinn_lab.dashboard.jobs.details import job_details_html
 from djinn_lab.dashboard.jobs.tables import job_columns, job_row
 from djinn_lab.dashboard.memory.used_chart import MemoryChart
 from djinn_lab.dashboard.widgets.components import LiveTable
-from djinn_lab.dashboard.widgets.controls import button, choice_bar
+from djinn_lab.dashboard.widgets.controls import button, choice_bar, control_bar, whose_bar
 from djinn_lab.dashboard.widgets.panes import NO_JOBS, heading, html_pane, notice, show_html, show_known
 from djinn_lab.dashboard.widgets.table_cells import columns
 from djinn_lab.errors import DjinnError
@@ -22,7 +22,7 @@ from djinn_lab.protocol.rest.status import DeviceView, PoolStatus
 from djinn_lab.units import format_bytes, format_seconds
 
 JOB_COLUMNS = job_columns(
-    "state", "cell", "user", "device", "progress", "position", "why", "priority", "took", "job"
+    "state", "cell", "notebook", "user", "device", "progress", "position", "why", "priority", "took", "job"
 )
 SESSION_COLUMNS = columns(
     ("name", "Notebook", "text"),
@@ -66,6 +66,7 @@ class Overview:
         )
         shown = "all" if board.route.get("show") == "all" else "active"
         self.filter = choice_bar({"Running and pending": "active", "All recent": "all"}, shown)
+        self.whose = whose_bar(board.route.get("whose") == "mine")
         self.cancel = button("Cancel cell", color="danger", disabled=True)
         self.graph = button("Show graph", disabled=True)
         self.schedule = button("Show schedule", disabled=True)
@@ -82,7 +83,7 @@ class Overview:
         self._wire()
 
     def _build_live(self) -> pn.Column:
-        bar = pn.Row(self.filter, self.graph, self.schedule, self.cancel, margin=0)
+        bar = control_bar(self.filter, self.whose, self.graph, self.schedule, self.cancel)
         parts = [
             self.devices,
             self._jobs_heading,
@@ -99,6 +100,7 @@ class Overview:
 
     def _wire(self) -> None:
         self.filter.param.watch(lambda event: self._board.background.soon(self._filter_changed), "value")
+        self.whose.param.watch(lambda event: self._board.background.soon(self._filter_changed), "value")
         self.jobs.param.watch(lambda event: self._selection_changed(), "selected")
         self.cancel.on_click(lambda event: self.cancel_selected())
         self.graph.on_click(lambda event: self._open("srg"))
@@ -125,12 +127,14 @@ class Overview:
 
     def _show_jobs(self, snapshot: Snapshot) -> None:
         assert snapshot.status is not None
-        shown = visible_jobs(snapshot.jobs, self.filter.value)
+        seen = tuple(job for job in snapshot.jobs if not self.whose.value or job.user == snapshot.user)
+        shown = visible_jobs(seen, self.filter.value)
+        notebooks = snapshot.notebooks_by_session()
         now = snapshot.status.now
         listed = len(snapshot.jobs)
         note = f"The newest {listed} cells are listed" if listed >= JOBS_MAX else ""
         self.jobs.empty = "No cell is running or pending. Choose “All recent” for finished cells."
-        self.jobs.show([job_row(job, now) for job in shown], note)
+        self.jobs.show([job_row(job, now, notebooks) for job in shown], note)
         show_html(self._jobs_heading, heading("Cells", jobs_sentence(snapshot.jobs)))
         self._first_steps.visible = not snapshot.jobs
         self.jobs.visible = bool(snapshot.jobs)
@@ -144,7 +148,7 @@ class Overview:
             self._read_details()
 
     def _filter_changed(self) -> None:
-        self._board.route.update(show=self.filter.value)
+        self._board.route.update(show=self.filter.value, whose="mine" if self.whose.value else None)
         self.update(self._snapshot)
 
     def _selection_changed(self) -> None:

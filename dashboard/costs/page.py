@@ -38,7 +38,7 @@ from djinn_lab.dashboard.costs.tables import (
 )
 from djinn_lab.dashboard.hub import Snapshot
 from djinn_lab.dashboard.widgets.components import LiveTable
-from djinn_lab.dashboard.widgets.controls import choice_bar, download, select, toggle
+from djinn_lab.dashboard.widgets.controls import choice_bar, control_bar, download, select, toggle
 from djinn_lab.dashboard.widgets.panes import empty_state, heading, html_pane, show_html, show_known
 from djinn_lab.protocol.rest.costs import ComparedRun, CostView, DeviceCosts
 
@@ -144,14 +144,14 @@ class CostsPage:
         )
         controls = (self.device, self.family, self.curves_as_table, self.curves_csv)
         return pn.Column(
-            pn.FlexBox(*controls, align_items="end", gap="0px"),
+            control_bar(*controls),
             pn.GridBox(products, bandwidth, ncols=2, stylesheets=[_STACKED], **full),
             **full,
         )
 
     def _runs_view(self) -> pn.Column:
         return pn.Column(
-            pn.FlexBox(self.source, self.runs_as_table, self.runs_csv, gap="0px"),
+            control_bar(self.source, self.runs_as_table, self.runs_csv),
             html_pane(_legend({SOURCES[source]: colour for source, colour in SOURCE_COLOURS.items()})),
             self.scatter.view,
             self.runs_table,

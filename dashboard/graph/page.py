@@ -17,7 +17,7 @@ from djinn_lab.dashboard.graph.view import GraphView
 from djinn_lab.dashboard.hub import Snapshot
 from djinn_lab.dashboard.widgets.chooser import JobChooser
 from djinn_lab.dashboard.widgets.components import LiveTable
-from djinn_lab.dashboard.widgets.controls import button, download, text_input, toggle
+from djinn_lab.dashboard.widgets.controls import button, control_bar, download, text_input, toggle
 from djinn_lab.dashboard.widgets.panes import (
     NO_JOBS,
     empty_state,
@@ -45,6 +45,8 @@ _HINT = (
     "<p class='muted'>Click a folded group (▸) to open it, its header (▾) to fold it, "
     "an op to see its fields.</p>"
 )
+_STACKED = "@media (max-width: 800px) { :host { display: block !important; } }"
+"""Below that width the details of an op come below the graph."""
 
 
 class SrgPage:
@@ -95,8 +97,10 @@ class SrgPage:
         )
         self._figure = pn.pane.Bokeh(self.graph.figure, sizing_mode="stretch_width", margin=0)
         side = pn.Column(self.details, width=350, margin=0, scroll=True, max_height=640)
-        body = pn.Row(self._figure, self.table, side, sizing_mode="stretch_width", margin=0)
-        bar = pn.FlexBox(
+        body = pn.Row(
+            self._figure, self.table, side, sizing_mode="stretch_width", margin=0, stylesheets=[_STACKED]
+        )
+        bar = control_bar(
             self.search,
             self.next,
             self.unfold,
@@ -104,8 +108,6 @@ class SrgPage:
             self.fit,
             self.as_table,
             self.save,
-            align_items="end",
-            gap="0px",
         )
         legend = html_pane(legend_html(), margin=(4, 0, 8, 0))
         self._live = pn.Column(

@@ -20,7 +20,7 @@ from djinn_lab.dashboard.jobs.tables import (
     so_far,
 )
 from djinn_lab.dashboard.widgets.components import LiveTable
-from djinn_lab.dashboard.widgets.controls import choice_bar, text_input
+from djinn_lab.dashboard.widgets.controls import choice_bar, control_bar, text_input, whose_bar
 from djinn_lab.dashboard.widgets.panes import NO_JOBS, heading, html_pane, notice, show_html, show_known
 from djinn_lab.dashboard.widgets.table_cells import columns
 from djinn_lab.errors import DjinnError
@@ -29,7 +29,18 @@ from djinn_lab.protocol.rest.queue import WhyAnswer
 from djinn_lab.units import format_seconds
 
 COLUMNS = job_columns(
-    "submitted", "state", "cell", "user", "priority", "device", "waited", "took", "preempted", "how", "job"
+    "submitted",
+    "state",
+    "cell",
+    "notebook",
+    "user",
+    "priority",
+    "device",
+    "waited",
+    "took",
+    "preempted",
+    "how",
+    "job",
 )
 TRACE_COLUMNS = columns(
     ("at", "At", "number"),
@@ -74,7 +85,8 @@ class JobsPage:
             shown if shown in ("unfinished", "failed") else "all",
             align="end",
         )
-        self.search = text_input("User, cell or job", value=board.route.get("find"), width=220)
+        self.whose = whose_bar(board.route.get("whose") == "mine")
+        self.search = text_input("User, cell, notebook or job", value=board.route.get("find"), width=220)
         self.jobs = LiveTable(
             columns=COLUMNS,
             label="Jobs",
@@ -100,7 +112,7 @@ class JobsPage:
         full: dict[str, object] = {"sizing_mode": "stretch_width", "margin": 0}
         self._heading = html_pane(margin=(0, 0, 8, 0))
         self._first_steps = html_pane(NO_JOBS, visible=False)
-        bar = pn.Row(self.filter, self.search, margin=0)
+        bar = control_bar(self.filter, self.whose, self.search)
         parts = [
             self._notebooks_heading,
             self.notebooks,
@@ -115,6 +127,7 @@ class JobsPage:
         self._missing = html_pane()
         self.view = pn.Column(self._missing, self._live, **full)
         self.filter.param.watch(lambda event: board.background.soon(self._choices_changed), "value")
+        self.whose.param.watch(lambda event: board.background.soon(self._choices_changed), "value")
         self.search.param.watch(lambda event: board.background.soon(self._choices_changed), "value")
         self.jobs.param.watch(lambda event: self._chosen(), "selected")
 
@@ -130,8 +143,10 @@ class JobsPage:
             return
         assert snapshot.status is not None
         self._show_notebooks(snapshot, snapshot.status.now)
-        found = matching(snapshot.jobs, self.filter.value, self.search.value)
-        self.jobs.show([history_row(job, snapshot.status.now) for job in found])
+        notebooks = snapshot.notebooks_by_session()
+        seen = [job for job in snapshot.jobs if not self.whose.value or job.user == snapshot.user]
+        found = matching(seen, self.filter.value, self.search.value, notebooks)
+        self.jobs.show([history_row(job, snapshot.status.now, notebooks) for job in found])
         words = f"The newest {len(snapshot.jobs)} cells; {len(found)} are listed."
         show_html(self._heading, heading("Jobs", words))
         self._first_steps.visible = not snapshot.jobs
@@ -149,7 +164,8 @@ class JobsPage:
 
     def _choices_changed(self) -> None:
         shown = None if self.filter.value == "all" else self.filter.value
-        self._board.route.update(jobs=shown, find=self.search.value)
+        whose = "mine" if self.whose.value else None
+        self._board.route.update(jobs=shown, whose=whose, find=self.search.value)
         self.update(self._snapshot)
 
     def _chosen(self) -> None:
@@ -200,21 +216,23 @@ def _changed(before: JobView, now: JobView) -> bool:
     )
 
 
-def matching(jobs: Sequence[JobView], show: str, text: str) -> list[JobView]:
-    """Return the jobs of the filter whose user, cell or id has the text in it, in the pool's order."""
+def matching(jobs: Sequence[JobView], show: str, text: str, notebooks: Mapping[str, str]) -> list[JobView]:
+    """Return the jobs of the filter whose user, cell, notebook or id has the text in it, in the pool's
+    order. ``notebooks``: names by session."""
     wanted = text.strip().lower()
     found = []
     for job in jobs:
         fits = show == "all" or (show == "failed" and job.state == "FAILED")
         fits = fits or (show == "unfinished" and not job.finished)
-        if fits and (not wanted or any(wanted in part.lower() for part in (job.user, job.cell, job.job))):
+        parts = (job.user, job.cell, job.job, notebooks.get(job.session, ""))
+        if fits and (not wanted or any(wanted in part.lower() for part in parts)):
             found.append(job)
     return found
 
 
-def history_row(job: JobView, now: float) -> dict[str, object]:
-    """Return a job as a row of its history."""
-    row = job_row(job, now)
+def history_row(job: JobView, now: float, notebooks: Mapping[str, str]) -> dict[str, object]:
+    """Return a job as a row of its history. ``notebooks``: names by session."""
+    row = job_row(job, now, notebooks)
     submitted = job.submitted_at or 0.0
     preempted_s = job.stages.get("preempted", 0.0)
     clock = time.strftime("%H:%M:%S", time.localtime(submitted)) if submitted else ""

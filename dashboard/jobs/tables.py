@@ -4,7 +4,7 @@ each field, a row for each cell or notebook."""
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from djinn_lab.dashboard.widgets.table_cells import columns, number_cell
 from djinn_lab.dashboard.widgets.theme import STATE_COLOURS
@@ -16,6 +16,7 @@ _FIELDS = {
     "submitted": ("submitted", "Submitted", "number"),
     "state": ("state", "State", "pill"),
     "cell": ("cell", "Cell", "mono"),
+    "notebook": ("notebook", "Notebook", "short"),
     "user": ("user", "User", "short"),
     "priority": ("priority", "Priority", "short"),
     "device": ("device", "Device", "short"),
@@ -50,14 +51,15 @@ def job_columns(*names: str) -> list[dict[str, str]]:
     return columns(*(_FIELDS[name] for name in names))
 
 
-def job_row(job: JobView, now: float) -> dict[str, object]:
-    """Return a cell as a row of the table; ``now`` is the pool's clock."""
+def job_row(job: JobView, now: float, notebooks: Mapping[str, str]) -> dict[str, object]:
+    """Return a cell as a row of the table; ``now`` is the pool's clock. ``notebooks``: names by session."""
     took = _elapsed(job, now)
     return {
         "id": job.job,
         "job": {"text": job.short_id, "title": job.job},
         "state": {"text": job.state.lower(), "colour": STATE_COLOURS.get(job.state, "#7F8C99")},
         "cell": job.cell,
+        "notebook": notebooks.get(job.session),
         "user": job.user,
         "device": job.device,
         "priority": job.priority.lower(),

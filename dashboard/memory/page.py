@@ -26,7 +26,7 @@ from djinn_lab.dashboard.memory.tables import (
 )
 from djinn_lab.dashboard.memory.wake_chart import WakeChart, wake_sentence
 from djinn_lab.dashboard.widgets.components import LiveTable
-from djinn_lab.dashboard.widgets.controls import choice_bar, download
+from djinn_lab.dashboard.widgets.controls import choice_bar, control_bar, download
 from djinn_lab.dashboard.widgets.panes import empty_state, heading, html_pane, notice, show_html, show_known
 from djinn_lab.protocol.rest.sessions import MemoryView
 
@@ -103,7 +103,7 @@ class MemoryPage:
             html_pane(lanes_legend(), margin=(0, 0, 4, 0)),
             self.lanes.view,
             self._sessions_heading,
-            pn.Row(self.filter, self.csv, self.events_csv, margin=0),
+            control_bar(self.filter, self.csv, self.events_csv),
             self.sessions,
             self.facts,
             self.story,

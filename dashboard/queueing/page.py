@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from html import escape
 from typing import Any
 
@@ -24,10 +25,11 @@ from djinn_lab.dashboard.queueing.tables import (
     waiting_rows,
 )
 from djinn_lab.dashboard.widgets.components import LiveTable
-from djinn_lab.dashboard.widgets.controls import button, select
+from djinn_lab.dashboard.widgets.controls import button, control_bar, select
 from djinn_lab.dashboard.widgets.panes import heading, html_pane, notice, show_html, show_known
 from djinn_lab.errors import DjinnError
 from djinn_lab.jobs import RANKS
+from djinn_lab.protocol.rest.jobs import JobView
 from djinn_lab.protocol.rest.queue import QueueView
 
 SAME = "as it is"
@@ -82,7 +84,7 @@ class QueuePage:
         self._fairness = html_pane(margin=(18, 0, 6, 0))
         self._running_heading = html_pane(heading("Running now"), margin=(16, 0, 6, 0))
         self._reserved_heading = html_pane(heading("Reserved devices"), margin=(16, 0, 6, 0))
-        self._what_if = pn.Row(
+        self._what_if = control_bar(
             self.priority, self.gang, self.anywhere, self.ask, visible=False, margin=(4, 0, 0, 0)
         )
         self._live = pn.Column(
@@ -120,7 +122,8 @@ class QueuePage:
         assert queue is not None
         show_html(self._heading, heading("Queue", queue_sentence(queue)))
         show_html(self._stall, _stall_notice(queue))
-        names = {job.job: job.cell for job in snapshot.jobs}
+        notebooks = snapshot.notebooks_by_session()
+        names = {job.job: _name(job, notebooks) for job in snapshot.jobs}
         rows = waiting_rows(queue, names)
         note = f"The first {len(rows)} of {queue.waiting_count}" if queue.waiting_count > len(rows) else ""
         self.waiting.show(rows, note)
@@ -176,6 +179,12 @@ class QueuePage:
 
     def _failed(self, error: DjinnError) -> None:
         show_html(self.answer, notice(error.message, error.advice, "bad"))
+
+
+def _name(job: JobView, notebooks: Mapping[str, str]) -> str:
+    """Name a cell, with its notebook where that is known."""
+    notebook = notebooks.get(job.session)
+    return job.cell if notebook is None else f"{job.cell} · {notebook}"
 
 
 def _stall_notice(queue: QueueView) -> str:

@@ -27,7 +27,7 @@ from djinn_lab.dashboard.schedule.gantt import (
 from djinn_lab.dashboard.widgets.bars import BarLane, make_lane
 from djinn_lab.dashboard.widgets.chooser import JobChooser
 from djinn_lab.dashboard.widgets.components import LiveTable
-from djinn_lab.dashboard.widgets.controls import button, download, toggle
+from djinn_lab.dashboard.widgets.controls import button, control_bar, download, toggle
 from djinn_lab.dashboard.widgets.panes import NO_JOBS, empty_state, heading, html_pane, no_pool, show_html
 from djinn_lab.dashboard.widgets.table_cells import columns
 from djinn_lab.dashboard.widgets.theme import DEVICE_COLOURS, TRANSFER_COLOUR, legend_html, new_figure
@@ -92,9 +92,7 @@ class SchedulePage:
         ]
         self._charts = pn.Column(*charts, sizing_mode="stretch_width", margin=0)
         legend = html_pane(legend_html((("transfer (hatched)", TRANSFER_COLOUR),)), margin=(4, 0, 8, 0))
-        bar = pn.FlexBox(
-            self.chooser.view, self.fit, self.as_table, self.trace, self.csv, align_items="end", gap="0px"
-        )
+        bar = control_bar(self.chooser.view, self.fit, self.as_table, self.trace, self.csv)
         self._live = pn.Column(
             bar,
             self._heading,

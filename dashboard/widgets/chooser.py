@@ -6,7 +6,7 @@ import panel as pn
 
 from djinn_lab.dashboard.board import Board
 from djinn_lab.dashboard.hub import Snapshot
-from djinn_lab.dashboard.widgets.controls import select
+from djinn_lab.dashboard.widgets.controls import control_bar, select
 from djinn_lab.protocol.rest.jobs import JobCut, JobView
 
 LARGEST = "largest"
@@ -19,9 +19,9 @@ class JobChooser:
     def __init__(self, board: Board) -> None:
         self._board = board
         self._filling = False
-        self.job = select("Cell", {}, width=420)
-        self.segment = select("Part between cuts", {"largest": LARGEST}, width=170)
-        self.view = pn.Row(self.job, self.segment, margin=0)
+        self.job = select("Cell", {}, sizing_mode="stretch_width", max_width=420)
+        self.segment = select("Part of the cell", {"largest": LARGEST}, width=170)
+        self.view = control_bar(self.job, self.segment)
         self.job.param.watch(lambda event: self._job_chosen(event.new), "value")
         self.segment.param.watch(lambda event: self._segment_chosen(event.new), "value")
 

@@ -16,6 +16,11 @@ def _styled(options: dict[str, object]) -> dict[str, object]:
     return {"margin": (0, 8, 8, 0), "stylesheets": [_CSS], **options}
 
 
+def control_bar(*widgets: pn.viewable.Viewable, **options: object) -> pn.FlexBox:
+    """Put widgets side by side, in several lines where the page is narrow."""
+    return pn.FlexBox(*widgets, align_items="end", gap="0px", **options)
+
+
 def button(label: str, **options: object) -> pn.widgets.Button:
     return pn.widgets.Button(label=label, **_styled(options))
 
@@ -29,6 +34,11 @@ def choice_bar(
 ) -> pn.widgets.RadioButtonGroup:
     """Make a choice of one of a few values, as a row of buttons."""
     return pn.widgets.RadioButtonGroup(options=choices, value=value, **_styled(options))
+
+
+def whose_bar(mine: bool) -> pn.widgets.RadioButtonGroup:
+    """Make the choice between the cells of all users and those of the visitor."""
+    return choice_bar({"Everybody": False, "Mine": True}, mine, align="end")
 
 
 def select(

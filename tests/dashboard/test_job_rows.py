@@ -13,16 +13,16 @@ from djinn_lab.protocol.rest.jobs import JobView
 
 @pytest.mark.parametrize(("now", "text"), [(100.2, "< 1 s"), (107.9, "7.0 s"), (175.0, "1 min 15 s")])
 def test_a_cell_that_waits_says_how_long_it_has_so_far(now: float, text: str) -> None:
-    row = history_row(JobView("a", state="QUEUED", submitted_at=100.0), now)
+    row = history_row(JobView("a", state="QUEUED", submitted_at=100.0), now, {})
     assert row["waited"]["text"] == text
 
 
 def test_a_cell_that_ran_says_how_long_it_waited_and_one_that_runs_nothing_yet() -> None:
     stages = {"queued": 2.0, "restoring": 0.5, "run": 9.0}
     done = JobView("a", state="DONE", submitted_at=100.0, started_at=102.5, finished_at=111.5, stages=stages)
-    assert history_row(done, 200.0)["waited"]["text"] == "2.5 s"
+    assert history_row(done, 200.0, {})["waited"]["text"] == "2.5 s"
     runs = JobView("a", state="RUNNING", submitted_at=100.0, started_at=102.5)
-    assert history_row(runs, 200.0)["waited"] is None
+    assert history_row(runs, 200.0, {})["waited"] is None
 
 
 def test_the_chart_of_use_spans_a_minute_from_the_first_look_on() -> None:

@@ -106,6 +106,27 @@ def test_queue_page_shows_waiting_cells_with_reason_and_advice(
     wait_for(lambda: table.get_by_role("row").filter(has_text=bob[:8]).count() == 0)
 
 
+@pytest.mark.parametrize("shown", ["page=jobs", "page=overview"])
+def test_rows_name_the_notebook_and_mine_leaves_out_those_of_others(
+    pool: PoolUnderTest, crowd: Crowd, dashboard_url: str, visitor: Any, shown: str
+) -> None:
+    crowd.run("ann", "RUNNING")
+    with pool.session() as own, pytest.raises(PoolError), own.capture("refused"):
+        import torch
+
+        torch.zeros(2**40).sum().item()
+    page = visitor.open(f"{dashboard_url}?{shown}&show=all")
+    table = page.get_by_role("grid", name="Jobs" if "jobs" in shown else "Cells")
+    of_ann = table.get_by_role("row").filter(has_text="ann").first
+    of_ann.wait_for()
+    headings = table.get_by_role("columnheader").all_inner_texts()
+    assert of_ann.get_by_role("gridcell").nth(headings.index("Notebook")).inner_text() == "ann"
+    page.get_by_role("button", name="Mine").click()
+    wait_for(lambda: table.get_by_role("row").filter(has_text="ann").count() == 0)
+    table.get_by_role("row").filter(has_text="refused").first.wait_for()
+    page.wait_for_function("location.search.includes('whose=mine')")
+
+
 def test_an_idle_pool_has_an_empty_queue_and_says_so(dashboard_url: str, visitor: Any) -> None:
     page = visitor.open(f"{dashboard_url}?page=queue")
     page.get_by_text("No cell is pending").wait_for()
@@ -167,6 +188,6 @@ def test_the_jobs_page_has_the_history_and_every_decision(
     pool.rest.cancel(ann)
     page.get_by_role("heading", name=f"Why is {ann[:8]} cancelled?").wait_for()
     trace.get_by_text("cancellation requested").wait_for()
-    page.get_by_label("User, cell or job").fill("unknown user")
-    page.get_by_label("User, cell or job").press("Enter")
+    page.get_by_label("User, cell, notebook or job").fill("unknown user")
+    page.get_by_label("User, cell, notebook or job").press("Enter")
     page.get_by_text("No job matches").wait_for()
