@@ -1,13 +1,12 @@
-"""``%djinn jobs`` and ``%djinn device`` in words."""
+"""``%djinn jobs`` in words."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from djinn_lab.magics.text_table import aligned
-from djinn_lab.protocol.messages import DeviceInfo
 from djinn_lab.protocol.rest.jobs import JobView
-from djinn_lab.units import counted, format_bytes, format_seconds
+from djinn_lab.units import format_seconds
 
 CELL_CHARS_MAX = 24
 HEADINGS = ("job", "user", "cell", "state", "device", "began", "took", "ops", "reason")
@@ -39,14 +38,4 @@ def _job_row(job: JobView, now_s: float) -> tuple[str, ...]:
         else ""
         if done
         else job.reason.removeprefix("Failed: "),
-    )
-
-
-def describe_device(device: DeviceInfo) -> str:
-    """Return a device in one line."""
-    threads = "" if device.kind != "cpu" else f" with {counted(device.threads, 'thread')}"
-    measured = "measured" if device.curves is not None else "not measured yet"
-    return (
-        f"{device.device}: {device.name}{threads}, {format_bytes(device.memory_bytes)}, "
-        f"torch {device.torch_version}, {measured}"
     )

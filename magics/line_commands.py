@@ -19,10 +19,11 @@ from djinn_lab.config.effects import OwnWork
 from djinn_lab.config.workload import joined_cells
 from djinn_lab.errors import OptionError, PoolError
 from djinn_lab.magics.dashboard_process import URL
-from djinn_lab.magics.jobs_command import describe_device, describe_jobs
+from djinn_lab.magics.jobs_command import describe_jobs
 from djinn_lab.magics.memory_command import describe_memory
 from djinn_lab.magics.notebook import Notebook
 from djinn_lab.magics.profile_command import describe_profile, describe_switch
+from djinn_lab.protocol.messages import DeviceInfo
 from djinn_lab.protocol.notebooks import ID_PREFIX
 from djinn_lab.srg.graph import SRG
 from djinn_lab.units import format_bytes, format_seconds
@@ -137,12 +138,12 @@ def report(notebook: Notebook, words: list[str]) -> str:
     return str(last(notebook, words).report)
 
 
-def device(notebook: Notebook, words: list[str]) -> str:
-    """Show the device of this session, or the pool's devices before its first cell."""
+def device(notebook: Notebook, words: list[str]) -> DeviceInfo:
+    """Return the device of this session (before its first cell: the pool's first)."""
     devices = notebook.session.welcome.devices
     last_cell = notebook.session.last_cell
     bound = None if last_cell is None else last_cell.report.device
-    return "\n".join(map(describe_device, [item for item in devices if item.device == bound] or devices))
+    return next((item for item in devices if item.device == bound), devices[0])
 
 
 def pull(notebook: Notebook, words: list[str]) -> str:

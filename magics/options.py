@@ -146,7 +146,9 @@ def _add_terms(parser: argparse.ArgumentParser) -> None:
 def _gang(text: str) -> tuple[int, int]:
     members, _, least = text.partition(":")
     if not (
-        members.isdecimal() and (least.isdecimal() or not least) and int(members) >= int(least or 1) >= 1
+        members.isdecimal()
+        and (least.isdecimal() or text == members)
+        and int(members) >= int(least or 1) >= 1
     ):
         raise argparse.ArgumentTypeError(
             f"{text!r} is not a size of a gang; write N or N:MIN, such as 4 or 4:2"

@@ -151,7 +151,7 @@ class Shadow(UnwrappedDispatchMode):
 
     def _written(self, signature: Signature, args: Any, kwargs: Any) -> list[torch.Tensor]:
         found: list[torch.Tensor] = []
-        for name in signature.written:
+        for name in signature.written_names(args, kwargs):
             argument = signature.argument(name, args, kwargs)
             found.extend(argument if isinstance(argument, (list, tuple)) else [argument])
         for tensor in found:

@@ -19,7 +19,7 @@ from djinn_lab.client.outcomes import recorded_outcome
 from djinn_lab.client.requests import POOL_VARIABLE
 from djinn_lab.client.session import Session
 from djinn_lab.config import Profile, default_profile, load_profile
-from djinn_lab.errors import AuthenticationError, PoolNotFound, PoolSilent
+from djinn_lab.errors import AuthenticationError, OptionError, PoolNotFound, PoolSilent
 from djinn_lab.protocol.runtime_file import RuntimeInfo, read_runtime
 from djinn_lab.scheduler import AdaptiveScheduler, Scheduler, detect_environment
 
@@ -158,7 +158,14 @@ def execute_model(
 
 
 def _scheduler_of(scheduler: Scheduler | str) -> Scheduler:
-    return Scheduler(profile=scheduler) if isinstance(scheduler, str) else scheduler
+    if isinstance(scheduler, str):
+        return Scheduler(profile=scheduler)
+    if not isinstance(scheduler, Scheduler):
+        raise OptionError(
+            f"scheduler={scheduler!r} is no scheduler.",
+            "Give a Scheduler, such as create_smart_scheduler(), or a profile's name.",
+        )
+    return scheduler
 
 
 def _session_of(tree: object) -> Session | None:

@@ -256,9 +256,9 @@ def _size_text(count: int) -> str:
 
 
 def did_you_mean(found: str, known: list[str] | tuple[str, ...]) -> str:
-    """Return ``"; did you mean 'x'?"`` or an empty string."""
+    """Return ``" (did you mean 'x'?)"`` or an empty string, for the middle of a sentence."""
     matches = get_close_matches(found, known, n=1)
-    return f"; did you mean {matches[0]!r}?" if matches else ""
+    return f" (did you mean {matches[0]!r}?)" if matches else ""
 
 
 Severity = Literal["error", "warning"]

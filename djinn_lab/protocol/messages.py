@@ -8,12 +8,14 @@ before any payload is read. From then on every :class:`SubmitSegment` is answere
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import msgspec
 
 from djinn_lab.jobs import Terms
 from djinn_lab.srg.curves import DeviceCurves
 from djinn_lab.srg.program import TensorMeta
+from djinn_lab.units import counted, format_bytes
 
 PROTOCOL_VERSION = 10
 """2 added :attr:`SubmitSegment.delta` and :attr:`SubmitSegment.code_number`, 3 :class:`PhaseAnswered`, 4
@@ -79,6 +81,18 @@ class DeviceInfo(msgspec.Struct, frozen=True):
     below_bytes: int = 0
     link_bytes_per_s: float | None = None
     watts: float | None = None
+
+    def __str__(self) -> str:
+        threads = "" if self.kind != "cpu" else f" with {counted(self.threads, 'thread')}"
+        measured = "measured" if self.curves is not None else "not measured yet"
+        return (
+            f"{self.device}: {self.name}{threads}, {format_bytes(self.memory_bytes)}, "
+            f"torch {self.torch_version}, {measured}"
+        )
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        """Show it in a notebook as a sentence, not as its fields with all curves."""
+        printer.text(str(self))
 
 
 class Welcome(msgspec.Struct, frozen=True, tag="welcome"):

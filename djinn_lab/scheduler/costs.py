@@ -102,9 +102,16 @@ class CheckedEstimates:
         """By identity: an estimator may return one object for many nodes."""
 
     def of(self, node: Node) -> NodeEstimate:
-        """Ask for a node's time. Raises OptionError, which names estimator and node, for an answer that is no
-        estimate, or whose seconds are no finite number from 0 on."""
-        found = self._estimator.estimate(node, self._device)
+        """Ask for a node's time. Raises OptionError, which names estimator and node, for an estimator that
+        raises, an answer that is no estimate, or one whose seconds are no finite number from 0 on."""
+        try:
+            found = self._estimator.estimate(node, self._device)
+        except Exception as error:
+            raise OptionError(
+                f"The cost estimator {type(self._estimator).__name__} raised {type(error).__name__} for node "
+                f"{node.id} ({node.op}) on {self._device.device}: {error}.",
+                "Correct it, or schedule with GraphCostEstimator().",
+            ) from error
         if id(found) not in self._checked:
             self._checked[id(found)] = self._check(node, found)
         return found

@@ -69,6 +69,10 @@ def create_scheduler_from_profile(
     """
     if isinstance(profile, Mapping):
         return _of_mapping(profile, "this profile", settings)
+    if not isinstance(profile, (str, PathLike)):
+        raise OptionError(
+            f"profile={profile!r} is no profile.", "Give a name, a mapping, or a .toml or .json file."
+        )
     if isinstance(profile, PathLike) or profile.endswith((".toml", ".json")):
         return _of_mapping(_read(Path(profile)), str(profile), settings)
     if profile in SCHEDULER_PROFILES:

@@ -15,6 +15,9 @@ from typing import NamedTuple
 
 from djinn_lab.srg.program import Leaf, Template, TensorHole
 
+WRITE_IN_TRAINING = frozenset(("aten.native_batch_norm.default", "aten.native_batch_norm.out"))
+"""Ops that write their running statistics only where the argument ``training`` is true."""
+_STATISTICS = frozenset((3, 4, "running_mean", "running_var"))
 _PARAMETER = re.compile(r"(\*?)(\w+):(\w+\??)(?:\[(\d*)\])?(\??)(=?)(!?)")
 
 
@@ -89,6 +92,8 @@ def written_holes(template: Template) -> tuple[int, ...]:
     written = _written(template.op)
     if not written:
         return ()
+    if template.op in WRITE_IN_TRAINING and not _trains(template):
+        written -= _STATISTICS
     arguments = [(position in written, value) for position, value in enumerate(template.args)]
     arguments += [(name in written, value) for name, value in template.kwargs.items()]
     holes: list[int] = []
@@ -100,6 +105,13 @@ def written_holes(template: Template) -> tuple[int, ...]:
             holes.extend(range(first, first + count))
         first += count
     return tuple(holes)
+
+
+def _trains(template: Template) -> bool:
+    """Return whether a normalisation learns its statistics, as far as the template says."""
+    place = [one.name for one in parameters(template.op)].index("training")
+    given = template.args[place] if place < len(template.args) else template.kwargs.get("training")
+    return given is not False
 
 
 @cache

@@ -14,7 +14,7 @@ from torch import nn
 
 import djinn_lab
 from djinn_lab.client.session import Session
-from djinn_lab.errors import RemoteError, UserError
+from djinn_lab.errors import OptionError, RemoteError, UserError
 from djinn_lab.scheduler import AdaptiveScheduler, MemoryOrder, ProgressiveScheduler, Scheduler
 from djinn_lab.srg.graph import SRG
 
@@ -215,6 +215,37 @@ def test_progressive_scheduler_learns_from_runs(session: Session) -> None:
     assert scheduler.progress.decisions[0].feature == "workload"
     assert scheduler.progress.now_s > 1e9
     assert scheduler.progress.ratios  # the second run's is forgotten if it was much slower
+
+
+class Raising:
+    def estimate(self, node: object, device: object) -> object:
+        raise ValueError("no such table")
+
+
+def test_raising_estimator_loses_no_result_of_a_progressive_scheduler(session: Session) -> None:
+    model, x = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)), torch.randn(8, 4)
+    expected = copy.deepcopy(model)(x)
+    scheduler = ProgressiveScheduler()
+    scheduler.set_cost_model(Raising())
+    assert torch.equal(djinn_lab.execute_model(model, x, scheduler=scheduler, session=session), expected)
+    assert session.last_cell is not None
+    with pytest.raises(OptionError, match=r"estimator Raising raised ValueError for node 0 .*no such table"):
+        scheduler.create_schedule(session.last_cell.graph)
+
+
+def test_what_is_no_scheduler_is_refused_before_anything_runs(session: Session) -> None:
+    with pytest.raises(OptionError, match="scheduler=3 is no scheduler"):
+        djinn_lab.execute_model(nn.Linear(2, 2), torch.ones(1, 2), scheduler=3, session=session)
+
+
+def test_model_that_was_only_evaluated_outlives_its_session(pool: PoolUnderTest) -> None:
+    """Evaluation writes no statistics, so nothing of them was on the pool alone."""
+    model, x = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)).eval(), torch.randn(8, 4)
+    before = copy.deepcopy(model)
+    with pool.session() as opened:
+        djinn_lab.execute_model(model, x, session=opened)
+    for ours, theirs in zip(model.state_dict().values(), before.state_dict().values(), strict=True):
+        assert ours.tolist() == theirs.tolist()
 
 
 def test_progressive_scheduler_switches_off_what_fails_on_the_device(session: Session) -> None:

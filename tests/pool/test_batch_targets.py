@@ -31,7 +31,7 @@ CELLS = (
 
 def devices_used(pool: PoolUnderTest, marked: str) -> list[str]:
     """Return the devices of the jobs of the session that ran ``marked``, in order."""
-    cells = [pool.rest.job(one.job) for one in pool.rest.jobs(limit=1000)]
+    cells = [pool.rest.job(one.job) for one in pool.rest.jobs(limit=1000, fetches=True)]
     (session,) = {one.session for one in cells if marked in one.code}
     return [one.device for one in cells[::-1] if one.session == session]
 

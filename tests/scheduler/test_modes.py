@@ -195,10 +195,10 @@ def test_a_switched_feature_counts_in_every_mode() -> None:
 
 def test_unknown_names_are_refused_with_the_nearest() -> None:
     scheduler = create_basic_scheduler(devices=[device("one")])
-    with pytest.raises(OptionError, match=r"'order_for_memroy' is no feature .* 'order_for_memory'\?"):
+    with pytest.raises(OptionError, match=r"'order_for_memroy' is no feature .*'order_for_memory'\?"):
         scheduler.enable_feature("order_for_memroy")
     assert scheduler.features == ()
-    with pytest.raises(OptionError, match=r"'advance' is no mode .* did you mean 'advanced'\?"):
+    with pytest.raises(OptionError, match=r"'advance' is no mode .*did you mean 'advanced'\?"):
         AdaptiveScheduler("advance")  # type: ignore[arg-type]
     with pytest.raises(OptionError, match="did you mean 'llm_serving'"):
         AdaptiveScheduler(profile="llm_servin", devices=[device("one")])

@@ -156,7 +156,7 @@ def test_schedule_picks_the_fastest_device_and_explains_why() -> None:
         == "Device tiny: left out, the peak of 12.0 KiB does not fit its 100 B with 0 B in use."
     )
     assert any("peak 12.0 KiB at node 0 (aten.mm.default, line 3)" in line for line in explanation)
-    assert "Transfers: 1 tensors (4.0 KiB) up, 1 tensors (4.0 KiB) down." in explanation
+    assert "Transfers: 1 tensor (4.0 KiB) up, 1 tensor (4.0 KiB) down." in explanation
 
 
 def test_schedule_of_one_device_names_the_real_constraint() -> None:
@@ -320,7 +320,7 @@ def test_schedulers_of_workloads_have_their_profile_and_say_what_is_wrong() -> N
         (
             "llm_serving",
             {"objectiv": "memory"},
-            "'objectiv' is no setting .* did you mean 'objective'",
+            "'objectiv' is no setting .*did you mean 'objective'",
         ),
         ("llm_serving", {"objective": "beauty"}, "beauty"),
         ("llm_serving", {"reserve_fraction": 1.0}, "below 1"),

@@ -38,7 +38,7 @@ def test_saved_profiles_make_schedulers(tmp_path: Path, monkeypatch: pytest.Monk
     profile = load_profile("llm_serving").with_text("scheduler.memory_reserve_fraction", "0.4")
     save_profile(msgspec.structs.replace(profile, name="mine"))
     assert create_scheduler_from_profile("mine", devices=DEVICES).profile.reserve_fraction == 0.4
-    with pytest.raises(OptionError, match=r"No profile is called 'mime'; did you mean 'mine'\?"):
+    with pytest.raises(OptionError, match=r"No profile is called 'mime' \(did you mean 'mine'\?\)"):
         create_scheduler_from_profile("mime", devices=DEVICES)
 
 
@@ -71,7 +71,7 @@ def test_files_say_the_same_as_a_mapping(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("mapping", "problem"),
     [
-        ({"objectiv": "memory"}, r"unknown key 'objectiv'; did you mean 'objective'\?"),
+        ({"objectiv": "memory"}, r"unknown key 'objectiv' \(did you mean 'objective'\?\)"),
         ({"objective": "beauty"}, "beauty"),
         ({"reserve_fraction": 2}, "below 1"),
         ({"reserve_fraction": "much"}, "reserve_fraction"),

@@ -62,6 +62,8 @@ def test_written_inputs_are_found_by_position_and_by_name() -> None:
     assert written_holes(Template("aten._foreach_add_.List", [[HOLE, HOLE], [HOLE, HOLE]], {})) == (0, 1)
     norm = Template("aten.native_batch_norm.default", [HOLE, HOLE, None, HOLE, HOLE, True, 0.1, 1e-5], {})
     assert written_holes(norm) == (2, 3)
+    norm.args[5] = False
+    assert written_holes(norm) == ()
 
 
 def test_torch_really_writes_what_the_table_says() -> None:
@@ -69,3 +71,6 @@ def test_torch_really_writes_what_the_table_says() -> None:
     torch.ops.aten.native_batch_norm(torch.randn(8, 3), None, None, mean, var, True, 0.5, 1e-5)
     assert mean.any()
     assert (var != 1).any()
+    mean, var = torch.zeros(3), torch.ones(3)
+    torch.ops.aten.native_batch_norm(torch.randn(8, 3), None, None, mean, var, False, 0.5, 1e-5)
+    assert not mean.any()

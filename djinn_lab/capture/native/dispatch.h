@@ -67,6 +67,7 @@ inline OpInfo* make_info(const c10::OperatorHandle& op) {
     }
     if (!argument.keyword) info->positional++;
     if (argument.name == "size") info->size_argument = int(info->arguments.size());
+    if (argument.name == "training") info->training_argument = int(info->arguments.size());
     if (argument.name == "device") info->device_argument = int(info->arguments.size());
     tensors |= argument.kind == Kind::tensor || argument.kind == Kind::tensors;
     info->arguments.push_back(std::move(argument));
@@ -86,6 +87,9 @@ inline OpInfo* make_info(const c10::OperatorHandle& op) {
   for (auto name : facts["written"].cast<std::vector<std::string>>())
     for (auto& argument : info->arguments)
       if (argument.name == name) argument.written = info->writes = true;
+  for (auto name : facts["written_in_training"].cast<std::vector<std::string>>())
+    for (auto& argument : info->arguments)
+      if (argument.name == name) argument.in_training = true;
   return info.release();
 }
 inline OpInfo* info_of(const c10::OperatorHandle& op) {
@@ -240,7 +244,7 @@ inline void read_arguments(Recorder& recorder, const OpInfo* info, at::ArrayRef<
     size_t before = call.inputs.size();
     switch (argument.kind) {
       case Kind::tensor:
-        if (value.isTensor()) add_tensor(recorder, call, value.toTensor(), offsets, argument.written, prepared);
+        if (value.isTensor()) add_tensor(recorder, call, value.toTensor(), offsets, info->writes_argument(i, values), prepared);
         else call.key.push_back(0xF2);
         break;
       case Kind::tensors:
@@ -250,7 +254,7 @@ inline void read_arguments(Recorder& recorder, const OpInfo* info, at::ArrayRef<
         }
         call.key.push_back(value.toListRef().size());
         for (const auto& item : value.toListRef()) {
-          if (item.isTensor()) add_tensor(recorder, call, item.toTensor(), offsets, argument.written, prepared);
+          if (item.isTensor()) add_tensor(recorder, call, item.toTensor(), offsets, info->writes_argument(i, values), prepared);
           else call.key.push_back(0xF2);
         }
         break;
@@ -380,7 +384,7 @@ inline Plan* make_plan(Recorder& recorder, const OpInfo* info, at::ArrayRef<IVal
   plan->resizes = py::len(made.attr(names.resized)) > 0;
   plan->key.assign(call.key.begin(), call.key.end());
   for (size_t i = 0; i < info->arguments.size(); i++)
-    if (info->arguments[i].written && call.first_input[i] >= 0) {
+    if (info->writes_argument(i, values) && call.first_input[i] >= 0) {
       int last = int(call.inputs.size());
       for (size_t j = i + 1; j < info->arguments.size(); j++)
         if (call.first_input[j] >= 0) {

@@ -9,6 +9,7 @@ enum class Kind : uint8_t { fixed, tensor, tensors, number, real, generator, num
 struct Argument {
   Kind kind;
   bool written = false, keyword = false, has_default = false;
+  bool in_training = false;  // written only where the argument `training` is true
   IValue fallback;  // its default
   c10::TypePtr type;
   std::string name;
@@ -18,10 +19,14 @@ struct Argument {
 struct OpInfo {
   c10::OperatorHandle op;
   std::vector<Argument> arguments;
-  int positional = 0, size_argument = -1, device_argument = -1;
+  int positional = 0, size_argument = -1, device_argument = -1, training_argument = -1;
   bool ordinary = false, stays = false, view = false, writes = false, random = false, composite = false, alias = false, factory = false,
        scalar_factory = false;
   py::object function;  // the OpOverload
+  bool writes_argument(size_t i, at::ArrayRef<IValue> values) const {
+    auto& argument = arguments[i];
+    return argument.written && !(argument.in_training && training_argument >= 0 && !values[training_argument].toBool());
+  }
   explicit OpInfo(const c10::OperatorHandle& op) : op(op) {}
 };
 

@@ -38,6 +38,7 @@ def _describe(func: OpOverload) -> dict[str, object]:
         "alias": func in _ALIASES,
         "scalar_factory": func is _aten.scalar_tensor.default,
         "written": list(signature.written),
+        "written_in_training": list(signature.written_in_training),
     }
 
 

@@ -57,7 +57,9 @@ and the ops that are recorded for them."""
 UNDECLARED_WRITES = dict.fromkeys(
     ("aten.native_batch_norm.default", "aten.native_batch_norm.out"), ("running_mean", "running_var")
 )
-"""Writes that torch's schema does not declare."""
+"""Writes that torch's schema does not declare, and that are done only in training."""
+TRAINING = "training"
+"""The argument that says so."""
 
 
 def _kind(argument: torch._C.Argument, shape_from_scalar: bool) -> ArgumentKind:
@@ -91,8 +93,9 @@ def draws(func: OpOverload) -> bool:
 class Signature:
     """What capture needs to know of an overload. ``ordinary``: recorded as it is whenever its first argument
     is lazy. ``kinds`` by position and ``keyword_kinds`` by name. ``written``: argument names whose memory the
-    op writes. ``is_out``: writes to ``out=`` arguments. ``may_resize``: what it writes may get another shape.
-    ``return_aliases[i]``: (argument name, is a write) for the i-th return, None when it is fresh memory."""
+    op writes, ``written_in_training``: those of them that it writes only then. ``is_out``: writes to ``out=``
+    arguments. ``may_resize``: what it writes may get another shape. ``return_aliases[i]``: (argument name, is
+    a write) for the i-th return, None when it is fresh memory."""
 
     __slots__ = (
         "as_view",
@@ -116,6 +119,7 @@ class Signature:
         "sets_storage",
         "writes_first_only",
         "written",
+        "written_in_training",
     )
 
     def __init__(self, func: OpOverload) -> None:
@@ -136,7 +140,8 @@ class Signature:
                 owner[symbol] = argument.name
             if alias.is_write:
                 written.append(argument.name)
-        self.written = (*written, *UNDECLARED_WRITES.get(self.name, ()))
+        self.written_in_training = UNDECLARED_WRITES.get(self.name, ())
+        self.written = (*written, *self.written_in_training)
         self.writes_first_only = len(self.written) == 1 and self.written[0] == self.names[0]
         self.return_aliases = tuple(_return_alias(returned, owner) for returned in schema.returns)
         self.returns_tensors = all(str(returned.type) == "Tensor" for returned in schema.returns)
@@ -163,11 +168,18 @@ class Signature:
 
     def written_tensors(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[torch.Tensor]:
         """Return the tensors passed, to whose memory the op writes."""
-        for name in self.written:
+        for name in self.written_names(args, kwargs):
             argument = self.argument(name, args, kwargs)
             for tensor in argument if isinstance(argument, (list, tuple)) else (argument,):
                 if tensor is not None:
                     yield tensor
+
+    def written_names(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[str]:
+        """Return the names of the arguments that a call writes."""
+        spared = self.written_in_training
+        if spared and self.argument(TRAINING, args, kwargs):
+            spared = ()
+        return (name for name in self.written if name not in spared)
 
     def argument(self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Return the value passed for ``name``, None when it was left to its default."""
