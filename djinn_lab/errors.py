@@ -40,7 +40,7 @@ class _Short:
     """Shown in a notebook as its message alone: the frames are ours and would say nothing."""
 
     def _render_traceback_(self) -> list[str]:
-        return [f"{type(self).__name__}: {self}"]
+        return [f"{type(self).__name__}: {self}", *getattr(self, "__notes__", ())]
 
 
 class UserError(DjinnError):

@@ -6,11 +6,15 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from string import ascii_letters
 
+import torch
 from IPython.core.completer import CompletionContext, SimpleCompletion, context_matcher
+from IPython.core.getipython import get_ipython
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.core.magic import no_var_expand
 
+from djinn_lab.client.handle import CellHandle
 from djinn_lab.config import BUILT_IN, list_profiles
 from djinn_lab.errors import ProfileError
 from djinn_lab.magics.line_commands import COMMANDS, SIGNALS, run_command
@@ -22,6 +26,9 @@ from djinn_lab.magics.source import LAST, LOCAL_MARKER, MARKER, CellWrapper
 KERNEL_VARIABLE = "DJINN_KERNEL"
 """Set to ``1`` by the kernel "Python (Djinn)": every cell is captured, ``%%local`` opts out."""
 
+HOLDERS = (torch.Tensor, torch.nn.Module, list, tuple, dict)
+NAMES_OF: dict[str, tuple[type, ...]] = {"pull": HOLDERS, "push": HOLDERS, "result": (CellHandle,)}
+"""Variables of which types are completed after a command."""
 _INSTALLED = "_djinn_lab_extension"
 
 
@@ -152,6 +159,16 @@ def _profile_names() -> list[str]:
         return list(BUILT_IN)
 
 
+def _variables(kinds: tuple[type, ...], fragment: str) -> list[str]:
+    shell = get_ipython()
+    variables = {} if shell is None else shell.user_ns
+    return [
+        name
+        for name, value in list(variables.items())
+        if name.startswith(fragment or tuple(ascii_letters)) and isinstance(value, kinds)
+    ]
+
+
 @context_matcher()  # type: ignore[untyped-decorator]
 def djinn_matcher(context: CompletionContext) -> dict[str, object]:
     line = context.line_with_cursor[: context.cursor_position] if context.cursor_line == 0 else ""
@@ -164,6 +181,10 @@ def djinn_matcher(context: CompletionContext) -> dict[str, object]:
         found = [name for name in COMMANDS if name.startswith(fragment)]
     elif len(words) == 3 and words[:2] == ["%djinn", "profile"]:
         found = [name for name in _profile_names() if name.startswith(fragment)]
+    elif len(words) > 2 and words[0] == "%djinn" and words[1] in NAMES_OF:
+        found = _variables(NAMES_OF[words[1]], fragment)
+    elif len(words) > 2 and words[:2] == ["%djinn", "report"]:
+        found = [word for word in ("--html",) if len(words) == 3 and word.startswith(fragment)]
     elif len(words) > 2 and words[:2] == ["%djinn", "signal"]:
         choices = SIGNALS if len(words) == 3 else ("--resume-in",) if len(words) == 4 else ()
         found = [choice for choice in choices if choice.lower().startswith(fragment.lower())]

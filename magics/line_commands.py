@@ -6,9 +6,9 @@ import shlex
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
 import torch
-from torch.utils._pytree import tree_leaves
 
 from djinn_lab.capture.lazy import is_lazy
 from djinn_lab.client.cell import Cell
@@ -16,6 +16,7 @@ from djinn_lab.client.own_work import own_work
 from djinn_lab.client.rest import PoolClient
 from djinn_lab.client.session import EXPECTED_S_MAX, Session
 from djinn_lab.config.effects import OwnWork
+from djinn_lab.config.fields import did_you_mean
 from djinn_lab.config.workload import joined_cells
 from djinn_lab.errors import OptionError, PoolError
 from djinn_lab.magics.dashboard_process import URL
@@ -23,6 +24,8 @@ from djinn_lab.magics.jobs_command import describe_jobs
 from djinn_lab.magics.memory_command import describe_memory
 from djinn_lab.magics.notebook import Notebook
 from djinn_lab.magics.profile_command import describe_profile, describe_switch
+from djinn_lab.magics.report_page import report_page
+from djinn_lab.magics.result_commands import push, result, variable_of_tensors
 from djinn_lab.protocol.messages import DeviceInfo
 from djinn_lab.protocol.notebooks import ID_PREFIX
 from djinn_lab.srg.graph import SRG
@@ -89,10 +92,11 @@ def cancel(notebook: Notebook, words: list[str]) -> str:
 
 
 def last(notebook: Notebook, words: list[str]) -> Cell:
-    """Return the last captured cell, with .report, .graph and .schedule."""
+    """Return the last captured cell, with .report, .graph and .schedule; wait for it if it is pending."""
     cell = notebook.session.last_cell
     if cell is None:
         raise OptionError("no cell has been captured yet.", "Run a cell that begins with %%djinn.")
+    cell.wait()
     return cell
 
 
@@ -134,8 +138,20 @@ def schedule(notebook: Notebook, words: list[str]) -> str:
 
 
 def report(notebook: Notebook, words: list[str]) -> str:
-    """Show where the last cell's time went, and why it was sent when it was."""
-    return str(last(notebook, words).report)
+    """Show where the last cell's time went, and why it was sent when it was; ``--html FILE``: as a page."""
+    if not words:
+        return str(last(notebook, words).report)
+    if words[0] != "--html" or len(words) != 2:
+        raise OptionError(
+            f"%djinn report: {' '.join(words)!r} is not --html with a file.",
+            "For instance: %djinn report --html report.html",
+        )
+    file = Path(words[1]).expanduser()
+    try:
+        file.write_text(report_page(notebook.session, last(notebook, [])), encoding="utf-8")
+    except OSError as error:
+        raise OptionError(f"%djinn report: {file} cannot be written ({error.strerror}).") from None
+    return f"wrote {file} ({format_bytes(file.stat().st_size)})"
 
 
 def device(notebook: Notebook, words: list[str]) -> DeviceInfo:
@@ -152,16 +168,8 @@ def pull(notebook: Notebook, words: list[str]) -> str:
         raise OptionError("%djinn pull needs the name of a variable.", "For instance: %djinn pull model")
     done = []
     for name in words:
-        if name not in notebook.shell.user_ns:
-            raise OptionError(f"there is no variable {name!r}.", "Check the spelling.")
-        value = notebook.shell.user_ns[name]
-        module = isinstance(value, torch.nn.Module)
-        if not module and not any(isinstance(leaf, torch.Tensor) for leaf in tree_leaves(value)):
-            raise OptionError(
-                f"{name!r} holds no tensor: it is of type {type(value).__name__}.",
-                "Name a tensor, a torch.nn.Module, or a list, tuple or dictionary of tensors.",
-            )
-        if module:
+        value = variable_of_tensors(notebook, name)
+        if isinstance(value, torch.nn.Module):
             notebook.session.pull(value)
         else:
             notebook.shell.user_ns[name] = notebook.session.fetch(value)
@@ -260,7 +268,9 @@ COMMANDS: Mapping[str, Command] = {
     "report": report,
     "last": last,
     "device": device,
+    "result": result,
     "pull": pull,
+    "push": push,
     "memory": memory,
     "session": the_session,
     "signal": signal,
@@ -269,7 +279,16 @@ COMMANDS: Mapping[str, Command] = {
     "wizard": wizard,
     "variables": list_variables,
 }
-WORDS_MAX = {"why": 1, "cancel": 1, "profile": 1, "signal": 3, "pull": 1000}
+WORDS_MAX = {
+    "why": 1,
+    "cancel": 1,
+    "profile": 1,
+    "signal": 3,
+    "pull": 1000,
+    "push": 1000,
+    "result": 1,
+    "report": 1000,
+}
 """How many words a command takes; the others take none."""
 
 
@@ -281,7 +300,10 @@ def run_command(notebook: Notebook, line: str) -> object:
         raise OptionError(f"%djinn {line}: {error}.", "Close the quotation.") from None
     command = COMMANDS.get(words[0])
     if command is None:
-        raise OptionError(f"%djinn has no command {words[0]!r}.", f"It has {', '.join(COMMANDS)}.")
+        hint = did_you_mean(words[0], list(COMMANDS))
+        raise OptionError(
+            f"%djinn has no command {words[0]!r}{hint or '.'}", f"It has {', '.join(COMMANDS)}."
+        )
     name, *rest = words
     extra = rest[WORDS_MAX.get(name, 0) :]
     if extra:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+import weakref
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import msgspec
 from IPython.core.interactiveshell import InteractiveShell
 
 from djinn_lab.client.connect import connect
+from djinn_lab.client.handle import CellHandle
 from djinn_lab.client.session import Session
 from djinn_lab.config import default_profile, load_profile
 from djinn_lab.jobs import Terms
@@ -51,6 +53,7 @@ class Notebook:
         self.source = CellSource(every_cell)
         self.defaults: CellOptions | None = None
         self.dashboard = DashboardProcess()
+        self.handles: weakref.WeakSet[CellHandle] = weakref.WeakSet()
         self._session: Session | None = None
         self._anticipation = Anticipation()
         self._note = SessionNote.from_environment()
@@ -85,7 +88,7 @@ class Notebook:
     def cell(self, line: str) -> NotebookCell:
         """Return the context manager around a captured cell's code."""
         options = within_deadline(self.options(line, "%%djinn"))
-        return NotebookCell(self.session, self.shell, self.source.text, options)
+        return NotebookCell(self.session, self.shell, self.source.text, options, self.handles.add)
 
     def before_cell(self, info: object = None) -> None:
         """IPython's pre_run_cell: not called for silent requests, which is how variable inspectors ask."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import _thread
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from threading import Timer
 from types import TracebackType
@@ -18,8 +18,11 @@ from djinn_lab.client.cell import Cell
 from djinn_lab.client.cuts import forbid_cuts, loops_of_cuts, warning_of
 from djinn_lab.client.dry_run import DryRun
 from djinn_lab.client.explanation import explain_cell
+from djinn_lab.client.handle import CellHandle
 from djinn_lab.client.session import Session
 from djinn_lab.client.verification import Verification
+from djinn_lab.errors import OptionError
+from djinn_lab.magics.cell_watcher import CellWatcher
 from djinn_lab.magics.options import CellOptions
 from djinn_lab.magics.progress import Outcome, ProgressLine
 from djinn_lab.magics.source import LAST, show_as_written
@@ -84,9 +87,18 @@ def outcome_of(error: BaseException | None) -> Outcome:
 
 
 class NotebookCell:
-    """The context manager that the AST wrap puts around a cell."""
+    """The context manager that the AST wrap puts around a cell. ``sent``: is given the handle
+    of one that is not waited for."""
 
-    def __init__(self, session: Session, shell: InteractiveShell, text: str, options: CellOptions) -> None:
+    def __init__(
+        self,
+        session: Session,
+        shell: InteractiveShell,
+        text: str,
+        options: CellOptions,
+        sent: Callable[[CellHandle], None],
+    ) -> None:
+        self._sent = sent
         self._session = session
         self._shell = shell
         self._text = text
@@ -118,9 +130,17 @@ class NotebookCell:
             file=file,
             terms=options.terms,
             tolerance=options.tolerance,
+            wait=not options.noblock,
         )
         if self._nested:
+            if options.noblock:
+                raise OptionError(
+                    "%%djinn --noblock: this cell runs inside a captured one, which is sent as a whole.",
+                    "Give --noblock to the outer cell.",
+                )
             return cell.__enter__()
+        if session.last_cell is not None and not session.last_cell.has_handle:
+            session.last_cell.result = None
         executor.on_update, executor.on_tick = self._progress.on_update, self._progress.tick
         self._shell.user_ns[LAST] = None
         if options.dry_run:
@@ -160,6 +180,9 @@ class NotebookCell:
         if error is not None:
             end_at_user(error)
         self._inner.__exit__(kind, error, traceback)
+        if self._options.noblock and error is None:
+            self._leave()
+            return False
         ended = error
         try:
             self._cell.__exit__(kind, error, traceback)
@@ -167,7 +190,8 @@ class NotebookCell:
             ended = failure
             raise
         finally:
-            self._report(outcome_of(ended))
+            self._report(self._progress, outcome_of(ended))
+        self._cell.result = self._shell.user_ns[LAST]
         if self._verification is not None and error is None:
             displayed = self._shell.user_ns[LAST]
             line = self._verification.conclude(displayed, self._cell.report.device)
@@ -175,11 +199,31 @@ class NotebookCell:
                 print(line)
         return False
 
-    def _report(self, outcome: Outcome) -> None:
+    def _leave(self) -> None:
+        """Send the cell, keep what it would have displayed for its handle, and display the handle."""
+        shell, cell, options = self._shell, self._cell, self._options
+        cell.result, shell.user_ns[LAST] = shell.user_ns[LAST], None
+        cell.__exit__(None, None, None)
+        handle = cell.handle
+        if handle.report.outcome == "pending":
+            self._progress.finish(handle.report, "submitted")
+        else:
+            self._report(self._progress, "done")
+        watcher = CellWatcher(
+            self._progress.cell, -1.0 if options.quiet else options.progress_after_s, self._report
+        )
+        self._sent(handle)
+        if options.output is not None:
+            shell.user_ns[options.output] = handle
+        if not options.quiet and not shell.displayhook.quiet():
+            watcher.show(handle)
+        handle.watch(watcher)
+
+    def _report(self, progress: ProgressLine, outcome: Outcome) -> None:
         report, options = self._cell.report, self._options
-        self._progress.finish(report, outcome)
+        progress.finish(report, outcome)
         if options.explain:
-            print("\n".join(explain_cell(self._session, self._cell, self._progress.waits)))
+            print("\n".join(explain_cell(self._session, self._cell)))
         if options.quiet:
             return
         if options.report:

@@ -4,6 +4,7 @@ completion."""
 from __future__ import annotations
 
 import argparse
+import keyword
 import math
 import shlex
 from dataclasses import dataclass, replace
@@ -13,6 +14,7 @@ import msgspec
 
 from djinn_lab.client.profile_terms import terms_of
 from djinn_lab.config import DEFAULT_NAME, Profile, load_profile
+from djinn_lab.config.fields import did_you_mean
 from djinn_lab.errors import OptionError
 from djinn_lab.jobs import NO_TERMS, Priority, Terms
 from djinn_lab.jobs.conditions import separated
@@ -37,7 +39,8 @@ _SWITCHES = {
 class CellOptions:
     """The options of a captured cell. ``terms``: what else is asked of the queue; of defaults only on which
     devices. ``progress_after_s``: seconds before a line of progress is shown; negative: never. ``typing``: of
-    the notebook, not of a cell. ``profile``: the name of the profile that supplied what was not given."""
+    the notebook, not of a cell. ``profile``: the name of the profile that supplied what was not given.
+    ``output``: the variable that holds the handle of a ``noblock`` cell."""
 
     priority: str
     progress_after_s: float
@@ -51,17 +54,25 @@ class CellOptions:
     typing: bool = True
     terms: Terms = NO_TERMS
     profile: str = DEFAULT_NAME
+    noblock: bool = False
+    output: str | None = None
 
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        raise OptionError(f"{self.prog}: {message}", f"See {self.prog}? for the options.")
+        raise OptionError(f"{self.prog}: {message}{self.hint(message)}", f"See {self.prog}? for the options.")
+
+    def hint(self, message: str) -> str:
+        """Return the option that was meant, for an error that names an unknown one."""
+        _, unknown, words = message.partition("unrecognized arguments: ")
+        known = [name for action in self._actions for name in action.option_strings]
+        return did_you_mean(words.split()[0].partition("=")[0], known) if unknown else ""
 
     def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
         raise OptionError(message or f"{self.prog}: stopped")
 
 
-def make_parser(program: str) -> argparse.ArgumentParser:
+def make_parser(program: str) -> _Parser:
     parser = _Parser(prog=program, add_help=False, exit_on_error=False)
     parser.add_argument(*PROFILE_OPTIONS, help="settings profile to use (see djinn-lab profiles)")
     parser.add_argument(
@@ -85,6 +96,7 @@ def make_parser(program: str) -> argparse.ArgumentParser:
     )
     _add_place(parser)
     if program != "%djinn_config":
+        _add_handle(parser)
         _add_terms(parser)
     else:
         parser.add_argument(
@@ -110,6 +122,25 @@ def _add_place(parser: argparse.ArgumentParser) -> None:
         action="append",
         metavar="TAINT",
         help="also run on devices with this taint; may be given several times",
+    )
+
+
+def _add_handle(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "-a",
+        "--noblock",
+        action="store_true",
+        default=None,
+        help="return once the cell is sent; its handle, or %%djinn result, waits for it, and so does what "
+        "uses the session next",
+    )
+    parser.add_argument(
+        "-o",
+        "--output",
+        type=_identifier,
+        metavar="NAME",
+        help="with --noblock: put the handle into this variable (.get(), .wait(), .ready, .progress, "
+        ".cancel(), .report)",
     )
 
 
@@ -154,6 +185,12 @@ def _gang(text: str) -> tuple[int, int]:
             f"{text!r} is not a size of a gang; write N or N:MIN, such as 4 or 4:2"
         )
     return int(members), int(least or members)
+
+
+def _identifier(text: str) -> str:
+    if not text.isidentifier() or keyword.iskeyword(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not the name of a variable")
+    return text
 
 
 def _after(text: str) -> tuple[str, ...]:
@@ -220,10 +257,12 @@ def parse_options(line: str, program: str, defaults: CellOptions) -> CellOptions
         words = shlex.split(line)
     except ValueError as error:
         raise OptionError(f"{program} {line}: {error}", "Close the quotation.") from None
+    parser = make_parser(program)
     try:
-        found: dict[str, Any] = vars(make_parser(program).parse_args(words))
+        found: dict[str, Any] = vars(parser.parse_args(words))
     except argparse.ArgumentError as error:
-        raise OptionError(f"{program}: {error}", f"See {program}? for the options.") from None
+        hint = parser.hint(str(error))
+        raise OptionError(f"{program}: {error}{hint}", f"See {program}? for the options.") from None
     profile = found.pop("profile", None)
     if profile is not None:
         kept = defaults
@@ -244,12 +283,31 @@ def parse_options(line: str, program: str, defaults: CellOptions) -> CellOptions
             f"{program}: --dry-run computes nothing, so there is nothing to --verify.",
             "Leave one of them out (a default of %djinn_config is undone by --no-verify or --no-dry-run).",
         )
+    _check_noblock(options, program)
     if options.tolerance and options.verify:
         raise OptionError(
             f"{program}: --verify compares bit for bit, which --tolerance gives up.",
             "Leave one of them out (a default of %djinn_config is undone by --no-verify or --tolerance 0).",
         )
     return options
+
+
+def _check_noblock(options: CellOptions, program: str) -> None:
+    """Raise OptionError for what makes no sense with --noblock, or without."""
+    if options.output is not None and not options.noblock:
+        raise OptionError(
+            f"{program}: -o {options.output} names the handle of a cell that is not waited for.",
+            "Give -a (--noblock), too, or leave it out.",
+        )
+    for name, given, why in (
+        ("dry-run", options.dry_run, "runs nothing, so there is nothing to wait for"),
+        ("verify", options.verify, "compares results when the cell ends, so the cell has to wait for them"),
+    ):
+        if options.noblock and given:
+            raise OptionError(
+                f"{program}: --{name} {why}; it does not go with --noblock.",
+                f"Leave one of them out (a default of %djinn_config is undone by --no-{name}).",
+            )
 
 
 def help_text(program: str) -> str:

@@ -12,10 +12,8 @@ from djinn_lab.client.report import CellReport
 from djinn_lab.protocol.messages import JobUpdate
 from djinn_lab.units import format_seconds
 
-Outcome = Literal["done", "failed", "cancelled"]
+Outcome = Literal["submitted", "done", "failed", "cancelled"]
 REFRESH_S = 0.2
-
-_WAITING = ("RESTORING", "QUEUED", "PREEMPTED")
 
 
 class _Line:
@@ -39,7 +37,7 @@ class _Line:
 
 class ProgressLine:
     """Show one line about a cell ``after_s`` seconds into the wait (negative: never), updated in place, at
-    most five times a second. ``waits``: the pool's reasons while the cell was queued."""
+    most five times a second. ``update``: the pool's last word."""
 
     def __init__(self, after_s: float) -> None:
         self.cell = "the cell"
@@ -47,16 +45,13 @@ class ProgressLine:
         self._started = perf_counter()
         self._handle: Any = None
         self._shown_at = 0.0
-        self._update: JobUpdate | None = None
+        self.update: JobUpdate | None = None
         self._in_parts = False
-        self.waits: list[str] = []
 
     def on_update(self, update: JobUpdate) -> None:
-        before, self._update = self._update, update
+        before, self.update = self.update, update
         if before is not None and 0 < before.ops_total < update.ops_total:
             self._in_parts = True
-        if update.state in _WAITING and update.reason and update.reason not in self.waits[-1:]:
-            self.waits.append(update.reason)
         self.tick()
 
     def tick(self) -> None:
@@ -65,13 +60,13 @@ class ProgressLine:
         if self._after_s < 0 or now - self._started < self._after_s or now - self._shown_at < REFRESH_S:
             return
         self._shown_at = now
-        self._show(*describe(self.cell, self._update, now - self._started, self._in_parts))
+        self._show(*describe(self.cell, self.update, now - self._started, self._in_parts))
 
     def finish(self, report: CellReport, outcome: Outcome) -> None:
         """Leave the last word in place, if anything was ever shown, or a lost worker was recovered from."""
         if self._handle is None and not report.recovery:
             return
-        update, fraction = self._update, 1.0
+        update, fraction = self.update, 1.0
         stages = [
             f"{name} {format_seconds(took_s)}" for name, took_s in report.stages.items() if took_s >= 0.001
         ]
@@ -80,6 +75,8 @@ class ProgressLine:
         match outcome:
             case "done":
                 summary = f"{self.cell} is done{where}, in {took}"
+            case "submitted":
+                summary = f"{self.cell} is on its way to the pool"
             case "failed":
                 summary = f"{self.cell} failed{where}, after {took}"
             case "cancelled":

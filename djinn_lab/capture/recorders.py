@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import torch
 
 from djinn_lab.capture.sending.backend import Backend
-from djinn_lab.capture.sending.segment import Segment
+from djinn_lab.capture.sending.segment import Launched, Segment
 from djinn_lab.errors import UserError
 from djinn_lab.native import load
 
@@ -60,6 +60,15 @@ class Recorder(Protocol):
     def paused_recording(self) -> AbstractContextManager[None]: ...
 
     def finish(self, cause: str) -> None: ...
+
+    def launch(self, cause: str, launched: Launched) -> bool:
+        """Send what is pending without waiting, and return whether anything is under way; only plain tensors
+        that were written are waited for."""
+        ...
+
+    def put_on_pool(self, tensor: torch.Tensor) -> bool:
+        """Turn a plain tensor into a lazy one in place, and return whether that could be done."""
+        ...
 
     def fetch_tensors(self, tensors: Sequence[torch.Tensor], cause: str) -> list[torch.Tensor]: ...
 

@@ -164,6 +164,7 @@ class Rehearsal:
 
     def __enter__(self) -> Rehearsal:
         recorder = self._recorder
+        recorder.segment.settle_launched()
         recorder.finish("before a dry run")
         self._objects = _TorchObjects(recorder)
         self._checkpoint = recorder.checkpoint()

@@ -12,6 +12,8 @@ from djinn_lab.capture.host.turns import only_cell
 from djinn_lab.capture.recorders import Recorder, capturing
 from djinn_lab.client.cell_job import CellJob
 from djinn_lab.client.executor import PoolExecutor
+from djinn_lab.client.handle import CellHandle
+from djinn_lab.client.pending_cell import PendingCell
 from djinn_lab.client.profile_terms import scheduler_profile
 from djinn_lab.client.report import CellReport
 from djinn_lab.errors import UserError
@@ -27,7 +29,7 @@ RECORDED_TIMEOUT_S = 10.0
 
 class Cell:
     """Use it in a ``with`` statement. Torch ops inside are recorded; at the end what is still reachable
-    runs on the pool."""
+    runs on the pool. ``result``: what its handle is to return, in a cell that does not wait."""
 
     def __init__(
         self,
@@ -46,6 +48,8 @@ class Cell:
         self._job = job
         self._stack = ExitStack()
         self._nested = False
+        self._pending: PendingCell | None = None
+        self.result: object = None
 
     def __repr__(self) -> str:
         return f"<captured {self.report.cell}>\n{self.report}"
@@ -53,6 +57,38 @@ class Cell:
     @property
     def report(self) -> CellReport:
         return self._job.report
+
+    @property
+    def handle(self) -> CellHandle:
+        """Return the handle of a cell that does not wait, once its code has ended. Raises UserError for
+        another one, and before."""
+        if self._pending is None:
+            raise UserError(
+                f"{self._job.cell} has no handle: it waits for the pool, or its code has not ended well.",
+                "Capture it with wait=False, outside of other cells, and ask after the with statement.",
+            )
+        return CellHandle(self, self._pending)
+
+    def wait(self) -> None:
+        """Wait for a cell that returned before the pool had computed it. Raises nothing of what it ended
+        with."""
+        if self._pending is not None:
+            self._pending.wait(None)
+
+    @property
+    def waits(self) -> bool:
+        """Return whether the cell waits for the pool at its end."""
+        return self._job.waits
+
+    @property
+    def has_handle(self) -> bool:
+        """Return whether the cell was sent without waiting for it."""
+        return self._pending is not None
+
+    @property
+    def code(self) -> str:
+        """Return the cell's source, where it was given."""
+        return self._job.code
 
     @property
     def terms(self) -> Terms:
@@ -129,7 +165,10 @@ class Cell:
     def _end(self, error: BaseException | None) -> None:
         executor, job = self._executor, self._job
         outcome, message = "done", ""
+        pending = PendingCell(self._recorder, executor, job, self._close_report)
         try:
+            if error is None and not job.waits and self._launch(pending):
+                return
             if error is None or isinstance(error, Exception):
                 job.final = error is None  # else the job is told that the cell failed
                 self._flush(error)
@@ -139,21 +178,49 @@ class Cell:
                 self._recorder.segment.stop()
         except BaseException as failure:
             error = failure
+            if self._recorder.segment.launched is pending:
+                self._recorder.segment.launched = None
             self._recorder.segment.stop()  # an interrupt may have left parts under way
             raise
         finally:
             if error is not None:
                 outcome = "failed" if isinstance(error, Exception) else "cancelled"
                 message = f"{type(error).__name__}: {error}"
+            job.report.outcome, job.report.error = outcome, message
             self._forget_lost_pool()
             self._recorder.segment.gather(False)
-            executor.end_cell(outcome, message)
+            if self._recorder.segment.launched is pending:
+                job.report.outcome = "pending"
+                pending.leave()
+            else:
+                pending.note_end()
+                executor.end_cell(outcome, message)
+            self._count_ops()
             self._close_report()
+            if not job.waits and error is None:
+                self._pending = pending
+
+    def _launch(self, pending: PendingCell) -> bool:
+        """Send what is pending, and return whether that is under way; without waiting, unless plain tensors
+        were written, or the cell is longer than can be sent at once."""
+        segment = self._recorder.segment
+        if segment.launched is not None:
+            return False  # nothing was recorded: the first op would have settled it
+        self._job.final = True
+        if not self._recorder.launch("cell end", pending):
+            return False
+        if any(flight.refused for flight in self._executor.flights):
+            segment.launched = None
+            pending.lose()
+            pending.raise_error()
+        return True
 
     def _flush(self, error: BaseException | None) -> None:
         """Run what is pending. After an error in the cell this is what eager torch would have computed
         before it."""
         recorder = self._recorder
+        if recorder.segment.launched is not None:
+            return  # an earlier cell is pending, so in this one nothing was recorded
         try:
             recorder.finish("cell end")
         except Exception as failure:
@@ -165,6 +232,8 @@ class Cell:
         """After an interrupt of the cell's own Python, compute what was recorded, as eager torch had computed
         it, unless that takes long or the user stops once more. Raises CellCancelled then."""
         executor = self._executor
+        if self._recorder.segment.launched is not None:
+            return  # an earlier cell is pending, so in this one nothing was recorded
         executor.stop_at = perf_counter() + RECORDED_TIMEOUT_S
         try:
             self._recorder.finish("cell end")
@@ -176,18 +245,27 @@ class Cell:
         were there."""
         if self._executor.lost:
             self._recorder.segment.stop()
-            self._executor.drop_connection()
+            self._executor.give_up()
             self._recorder.segment.lose_pool()
 
-    def _close_report(self) -> None:
-        job, recorder = self._job, self._recorder
-        now = perf_counter()
-        report = job.report
-        report.add("capture", now - job.outside_since)
-        report.total_s = now - job.started
+    def _count_ops(self) -> None:
+        report, recorder = self._job.report, self._recorder
         report.ops_recorded = recorder.ops_recorded - self._ops
         report.plan_misses = recorder.plans_made - self._plans
-        up, down = self._executor.bytes_moved()
-        report.bytes_up, report.bytes_down = max(0, up - self._moved[0]), max(0, down - self._moved[1])
         report.plan_hits = max(0, report.ops_recorded - report.plan_misses)
-        self._closed(self)
+
+    def _close_report(self) -> None:
+        """Complete the report; once more after a wait for a cell that was left."""
+        job = self._job
+        now = perf_counter()
+        report = job.report
+        up, down = self._executor.bytes_moved()
+        report.bytes_up += max(0, up - self._moved[0])
+        report.bytes_down += max(0, down - self._moved[1])
+        self._moved = up, down
+        if report.outcome != "pending":  # else its last part counts from when it was sent
+            report.add("capture", now - job.outside_since)
+            job.outside_since = now
+        report.total_s = now - job.started - job.unasked_s
+        if not job.left or report.outcome == "pending":
+            self._closed(self)

@@ -11,7 +11,7 @@ from djinn_lab.capture.sending.backend import Cut
 from djinn_lab.client.report import CellReport
 from djinn_lab.errors import PoolLost, UserError
 from djinn_lab.jobs import NO_TERMS, Terms
-from djinn_lab.protocol.messages import SubmitSegment
+from djinn_lab.protocol.messages import SegmentResult, SubmitSegment
 from djinn_lab.scheduler import Scheduler
 from djinn_lab.srg.program import EncodedProgram
 from djinn_lab.srg.reordering import executed_prefix, reordered, values_ahead
@@ -59,7 +59,8 @@ class RecordedProgram:
 class CellJob:
     """One cell on its way: identity, options, report. ``scheduler``: says in which order its nodes run; None
     for program order. ``tolerance``: by how much its results may differ from those of its ops. ``largest``:
-    the parts of what was recorded between two cuts, where that was most."""
+    the parts of what was recorded between two cuts, where that was most. ``left``: its code has ended, and
+    its last part is under way. ``answered``: that part's answer was here before anything asked for it."""
 
     def __init__(
         self,
@@ -85,13 +86,28 @@ class CellJob:
         self._parts: list[EncodedProgram] = []
         self.started = perf_counter()
         self.outside_since = self.started
+        self.waits = True
+        self.left = False
+        self.answered = False
+        self.unasked_s = 0.0
 
     @property
     def sent_whole(self) -> bool:
         """Return whether the pool, or the scheduler, is to see as much of the cell at once as there is. Of
-        cells that may be compiled equal ones must be sent in equal parts, however fast each is recorded."""
+        cells that may be compiled equal ones must be sent in equal parts, however fast each is recorded. A
+        cell that does not wait has no later moment at which to send another part."""
         reorders = self.scheduler is not None and self.scheduler.reorders
-        return self.terms.gang > 1 or reorders or self.tolerance > 0
+        return self.terms.gang > 1 or reorders or self.tolerance > 0 or not self.waits
+
+    def add_wait(self, result: SegmentResult, sent: float, began: float, received: float) -> None:
+        """Note a segment's stages; the cell has waited for it since ``began``. A cell that was left waits
+        from the beginning, and no longer than the pool took where the answer came unasked."""
+        total_s, waited_s = received - sent, received - began
+        if self.left:
+            waited_s = min(total_s, result.pool_s) if self.answered else total_s
+            self.unasked_s += total_s - waited_s
+            total_s, self.answered = waited_s, False
+        self.report.add_wait(result.stages, result.pool_s, total_s, waited_s)
 
     def add_program(self, program: EncodedProgram, ends: bool) -> None:
         """Remember the most that was recorded between two cuts; ``ends``: a cut follows."""

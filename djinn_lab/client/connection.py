@@ -159,6 +159,20 @@ class PoolConnection:
                 self._backlog.append(self._next(0))
         return tuple(self._backlog)
 
+    @held()
+    def await_message(self, timeout_s: float) -> None:
+        """Wait until a message has arrived, or the time is over; it stays for :meth:`receive`."""
+        with suppress(TimeoutError):
+            self._backlog.append(self._next(timeout_s))
+
+    def take_updates(self) -> Sequence[messages.JobUpdate]:
+        """Return the updates that have arrived; other messages stay for :meth:`receive`."""
+        with suppress(PoolLost):
+            self.peek()
+        updates = [message for message in self._backlog if isinstance(message, messages.JobUpdate)]
+        self._backlog = deque(one for one in self._backlog if not isinstance(one, messages.JobUpdate))
+        return updates
+
     def receive_missing(self) -> messages.BlobsMissing:
         """Return the answer to QueryBlobs; messages before it wait for :meth:`receive`."""
         return self._receive_a(messages.BlobsMissing)

@@ -20,7 +20,7 @@ from djinn_lab.client.blobs import BlobTransfer
 from djinn_lab.client.cell_job import CellJob, Flight, RecordedProgram
 from djinn_lab.client.connection import PoolConnection, SubmissionEncoder
 from djinn_lab.client.cuts import CutRecord
-from djinn_lab.client.remote_errors import to_exception
+from djinn_lab.client.segment_results import arrived, failure, missing
 from djinn_lab.errors import (
     CancelFailed,
     CellCancelled,
@@ -29,7 +29,6 @@ from djinn_lab.errors import (
     PoolLost,
     PoolNotFound,
     SessionLost,
-    WorkerLost,
 )
 from djinn_lab.jobs import NO_TERMS
 from djinn_lab.protocol.messages import (
@@ -59,24 +58,8 @@ RESUME_PAUSE_MIN_S, RESUME_PAUSE_MAX_S = 0.05, 2.0
 """Between two attempts to connect again; doubled after each."""
 SENT_KEPT = 256
 """Messages without an answer that are sent again after a connection broke."""
-WAITING_STAGES = frozenset({"queued"})
-"""Of a segment that never started."""
 RESUMED_S = 0.0001
 """Between submit and result, less than this is the way from one to the other; the cell recorded nothing."""
-
-
-def _arrived(result: SegmentResult) -> bool:
-    """Are the program's sources on the device? A worker that is stopped before the first op forgets them."""
-    if _missing(result) or (result.error is not None and result.error.type_name == WorkerLost.__name__):
-        return False
-    if result.outcome == "cancelled":
-        return result.executed > 0
-    return result.outcome == "done" or bool(result.stages.keys() - WAITING_STAGES)
-
-
-def _missing(result: SegmentResult) -> Sequence[int]:
-    """Values that the pool no longer has, for want of which the segment did not begin."""
-    return result.error.missing if result.error is not None and not result.executed else ()
 
 
 def _ignore_update(update: JobUpdate) -> None:
@@ -110,6 +93,8 @@ class PoolExecutor:
         self._lost: PoolLost | None = None
         """An upload ran into it. The dead connection stays until the recorder knows: a new pool must not get
         a program that reads values of the old one."""
+        self._broken_s: float | None = None
+        """By ``perf_counter``: since then, attempts to connect again failed."""
         self._sent_lately: deque[ReleaseValues | FinishJob] = deque(maxlen=SENT_KEPT)
         """What no answer confirms. To send it twice does nothing."""
 
@@ -225,12 +210,19 @@ class PoolExecutor:
         if blobs is not None:
             blobs.close()
 
+    def give_up(self, lost: PoolLost | None = None) -> None:
+        """Disconnect; what is under way is lost."""
+        lost = lost or self._lost or PoolLost("the session was closed before this was computed.")
+        for flight in self._flights:
+            flight.lost = flight.lost or lost
+        self.drop_connection()
+
     def close(self) -> None:
         """Free everything on the pool and disconnect; quiet when the pool is gone already."""
         if self._connection is not None:
             with suppress(PoolLost):
                 self._connection.send(CloseSession())
-        self.drop_connection()
+        self.give_up()
 
     # ---------------------------------------------------------------- backend
 
@@ -329,7 +321,7 @@ class PoolExecutor:
         flight = self._flights.popleft()
         job = flight.job
         began = perf_counter()
-        if began - job.outside_since > RESUMED_S:
+        if began - job.outside_since > RESUMED_S and not job.left:
             job.report.add("capture", began - job.outside_since)
         else:
             began = job.outside_since
@@ -376,14 +368,17 @@ class PoolExecutor:
     def _finish(self, flight: Flight, began: float, cancelling: bool) -> RunResult:
         job, program, blobs, report = flight.job, flight.program, self.blobs, flight.job.report
         result, interrupted = self._wait(self.connection, flight, cancelling)
+        stopped_here = interrupted and not cancelling
         interrupted = interrupted or flight.stopped
+        if job.left and result.outcome == "done" and not stopped_here:
+            interrupted = False  # it was asked to stop, too late
         if result.outcome == SKIPPED:
             job.segments -= 1  # the next one has its number
             return RunResult(
                 0, error=PoolError("the part of the cell before this one failed."), arrived=False
             )
         flight.received = received = perf_counter()
-        report.add_wait(result.stages, result.pool_s, received - flight.sent, received - began)
+        job.add_wait(result, flight.sent, began, received)
         tensors: list[torch.Tensor] = []
         try:
             with delivered():
@@ -391,25 +386,16 @@ class PoolExecutor:
         except KeyboardInterrupt:
             interrupted = True
         job.add_program(flight.recorded.recorded, ends=flight.cut.cause != STREAMED)
-        report.job, report.device = job.identifier, result.device
-        report.gang = result.gang or report.gang
-        report.recovery = result.recovery or report.recovery
-        report.compiled = result.compiled or report.compiled
+        report.job = job.identifier
+        report.add_result(result)
         if result.rng_state is not None:
             self._sent.saw_state(result.rng_state)
-        report.program_hits += result.plan_cached
-        report.program_misses += not result.plan_cached
-        report.ops_run += result.executed
-        report.peak_bytes = max(report.peak_bytes, result.peak_bytes)
-        report.out_bytes += result.out_bytes
-        report.in_bytes += result.in_bytes
-        report.ahead_bytes += result.ahead_bytes
-        run_s = result.stages.get("run", 0.0)
-        report.run_s += run_s
-        elapsed = perf_counter() - flight.sent
+        elapsed = perf_counter() - flight.sent - job.unasked_s
         cut = flight.cut
-        report.cuts.append(CutRecord(cut.cause, cut.line, program.nodes, elapsed, run_s))
-        ended = flight.message.final and not (flight.message.resends and _missing(result))
+        report.cuts.append(
+            CutRecord(cut.cause, cut.line, program.nodes, elapsed, result.stages.get("run", 0.0))
+        )
+        ended = flight.message.final and not (flight.message.resends and missing(result))
         job.finished = job.finished or ended or result.outcome == "cancelled"
         return self._conclude(result, flight.recorded, tensors, interrupted)
 
@@ -420,31 +406,18 @@ class PoolExecutor:
         tensors: list[torch.Tensor],
         interrupted: bool,
     ) -> RunResult:
-        error: BaseException | None = None
-        program = recorded.sent
         ahead = recorded.ahead(result.executed)
         if ahead:
             self.release(ahead)
-        if result.error is not None:
-            error = to_exception(result.error, program.program)
-        elif result.outcome == "cancelled":
-            error = CellCancelled("the cell was cancelled")
-        elif result.outcome != "done":
-            error = PoolError("the cell failed on the pool, which does not say why.", "Run the cell again.")
-        if interrupted:
-            ran = f"after {result.executed} of {program.nodes} ops"
-            if result.executed == program.nodes:
-                ran = "between two parts of the cell"
-            error = CellCancelled(f"stopped on {result.device or 'the pool'} {ran}")
         return RunResult(
             recorded.executed(result.executed),
             tensors,
             result.dynamic_metas,
             result.rng_state,
-            error,
-            arrived=_arrived(result),
+            failure(result, recorded.sent, interrupted),
+            arrived=arrived(result),
             run_s=result.stages.get("run", 0.0),
-            missing=() if interrupted else _missing(result),
+            missing=() if interrupted else missing(result),
         )
 
     def _wait(
@@ -455,13 +428,13 @@ class PoolExecutor:
         submit = flight.message
         if not cancelling:
             try:
-                return self._receive_result(connection, submit, None), False
+                return self._receive_result(connection, flight, None), False
             except KeyboardInterrupt:
                 flight.stopped = True
                 connection.send(CancelJob(submit.job))
         while True:
             try:
-                return self._receive_result(connection, submit, CANCEL_TIMEOUT_S), True
+                return self._receive_result(connection, flight, CANCEL_TIMEOUT_S), True
             except KeyboardInterrupt:
                 continue  # it is being stopped
             except TimeoutError:
@@ -472,8 +445,9 @@ class PoolExecutor:
                 ) from None
 
     def _receive_result(
-        self, connection: PoolConnection, submit: SubmitSegment, timeout_s: float | None
+        self, connection: PoolConnection, flight: Flight, timeout_s: float | None
     ) -> SegmentResult:
+        submit = flight.message
         deadline = None if timeout_s is None else perf_counter() + timeout_s
         while True:
             deliver()
@@ -490,17 +464,73 @@ class PoolExecutor:
                 if (message.job, message.segment) == (submit.job, submit.segment):
                     return message
             elif isinstance(message, JobUpdate):
+                flight.job.report.note_wait(message)
                 self.on_update(message)
             elif isinstance(message, RequestRefused):
                 raise PoolLost(f"the pool closed the session: {message.message}", "Run the cell again.")
 
     # ---------------------------------------------------------------- cells
 
+    @property
+    def flights(self) -> Sequence[Flight]:
+        """Return the segments without an answer, oldest first."""
+        return tuple(self._flights)
+
+    def take_updates(self) -> None:
+        """Pass on the updates that have arrived; waits for nothing."""
+        if self._connection is not None:
+            for update in self._connection.take_updates():
+                self.on_update(update)
+
+    def await_answer(self, timeout_s: float) -> bool:
+        """Wait for the oldest segment's answer, and return whether it is here, or known to be lost."""
+        if not self.is_done():
+            assert self._connection is not None
+            try:
+                self._connection.await_message(timeout_s)
+            except PoolLost as lost:
+                self._flights[0].lost = lost
+            self.take_updates()
+            self.on_tick()
+        return self.is_answered()
+
+    def is_answered(self) -> bool:
+        """Return whether the oldest segment's answer is here, or it is known to be lost. Where the connection
+        broke, one attempt is made to open another one."""
+        if not self.is_done():
+            return False
+        lost, broken = self._flights[0].lost, self._connection
+        if lost is None or broken is None or not broken.can_resume or isinstance(lost, SessionLost):
+            return True
+        now_s = perf_counter()
+        self._broken_s = self._broken_s or now_s
+        try:
+            if self._resumed(broken.welcome.session, lost):
+                self._send_again(self.flights)
+                self._broken_s = None
+                return False
+        except PoolLost:
+            return True
+        return now_s > self._broken_s + RESUME_S
+
+    def ask_to_cancel(self, job: str) -> None:
+        """Ask the pool to stop a job; any thread may. Where the pool cannot be reached, the next wait for the
+        job asks again."""
+        for flight in self.flights:
+            flight.stopped = flight.stopped or flight.message.job == job
+        if self._connection is not None:
+            with suppress(PoolLost):
+                self._connection.send(CancelJob(job))
+
+    def leave_cell(self) -> None:
+        """The cell's code has ended, and its segments are under way."""
+        self.cell = None
+        self.on_update, self.on_tick = _ignore_update, _ignore_tick
+
     def end_cell(self, outcome: str, message: str = "") -> None:
         """Notify the pool that no more segments come, unless the last segment said so."""
         job = self.cell
-        self.cell = None
-        self.on_update, self.on_tick = _ignore_update, _ignore_tick
+        self.leave_cell()
         if job is None or job.segments == 0 or job.finished or self._connection is None:
             return
         try:

@@ -16,8 +16,8 @@ from djinn_lab.srg.merging import STREAMED
 from djinn_lab.units import format_seconds
 
 
-def explain_cell(session: Session, cell: Cell, waits: Sequence[str]) -> Iterator[str]:
-    """``waits``: the pool's own reasons while the cell waited for memory or was pending, in order."""
+def explain_cell(session: Session, cell: Cell) -> Iterator[str]:
+    """Yield why it was placed and queued as it was, what its schedule is, and why it was sent when it was."""
     report = cell.report
     if report.job is None:
         yield f"{report.cell}: no torch work was captured, so nothing was sent to the pool."
@@ -31,7 +31,7 @@ def explain_cell(session: Session, cell: Cell, waits: Sequence[str]) -> Iterator
         yield f"Gang: {report.gang}"
     if report.offloading:
         yield f"Offloaded: {report.offloading}."
-    yield from _queue(job, report.stages.get("queued", 0.0), waits)
+    yield from _queue(job, report.stages.get("queued", 0.0), report.waits)
     restoring_s = report.stages.get("restoring", 0.0)
     if restoring_s:
         yield f"Memory: {format_seconds(restoring_s)} until its state and a memory grant were there."

@@ -6,10 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from djinn_lab.client.cuts import CutRecord, loops_of_cuts
+from djinn_lab.protocol.messages import JobUpdate, SegmentResult
 from djinn_lab.srg.merging import STREAMED
 from djinn_lab.units import format_bytes, format_seconds
 
 STAGES = (
+    "preceding",
     "capture",
     "upload",
     "prepare",
@@ -24,6 +26,7 @@ STAGES = (
     "fetch",
     "receive",
 )
+WAITING_STATES = ("RESTORING", "QUEUED", "PREEMPTED")
 
 
 @dataclass
@@ -32,7 +35,8 @@ class CellReport:
 
     ``run_s``: seconds that the device ran ops, including those during which the cell continued to record.
 
-    ``capture`` is the cell's own Python with recording, ``upload`` tensors on their way to the pool,
+    ``preceding`` is the wait for the cell before, which ran with ``--noblock``; ``capture`` is the cell's own
+    Python with recording, ``upload`` tensors on their way to the pool,
     ``plan_hits`` and ``plan_misses``: ops whose shapes were known here, or not; ``program_hits`` and
     ``program_misses``: segments whose graph the pool had checked and measured before, or not.
 
@@ -42,6 +46,8 @@ class CellReport:
     ``out_bytes``, ``in_bytes``: values that went to the host or the disk, because the device had no memory
     for them beside others, and came back for the ops that read them; ``ahead_bytes``: of these, while ops
     before them ran.
+    ``waits``: the pool's reasons while the cell was pending or waited for memory, in order.
+    ``outcome``: ``done``, ``failed``, ``cancelled`` or ``pending``; ``error``: its type and message.
 
     ``graph_bytes`` and ``graph_bytes_sent``: of the whole graphs, and of what the pool did not have yet.
 
@@ -73,6 +79,29 @@ class CellReport:
     out_bytes: int = 0
     in_bytes: int = 0
     ahead_bytes: int = 0
+    waits: list[str] = field(default_factory=list)
+    outcome: str = ""
+    error: str = ""
+
+    def note_wait(self, update: JobUpdate) -> None:
+        """Remember the pool's reason, if the update says that the cell waits."""
+        if update.state in WAITING_STATES and update.reason and update.reason not in self.waits[-1:]:
+            self.waits.append(update.reason)
+
+    def add_result(self, result: SegmentResult) -> None:
+        """Count what the answer to a segment says of its run."""
+        self.device = result.device
+        self.gang = result.gang or self.gang
+        self.recovery = result.recovery or self.recovery
+        self.compiled = result.compiled or self.compiled
+        self.program_hits += result.plan_cached
+        self.program_misses += not result.plan_cached
+        self.ops_run += result.executed
+        self.peak_bytes = max(self.peak_bytes, result.peak_bytes)
+        self.out_bytes += result.out_bytes
+        self.in_bytes += result.in_bytes
+        self.ahead_bytes += result.ahead_bytes
+        self.run_s += result.stages.get("run", 0.0)
 
     def add(self, stage: str, seconds: float) -> None:
         self.stages[stage] = self.stages.get(stage, 0.0) + seconds

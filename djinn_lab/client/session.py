@@ -5,7 +5,7 @@ from __future__ import annotations
 import atexit
 import copy
 from time import monotonic, sleep
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch.utils._pytree import tree_leaves, tree_map
@@ -33,6 +33,17 @@ TOLERANCE_MAX = 0.1
 EXPECTED_S_MAX = 30 * 86400.0
 PATIENCE_S, RETRY_S = 20.0, 0.1
 """A server that crashed is started again by then, also after many crashes: 10 s later at most."""
+
+
+class Pushed(NamedTuple):
+    """What :meth:`Session.push` did: ``tensors`` with ``nbytes`` are on the pool, ``sent_bytes`` were moved
+    in ``seconds``, and ``plain`` tensors stayed here."""
+
+    tensors: int
+    nbytes: int
+    sent_bytes: int
+    seconds: float
+    plain: int
 
 
 class Session:
@@ -129,6 +140,7 @@ class Session:
         terms: Terms | None = None,
         scheduler: Scheduler | None = None,
         tolerance: float | None = None,
+        wait: bool = True,
     ) -> Cell:
         """A context in which torch ops are recorded and, at its end, run on the pool.
 
@@ -138,7 +150,8 @@ class Session:
         session's). ``scheduler``: orders the cell's ops; the cell is then sent whole. ``tolerance``: results
         may differ by ``tolerance + tolerance * |result|`` from those of the cell's ops, which lets the pool
         compile parts of a cell that runs often (default: the session's, which is 0 at first: not by one
-        bit). Raises OptionError for one that is not between 0 and 0.1.
+        bit). Raises OptionError for one that is not between 0 and 0.1. ``wait``: False for a cell that is
+        sent at its end and not waited for; ``cell.handle`` waits, and so does what uses the session next.
         """
         self._cells += 1
         asked = terms
@@ -152,11 +165,13 @@ class Session:
             scheduler,
             checked_tolerance(self.tolerance if tolerance is None else tolerance),
         )
+        job.waits = wait
         return Cell(self.recorder, self.executor, self.device_profiles, self._remember, job, file)
 
     def _remember(self, cell: Cell) -> None:
-        """Cells without torch work do not come between: a kernel that captures every cell has many."""
-        if cell.worked or self.last_cell is None or not self.last_cell.worked:
+        """Cells without torch work do not come between: a kernel that captures every cell has many. One with
+        a handle is meant to be asked about."""
+        if cell.worked or not cell.waits or self.last_cell is None or not self.last_cell.worked:
             self.last_cell = cell
 
     def fetch(self, tree: Tree) -> Tree:
@@ -185,6 +200,33 @@ class Session:
                 plain.grad = _plain(lazy.grad) if is_lazy(lazy.grad) else lazy.grad
                 self.recorder.replace(lazy, plain)
 
+    def push(self, tree: object) -> Pushed:
+        """Bring a module's parameters and buffers, or the tensors in nested containers, to the pool now: they
+        become lazy in place, and the cells that use them upload nothing. Tensors whose memory others share
+        stay plain. Raises UserError inside a captured cell."""
+        if self.recorder.capturing:
+            raise UserError("a captured cell uploads what its ops use.", "Push before the cell, or after it.")
+        tensors = tensors_in(tree)
+        for tensor in tensors:
+            if not is_lazy(tensor):
+                self.recorder.put_on_pool(tensor)
+        lazies = [tensor for tensor in tensors if is_lazy(tensor)]
+        remembered = self.last_cell
+        try:
+            with self.capture("push") as cell, torch.no_grad():
+                # an op that reads nothing of a tensor needs it on the device all the same
+                _touched = [lazy.detach().as_strided((0,), (1,)).clone() for lazy in lazies]
+                self.recorder.finish("push")
+        finally:
+            self.last_cell = remembered
+        return Pushed(
+            len(lazies),
+            sum(lazy.nbytes for lazy in lazies),
+            cell.report.bytes_up,
+            cell.report.total_s,
+            len(tensors) - len(lazies),
+        )
+
     def _bring(self, lazies: list[torch.Tensor]) -> None:
         self.recorder.fetch_tensors(lazies, "fetch")
 
@@ -212,7 +254,7 @@ class Session:
                     return self._signal(signal)
             except PoolLost:
                 if not self.recorder.capturing:  # a cell finds out when it sends what it recorded
-                    self.executor.drop_connection()
+                    self.executor.give_up()
                     self.recorder.segment.lose_pool()
                 raise
 
@@ -234,6 +276,14 @@ class Session:
         with self.recorder.lock:
             if not self.recorder.capturing:
                 self.recorder.segment.lose_pool()
+
+
+def tensors_in(tree: object) -> list[torch.Tensor]:
+    """Return the parameters and buffers of a module, or the tensors in nested containers, each once."""
+    if isinstance(tree, torch.nn.Module):
+        return [*tree.parameters(), *tree.buffers()]
+    found = {id(leaf): leaf for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor)}
+    return list(found.values())
 
 
 def checked_tolerance(tolerance: float) -> float:

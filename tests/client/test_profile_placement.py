@@ -45,7 +45,7 @@ def first_cell(pool: PoolUnderTest, profile: Profile) -> tuple[str | None, str, 
             value = torch.ones(1000).cuda() * 2
         assert value.sum().item() == 2000
         job = pool.rest.job(str(cell.report.job))
-        return cell.report.device, job.placed, list(explain_cell(session, cell, ()))
+        return cell.report.device, job.placed, list(explain_cell(session, cell))
 
 
 def test_profile_without_such_wishes_takes_the_first_of_equally_loaded(pool: PoolUnderTest) -> None:

@@ -202,6 +202,9 @@ def test_a_faulty_strategy_is_an_error_and_nothing_runs(
     model, x = Branches(), torch.randn(64, 32)
     with pytest.raises(UserError, match=problem):
         djinn_lab.execute_model(model, x, Scheduler(strategies=[strategy]), session=session)
+    scheduler = Scheduler(strategies=[strategy])
+    with pytest.raises(UserError, match=problem), session.capture(wait=False, scheduler=scheduler):
+        _kept = model(x)
     assert djinn_lab.execute_model(model, x, session=session).shape == (64,)
 
 

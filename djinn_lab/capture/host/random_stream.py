@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+import blake3
 import torch
 
 if TYPE_CHECKING:
@@ -23,13 +24,15 @@ if TYPE_CHECKING:
 
 class RandomStream:
     """Keeps the host's generator and the pool's in step. ``_seen``: the host's state when recorded draws
-    began. ``_start``: where the pending program begins."""
+    began. ``_start``: where the pending program begins. ``_left``: the host's state when it left the draws of
+    a cell to the pool and continued on a stream of its own."""
 
     def __init__(self) -> None:
         self._seen: torch.Tensor | None = None
         self._start: bytes | None = None
         self._under_way = False
         self._continues = False
+        self._left: torch.Tensor | None = None
 
     @property
     def drawn(self) -> bool:
@@ -58,8 +61,25 @@ class RandomStream:
         self._under_way = self._start is not None
         self._start = None
 
+    def leave(self) -> None:
+        """Let the host continue while the pool makes the draws under way, for it is not known where they end:
+        plain code draws from another stream until then, which follows from this one."""
+        if self._under_way and self._seen is not None:
+            self._left = self._seen
+            digest = blake3.blake3(self._left.numpy().tobytes()).digest(8)
+            torch.default_generator.manual_seed(int.from_bytes(digest, "little") >> 1)
+            self._seen = torch.default_generator.get_state()
+
+    def _return(self) -> None:
+        """Take the host back to the stream that it left, unless it drew or was seeded since."""
+        left, self._left = self._left, None
+        if left is not None and not self.reseeded():
+            torch.default_generator.set_state(left)
+            self._seen = left
+
     def finish(self, state: bytes | None) -> None:
         """Note that the program under way ran and left ``state`` (None: it did not run, or drew nothing)."""
+        self._return()
         if self._under_way and state is not None:
             if not self.reseeded():
                 torch.default_generator.set_state(torch.frombuffer(bytearray(state), dtype=torch.uint8))
@@ -80,6 +100,7 @@ class RandomStream:
 
     def forget(self) -> None:
         """Forget the recorded draws, which will not run."""
+        self._return()
         self._seen = self._start = None
         self._under_way = self._continues = False
 

@@ -112,6 +112,8 @@ class HostMemory:
         written to."""
         with paused():
             wanted = {value.key(): value for value in values if not value.storage.host_is_current()}
+            if wanted:
+                self._segment.settle_launched()
             targets = [self._target(value, False) for value in wanted.values()]
             fetched = self._bring(targets, cause)
             direct = {
@@ -125,6 +127,8 @@ class HostMemory:
         """Make the host's copy of these storages current, all of them."""
         with paused():
             wanted = {s.serial: s for s in storages if s.nbytes and not s.host_is_current()}
+            if wanted:
+                self._segment.settle_launched()
             targets = [self._target(all_of(s, _dtype_of(s)), True) for s in wanted.values()]
             for target, tensor in zip(targets, self._bring(targets, cause), strict=True):
                 kept = _keep(target, tensor)

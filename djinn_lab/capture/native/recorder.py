@@ -34,7 +34,7 @@ from djinn_lab.capture.native.nodes import NativeNodes
 from djinn_lab.capture.native.plain_tensors import PlainTensors
 from djinn_lab.capture.native.questions import RECORD, introduce
 from djinn_lab.capture.sending.backend import Backend, Cut
-from djinn_lab.capture.sending.segment import Segment, paused
+from djinn_lab.capture.sending.segment import Launched, Segment, paused
 from djinn_lab.capture.shapes.inference import OpPlan, ShapeInference
 from djinn_lab.capture.shapes.signature import BROADCASTS_SELF, LEAVES_CONJUGATE, Signature, signature_of
 from djinn_lab.capture.torch_functions.hooks import ModulePaths
@@ -389,6 +389,13 @@ class NativeRecorder:
         """Run what is pending and bring plain tensors that were written up to date."""
         self.plain.write_back(cause)
         self.segment.flush(Cut(cause, 0))
+
+    @one_thread
+    def launch(self, cause: str, launched: Launched) -> bool:
+        """Send what is pending without waiting, and return whether anything is under way; only plain tensors
+        that were written are waited for."""
+        self.plain.write_back(cause)
+        return self.segment.launch(Cut(cause, 0), launched)
 
     @contextmanager
     def captured_cell(self, cell: str, file: str) -> Iterator[None]:

@@ -162,6 +162,8 @@ class PoolCopies:
         """Return plain tensors over the host's copy of each value, fetched where it is not current."""
         with paused():
             wanted = {value.id: value for value in values if not value.storage.host_is_current()}
+            if wanted:
+                self._segment.settle_launched()
             direct: dict[int, torch.Tensor] = {}
             targets = [self._target(value, False) for value in wanted.values()]
             fetched = self._bring(targets, cause)
@@ -196,6 +198,8 @@ class PoolCopies:
         """Make the host's copy of the storages behind ``values`` current, all of them."""
         with paused():
             wanted = {value.storage: value for value in values if not value.storage.host_is_current()}
+            if wanted:
+                self._segment.settle_launched()
             targets = [self._target(value, True) for value in wanted.values()]
             for target, tensor in zip(targets, self._bring(targets, cause), strict=True):
                 cached = _cache(target, tensor)

@@ -37,7 +37,7 @@ from djinn_lab.capture.python.resizing import Resizing
 from djinn_lab.capture.python.tensor import LazyTensor, become, wrap
 from djinn_lab.capture.python.value_table import ValueTableCheckpoint
 from djinn_lab.capture.sending.backend import Backend, Cut
-from djinn_lab.capture.sending.segment import Segment, paused
+from djinn_lab.capture.sending.segment import Launched, Segment, paused
 from djinn_lab.capture.shapes.inference import OpPlan, Output
 from djinn_lab.capture.shapes.signature import Signature, signature_of
 from djinn_lab.capture.torch_functions.cuda_answers import cuda_answers
@@ -387,6 +387,20 @@ class PythonRecorder:
         """Run what is pending and bring plain tensors that were written up to date."""
         self.host.write_back(cause)
         self.segment.flush(Cut(cause, 0))
+
+    @one_thread
+    def launch(self, cause: str, launched: Launched) -> bool:
+        """Send what is pending without waiting, and return whether anything is under way; only plain tensors
+        that were written are waited for."""
+        self.host.write_back(cause)
+        return self.segment.launch(Cut(cause, 0), launched)
+
+    @one_thread
+    def put_on_pool(self, tensor: torch.Tensor) -> bool:
+        """Turn a plain tensor into a lazy one in place, where that can be."""
+        with paused():
+            self.host.settle(tensor)
+            return self.host.make_lazy_in_place(tensor, "weight")
 
     # ---------------------------------------------------------------- outside cells
 

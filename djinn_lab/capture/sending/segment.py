@@ -111,6 +111,18 @@ class FollowerOutcomes(NamedTuple):
     pool_lost: bool
 
 
+class Launched(Protocol):
+    """A cell that ended before the pool had computed it: its parts are under way."""
+
+    def settle(self) -> None:
+        """Wait for it, by :meth:`Segment.finish_launched`. Raises its error, once."""
+        ...
+
+    def lose(self) -> None:
+        """Note how it ended, now that its pool is gone; raises nothing."""
+        ...
+
+
 def _allow(cut: Cut) -> None:
     pass
 
@@ -131,6 +143,8 @@ class Segment:
         """Not answered yet, in order."""
         self._waiting: deque[CutPart] = deque()
         """Assembled while earlier ones were under way, and not sent."""
+        self.launched: Launched | None = None
+        """Settled before anything else is recorded, sent or fetched."""
         self.gather(False)
 
     def draw(self) -> None:
@@ -142,6 +156,8 @@ class Segment:
 
     def finish_draws(self, cause: str) -> None:
         """Make the draws recorded so far, so that the host's generator stands behind them."""
+        if self.random.drawn:
+            self.settle_launched()
         if self.random.drawn:
             self.flush(Cut(cause, self._nodes.line()))
 
@@ -159,6 +175,10 @@ class Segment:
         pool takes it, or waits. So a loop is always cut into equal parts, which the pool knows. Raises what
         went wrong with an earlier part."""
         nodes = self._nodes
+        if self.launched is not None:
+            self.settle_launched()
+            self._look_again()
+            return
         if not nodes.begins_call and nodes.calls > 1 and nodes.pending < nodes.look_at + nodes.patience:
             return  # equal iterations make equal parts
         with paused():
@@ -189,6 +209,7 @@ class Segment:
         """Like :meth:`flush`, with the layouts that a last, dynamic node turned out to have."""
         check_process(self._process)
         self.before_cut(cut)
+        self.settle_launched()
         with paused():
             began = perf_counter()
             if not self._goes_ahead():
@@ -201,9 +222,43 @@ class Segment:
             return [], ()
         return list(result.fetched), result.dynamic_metas
 
+    def launch(self, cut: Cut, launched: Launched) -> bool:
+        """Send what is pending and reachable without waiting for it, and return whether anything is under
+        way; then ``launched`` stands for it. Raises what went wrong with an earlier part."""
+        check_process(self._process)
+        self.before_cut(cut)
+        self.settle_launched()
+        with paused():
+            if not self._goes_ahead():
+                self._finish()
+            self._add(cut, ())
+            while self._waiting:  # the pool takes so many at a time
+                self._reap()
+                self._send_waiting()
+        if self._sent:
+            self.launched = launched
+            self.random.leave()
+            self._look_again()
+        return bool(self._sent)
+
+    @held()
+    def settle_launched(self) -> None:
+        """Wait for a cell that ended before the pool had computed it. Raises its error, once."""
+        launched, self.launched = self.launched, None
+        if launched is not None:
+            launched.settle()
+
+    def finish_launched(self) -> None:
+        """Wait for everything under way. Raises the first failure."""
+        check_process(self._process)
+        with paused():
+            self._finish()
+
     @held()
     def stop(self) -> None:
-        """Cancel what is under way; what is pending stays recorded."""
+        """Cancel what is under way; what is pending stays recorded, and so does a launched cell's work."""
+        if self.launched is not None:
+            return
         with paused():
             while self._sent:
                 part = self._sent.popleft()
@@ -211,7 +266,11 @@ class Segment:
 
     @held()
     def lose_pool(self) -> None:
-        """Record that every pool copy is gone. Only between cells, when nothing is under way."""
+        """Record that every pool copy is gone. Only between cells, when nothing is under way but a launched
+        cell, whose backend knows that it is lost."""
+        launched, self.launched = self.launched, None
+        if launched is not None:
+            launched.lose()
         with paused():
             self._nodes.lose_pool(self._take(()).flight, POOL_LOST)
             self.random.forget()
@@ -219,6 +278,9 @@ class Segment:
     def _look_again(self) -> None:
         """Set how much has to be pending for the recorder to ask whether it is sent ahead."""
         nodes, early = self._nodes, self._rhythm.early
+        if self.launched is not None:
+            nodes.look_at = nodes.patience = 0  # the next op settles it
+            return
         if self._whole or not nodes.goes_ahead or not self.backend.follow_max:
             early = None
         nodes.look_at = early or (WHOLE_NODES_MAX if self._whole else self._pace.nodes)

@@ -1,0 +1,43 @@
+"""What the pool's answer to a segment says: what arrived, what is missing, what went wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from djinn_lab.client.remote_errors import to_exception
+from djinn_lab.errors import CellCancelled, PoolError, WorkerLost
+from djinn_lab.protocol.messages import SegmentResult
+from djinn_lab.srg.program import EncodedProgram
+
+WAITING_STAGES = frozenset({"queued"})
+"""Of a segment that never started."""
+
+
+def arrived(result: SegmentResult) -> bool:
+    """Are the program's sources on the device? A worker that is stopped before the first op forgets them."""
+    if missing(result) or (result.error is not None and result.error.type_name == WorkerLost.__name__):
+        return False
+    if result.outcome == "cancelled":
+        return result.executed > 0
+    return result.outcome == "done" or bool(result.stages.keys() - WAITING_STAGES)
+
+
+def missing(result: SegmentResult) -> Sequence[int]:
+    """Values that the pool no longer has, for want of which the segment did not begin."""
+    return result.error.missing if result.error is not None and not result.executed else ()
+
+
+def failure(result: SegmentResult, program: EncodedProgram, interrupted: bool) -> BaseException | None:
+    """Return what to raise for the answer to ``program``, None for success. ``interrupted``: by the user."""
+    if interrupted:
+        ran = f"after {result.executed} of {program.nodes} ops"
+        if result.executed == program.nodes:
+            ran = "between two parts of the cell"
+        return CellCancelled(f"stopped on {result.device or 'the pool'} {ran}")
+    if result.error is not None:
+        return to_exception(result.error, program.program)
+    if result.outcome == "cancelled":
+        return CellCancelled("the cell was cancelled")
+    if result.outcome != "done":
+        return PoolError("the cell failed on the pool, which does not say why.", "Run the cell again.")
+    return None
