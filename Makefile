@@ -11,7 +11,7 @@ LIBRARIES := $(VENV)/libraries
 MEMORY_TOPICS := memory-live memory-turns memory-simulated copy-engine
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 
-.PHONY: demo test check lint coverage unit house bench bench-compare bench-memory sweep sweep-ops sweep-models sweep-tutorials sweep-libraries sweep-fuzz sweep-kills sweep-losses sweep-outages sweep-hostile sweep-mutants sweep-patterns sweep-api sweep-frames sweep-examples install browser postgresql compiler clean help
+.PHONY: demo test check lint coverage unit house bench bench-compare bench-memory sweep sweep-ops sweep-models sweep-tutorials sweep-libraries sweep-fuzz sweep-kills sweep-losses sweep-outages sweep-hostile sweep-mutants sweep-patterns sweep-api sweep-frames sweep-examples sweep-benchmarks install browser postgresql compiler clean help
 
 help: ## these lines
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -66,6 +66,9 @@ bench: install ## figures, each beside its baseline, into benchmarks/results
 
 bench-compare: install ## OLD=file NEW=file: figures that are worse in the new result file, beyond noise
 	@$(BIN)/python -m benchmarks.compare $(OLD) $(NEW)
+
+sweep-benchmarks: install ## every benchmark in a few rounds, to see that it runs (five minutes)
+	@$(BIN)/python -m benchmarks --quick
 
 bench-memory: install ## of those, session memory: many agents on little memory, live and simulated
 	@$(BIN)/python -m benchmarks $(MEMORY_TOPICS)
