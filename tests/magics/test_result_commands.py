@@ -88,7 +88,7 @@ def test_push_leaves_shared_memory_alone_and_says_so(notebook: NotebookKernel) -
         ("%djinn sttus", "%djinn has no command 'sttus' (did you mean 'status'?)"),
         ("%djinn zzzzzz", "%djinn has no command 'zzzzzz'."),
         ("%%djinn --noblok\n1", "unrecognized arguments: --noblok (did you mean '--noblock'?)"),
-        ("%%djinn --prioritty=LOW\n1", "unrecognized arguments: --prioritty=LOW (did you mean '--priority'?)"),
+        ("%%djinn --prioritty=LOW\n1", "--prioritty=LOW (did you mean '--priority'?)"),
         ("%%djinn -p resaerch_training\n1", "did you mean 'research_training'?"),
         ("%djinn_config --quiett", "unrecognized arguments: --quiett (did you mean '--quiet'?)"),
         ("%djinn report --htm x", "is not --html with a file"),

@@ -100,7 +100,7 @@ class Layers(nn.Module):
         torch.manual_seed(5)
         self.norms = nn.ModuleList(nn.BatchNorm1d(384) for _ in range(4))
         self.experts = nn.ModuleList(
-            nn.ModuleList(nn.Sequential(nn.Linear(384, 512), nn.ReLU(), nn.Linear(512, 384)) for _ in "ab")
+            nn.ModuleList(nn.Sequential(nn.Linear(384, 1024), nn.ReLU(), nn.Linear(1024, 384)) for _ in "ab")
             for _ in self.norms
         )
 
@@ -128,7 +128,7 @@ def test_layers_of_experts_run_side_by_side_and_compute_what_one_device_computes
     two: PoolUnderTest, session: Session
 ) -> None:
     """Parts feed each other: one dies once with its device, and the other device begins it again."""
-    alone, together, rows = Layers(), Layers(), torch.randn(1024, 384)
+    alone, together, rows = Layers(), Layers(), torch.randn(1536, 384)
     expected = [alone.step(rows).item() for _ in range(4)]
     found, reports = [], []
     for number in range(4):
