@@ -66,6 +66,20 @@ class RunSegment(msgspec.Struct, frozen=True, tag="run"):
     tolerance: float = 0.0
 
 
+class RunBatch(msgspec.Struct, frozen=True, tag="run_batch"):
+    """Run segments of several sessions in lockstep, so that an op that multiplies by a weight of all of them
+    reads it once (:mod:`djinn_lab.worker.batched`). Each is answered as if it had come alone. ``structure``:
+    equal for programs that differ in their sizes only."""
+
+    structure: bytes
+    segments: tuple[RunSegment, ...]
+
+    @property
+    def session(self) -> str:
+        """Return the first segment's session."""
+        return self.segments[0].session
+
+
 class Release(msgspec.Struct, frozen=True, tag="release"):
     """Drop values of a session, wherever it is, once all runs before have ended. It takes no memory, so it
     waits for no lease. ``serial``: as in :class:`RunSegment`. Answered by :class:`Released`."""
@@ -198,7 +212,7 @@ class RegionCompiled(msgspec.Struct, frozen=True, tag="compiled"):
     seconds: float
 
 
-RunOrder = RunSegment | Release | Calibrate
+RunOrder = RunSegment | RunBatch | Release | Calibrate
 """What a worker does one after the other."""
 
 CopyOrder = StoreState | Evict | Restore | Demote | Forget | Expedite | Drop | Close
@@ -314,7 +328,8 @@ class SegmentDone(NodeTimes, frozen=True, tag="done"):
     receiver. ``out_bytes`` and ``in_bytes``: values that went to the host for lack of memory, and came
     back; ``ahead_bytes``: of these, while ops ran before the one that reads them. ``compiled``: what became
     of its compiled regions, in one line, of a session that has a tolerance; ``compiled_ops``: ops in regions
-    that ran compiled, whose times are shares of their region's."""
+    that ran compiled, whose times are shares of their region's. ``batched_with``: the most other sessions with
+    which one of its ops ran as one."""
 
     job: str
     segment: int
@@ -331,6 +346,7 @@ class SegmentDone(NodeTimes, frozen=True, tag="done"):
     ahead_bytes: int = 0
     compiled: str = ""
     compiled_ops: int = 0
+    batched_with: int = 0
 
 
 class RemoteFailure(msgspec.Struct, frozen=True):

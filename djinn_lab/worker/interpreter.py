@@ -12,6 +12,7 @@ import torch
 from djinn_lab.protocol.worker import Handed, Resume, encode
 from djinn_lab.srg.program import Program, Source, Template, TensorMeta, decode_program
 from djinn_lab.worker import parking
+from djinn_lab.worker.batched.join_points import Steps, run_alone
 from djinn_lab.worker.copying import Copies
 from djinn_lab.worker.executor import find_executor
 from djinn_lab.worker.handing import hand_over, take_over
@@ -94,6 +95,24 @@ class Interpreter:
         serial: int = 0,
     ) -> Outcome:
         """Run a decoded program, as :meth:`run` does."""
+        return run_alone(
+            self.steps(program, session, blobs, should_stop, report, key, resume, imports, exports, serial)
+        )
+
+    def steps(
+        self,
+        program: Program,
+        session: str,
+        blobs: Mapping[str, str],
+        should_stop: Callable[[], Stop | None],
+        report: Callable[[int, int], None],
+        key: bytes | None = None,
+        resume: Resume | None = None,
+        imports: Sequence[Handed] = (),
+        exports: Sequence[int] = (),
+        serial: int = 0,
+    ) -> Steps[Outcome]:
+        """Run a decoded program, as :meth:`run` does, and pause before each of its joinable calls."""
         outcome = Outcome(resume.executed if resume is not None else 0, len(program.nodes))
         values = self.values_of(session)
         if not (program.nodes or program.sources or program.fetch or program.rng_state or imports):
@@ -105,7 +124,7 @@ class Interpreter:
         run = ProgramRun(self, session, program, values, outcome, key, should_stop, resume, serial)
         try:
             with run.may_offload():
-                self._run(run, session, program, blobs, report, resume, imports, exports)
+                yield from self._run(run, session, program, blobs, report, resume, imports, exports)
         except RestoreFailed:
             run.undo()
             if not values.running:
@@ -130,7 +149,7 @@ class Interpreter:
         resume: Resume | None,
         imports: Sequence[Handed],
         exports: Sequence[int],
-    ) -> None:
+    ) -> Steps[None]:
         values, outcome = self.values_of(session), run.outcome
         started = perf_counter()
         values.start_running(session, run.ask_to_stop)
@@ -146,7 +165,7 @@ class Interpreter:
         if outcome.stopped is None:
             run.release_unread(exports)
             with applied(program.settings):
-                run.execute(report)
+                yield from run.execute(report)
         outcome.run_s = perf_counter() - started - outcome.load_s
         outcome.rng_state = run.rng_state()
         if outcome.stopped is None:

@@ -24,7 +24,8 @@ class Outcome:
     here, and does not. ``undone``: stopped, with nothing of this run left. ``out_bytes``, ``in_bytes``: of
     values that were offloaded, and came back; ``ahead_bytes``: of these, while ops ran before their
     reader. ``left``: why a compiled region was not run; the program stopped before it, as if it were
-    preempted. ``compiled``, ``compiled_ops``: as in :class:`~djinn_lab.protocol.worker.SegmentDone`."""
+    preempted. ``compiled``, ``compiled_ops``, ``batched_with``: as in
+    :class:`~djinn_lab.protocol.worker.SegmentDone`."""
 
     executed: int = 0
     ops_total: int = 0
@@ -47,6 +48,7 @@ class Outcome:
     left: str = ""
     compiled: str = ""
     compiled_ops: int = 0
+    batched_with: int = 0
 
 
 class RegionLeft(Exception):

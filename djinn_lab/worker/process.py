@@ -6,7 +6,7 @@ from __future__ import annotations
 import queue
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter
@@ -17,6 +17,8 @@ from djinn_lab.protocol import worker as messages
 from djinn_lab.protocol.isolation import SandboxLevel
 from djinn_lab.srg.curves import DeviceCurves
 from djinn_lab.worker import numa, tier_service
+from djinn_lab.worker.batched.batches import Batches
+from djinn_lab.worker.batched.batches import Given as BatchMember
 from djinn_lab.worker.calibration import calibration
 from djinn_lab.worker.compiled.libraries import Libraries
 from djinn_lab.worker.compiled.programs import CompiledPrograms
@@ -39,6 +41,14 @@ class Given:
 
     message: messages.RunSegment
     stop: StopSignal = field(default_factory=StopSignal)
+
+
+@dataclass(frozen=True)
+class GivenBatch:
+    """Segments that run in lockstep, from their arrival to the last answer."""
+
+    structure: bytes
+    segments: tuple[Given, ...]
 
 
 class WorkerProcess:
@@ -67,6 +77,7 @@ class WorkerProcess:
         self._store = str(store)
         link = CudaLink(self._device) if cuda else CpuLink(limits.link_bytes_per_second)
         self._interpreter = Interpreter(self._device, memory_bytes, results, tiers, link=link)
+        self._batches = Batches(self._interpreter)
         self._compiled = CompiledPrograms(self._interpreter, Libraries(compiled, self._device, self._send))
         self._link_bytes_per_s = link.bytes_per_second
         self._sending = threading.Lock()
@@ -77,9 +88,8 @@ class WorkerProcess:
             self._send,
         )
         self._memory_bytes = memory_bytes
-        self._inbox: queue.SimpleQueue[messages.ToWorker | Given | None] = queue.SimpleQueue()
+        self._inbox: queue.SimpleQueue[messages.ToWorker | Given | GivenBatch | None] = queue.SimpleQueue()
         self._given: dict[str, Given] = {}
-        self._sent_at = 0.0
         self._calibration: Iterator[DeviceCurves | None] | None = None
 
     def serve(self) -> None:
@@ -93,6 +103,8 @@ class WorkerProcess:
                 return
             if isinstance(message, Given):
                 self._run(message)
+            elif isinstance(message, GivenBatch):
+                self._run_batch(message)
             elif isinstance(message, messages.Release):
                 self._interpreter.release(message.session, message.values, message.serial)
                 self._send(messages.Released(message.session, self._memory()))
@@ -104,7 +116,7 @@ class WorkerProcess:
             elif isinstance(message, messages.Calibrate):
                 self._calibration = calibration(self._device)
 
-    def _next(self) -> messages.ToWorker | Given | None:
+    def _next(self) -> messages.ToWorker | Given | GivenBatch | None:
         """Wait for the next message; measure the device meanwhile, where that was asked for."""
         while self._calibration is not None and self._inbox.empty():
             curves = next(self._calibration)
@@ -124,6 +136,10 @@ class WorkerProcess:
             if isinstance(message, messages.RunSegment):
                 given = self._given[message.job] = Given(message)
                 self._inbox.put(given)
+            elif isinstance(message, messages.RunBatch):
+                members = tuple(Given(one) for one in message.segments)
+                self._given |= {given.message.job: given for given in members}
+                self._inbox.put(GivenBatch(message.structure, members))
             elif isinstance(message, messages.Cancel | messages.Preempt):
                 self._ask_to_stop(message)
             elif isinstance(message, messages.Ping):
@@ -150,27 +166,15 @@ class WorkerProcess:
 
     def _run(self, given: Given) -> None:
         message = given.message
-        job = message.job
-
-        def report(done: int, total: int) -> None:
-            now = perf_counter()
-            if done == 0:
-                self._sent_at = now
-                if message.announces_start:
-                    self._send(messages.SegmentStarted(job, message.segment, total))
-            elif now - self._sent_at > PROGRESS_INTERVAL_S:
-                self._sent_at = now
-                self._send(messages.SegmentProgress(job, message.segment, done, total))
-
         values = self._interpreter.values_of(message.session)
 
         def announce_op() -> Stop | None:
             transient = values.transient
             if transient is not None:
-                self._send(messages.SegmentProgress(job, message.segment, transient.executed, 0))
+                self._send(messages.SegmentProgress(message.job, message.segment, transient.executed, 0))
             return given.stop()
 
-        blobs = {name: f"{self._store}/{blob}" for name, blob in message.blobs.items()}
+        blobs, report = self._blobs_of(message), self._report_of(message)
         should_stop = announce_op if message.watched else given.stop
         if message.tolerance > 0:
             outcome = self._compiled.run(message, blobs, should_stop, report)
@@ -187,11 +191,43 @@ class WorkerProcess:
                 message.exports,
                 message.serial,
             )
-        if self._given.get(job) is given:
-            del self._given[job]
-        self._send(self._answer(message, outcome))
+        self._end(given, outcome)
         if message.tolerance > 0:
             self._compiled.after_run(message, outcome)
+
+    def _run_batch(self, batch: GivenBatch) -> None:
+        members = [
+            BatchMember(given.message, self._blobs_of(given.message), given.stop, self._report_of(given.message))
+            for given in batch.segments
+        ]
+        for number, outcome in self._batches.run(batch.structure, members):
+            self._end(batch.segments[number], outcome)
+
+    def _end(self, given: Given, outcome: Outcome) -> None:
+        """Answer a segment."""
+        if self._given.get(given.message.job) is given:
+            del self._given[given.message.job]
+        self._send(self._answer(given.message, outcome))
+
+    def _blobs_of(self, message: messages.RunSegment) -> dict[str, str]:
+        return {name: f"{self._store}/{blob}" for name, blob in message.blobs.items()}
+
+    def _report_of(self, message: messages.RunSegment) -> Callable[[int, int], None]:
+        """Return what reports a segment's progress, some times a second."""
+        sent_at = 0.0
+
+        def report(done: int, total: int) -> None:
+            nonlocal sent_at
+            now = perf_counter()
+            if done == 0:
+                sent_at = now
+                if message.announces_start:
+                    self._send(messages.SegmentStarted(message.job, message.segment, total))
+            elif now - sent_at > PROGRESS_INTERVAL_S:
+                sent_at = now
+                self._send(messages.SegmentProgress(message.job, message.segment, done, total))
+
+        return report
 
     def _answer(self, message: messages.RunSegment, outcome: Outcome) -> messages.FromWorker:
         memory = self._memory()
@@ -235,6 +271,7 @@ class WorkerProcess:
             ahead_bytes=outcome.ahead_bytes,
             compiled=outcome.compiled,
             compiled_ops=outcome.compiled_ops,
+            batched_with=outcome.batched_with,
         )
 
     def _memory(self) -> messages.WorkerMemory:

@@ -16,6 +16,7 @@ from djinn_lab.protocol.worker import Resume
 from djinn_lab.srg.list_ops import Part, parts_of
 from djinn_lab.srg.lost_values import value_lost
 from djinn_lab.srg.program import NodeRecord, Program, Source, Template, TensorMeta
+from djinn_lab.worker.batched.join_points import JoinableCall, JoinPoint, Steps
 from djinn_lab.worker.bridge import Bridge
 from djinn_lab.worker.copying import Copies
 from djinn_lab.worker.executor import ExecutionPlan, NativeRun
@@ -68,6 +69,7 @@ class ProgramRun:
         self.outcome = outcome
         self._temporary: set[int] = set()
         self._reserved = 0
+        self._paused_s = 0.0
         self.offloading = Offloading(session, values, owner.copies, owner.memory, program)
         self.running = False
 
@@ -158,20 +160,20 @@ class ProgramRun:
             if value is not None and value not in node.inputs
         }
 
-    def execute(self, report: Callable[[int, int], None]) -> None:
+    def execute(self, report: Callable[[int, int], None]) -> Steps[None]:
         """By the extension, as long as everything is on the device."""
         preparation = self._owner.prepare(self._program, self._key)
         origin = perf_counter()
         if preparation.plan is not None and self._all_on_device():
             with self.may_offload(False):
-                ended = self._execute_natively(preparation, preparation.plan, origin, report)
+                ended = yield from self._execute_natively(preparation, preparation.plan, origin, report)
             if ended:
                 return
             self.running = False
         times = array("d")
         times.frombytes(self.outcome.node_times)
         try:
-            self._execute_in_python(preparation, origin, report, times)
+            yield from self._execute_in_python(preparation, origin, report, times)
         finally:
             self.offloading.end()
             self.outcome.node_times = times.tobytes()
@@ -193,7 +195,7 @@ class ProgramRun:
         origin: float,
         report: Callable[[int, int], None],
         times: array[float],
-    ) -> None:
+    ) -> Steps[None]:
         program, outcome = whole_program(self._program), self.outcome
         total = len(program.nodes)
         report(0, total)
@@ -215,12 +217,12 @@ class ProgramRun:
             started = perf_counter() - origin
             self.running = True
             try:
-                self._bring_in_and_step(index, node, calls[node.template], *products[index])
+                yield from self._bring_in_and_step(index, node, calls[node.template], *products[index])
             except DeviceMemoryError:
                 parts = parts_of(program.templates[node.template], node) if offloading.possible else []
                 if not parts:
                     raise
-                self._step_in_parts(index, parts, preparation)
+                yield from self._step_in_parts(index, parts, preparation)
             if frees[index]:
                 touched = (*node.inputs, *node.outputs)
                 for place in frees[index]:
@@ -228,28 +230,30 @@ class ProgramRun:
                     assert dead is not None
                     values.drop(dead)
             self.running = False
-            times.extend((started, perf_counter() - origin))
+            times.extend((started + self._take_paused_s(), perf_counter() - origin))
             outcome.executed = index + 1
             report(index + 1, total)
 
     def _bring_in_and_step(
         self, position: int, node: NodeRecord, call: OpCall, needed: int, made: Sequence[Made]
-    ) -> None:
+    ) -> Steps[None]:
         self.offloading.bring_in(position, node.inputs)
         self.offloading.bring_in_ahead(position)
-        self._step(node, call, needed, made)
+        yield from self._step(node, call, needed, made)
 
-    def _step_in_parts(self, position: int, parts: Sequence[Part], preparation: Preparation) -> None:
+    def _step_in_parts(
+        self, position: int, parts: Sequence[Part], preparation: Preparation
+    ) -> Steps[None]:
         """One node for one tensor of its lists at a time."""
         self._owner.memory.release(self._reserved)
         self._reserved = 0
         for part in parts:
             call = self._owner.call(part.template, self._program)
             products = products_of_node(part.node, call, preparation.expected)
-            self._bring_in_and_step(position, part.node, call, *products)
+            yield from self._bring_in_and_step(position, part.node, call, *products)
 
-    def _step(self, node: NodeRecord, call: OpCall, needed: int, made: Sequence[Made]) -> None:
-        """One node, but for freeing what it was the last to need."""
+    def _step(self, node: NodeRecord, call: OpCall, needed: int, made: Sequence[Made]) -> Steps[None]:
+        """One node, but for freeing what it was the last to need. A joinable call is its driver's."""
         values, memory = self._values, self._owner.memory
         tensors = values.tensors
         if needed:
@@ -264,7 +268,13 @@ class ProgramRun:
                 values.end_write(written, call.resizes)
         else:
             inputs = [tensors[value] for value in node.inputs if value is not None]
-            returned = call(inputs, node.scalars)
+            if isinstance(call, JoinableCall):
+                paused = perf_counter()
+                point = JoinPoint(self.outcome.executed, call, inputs, node.scalars)
+                returned, seconds = yield point
+                self._paused_s += max(0.0, perf_counter() - paused - seconds)
+            else:
+                returned = call(inputs, node.scalars)
         if node.dynamic:
             needed = _memory_bytes(returned)
             memory.reserve(needed, call.op)  # known only now
@@ -276,13 +286,18 @@ class ProgramRun:
         if call.appends:
             values.grow(node.inputs[0], node.outputs[0])
 
+    def _take_paused_s(self) -> float:
+        """Return the seconds for which the last node waited for other sessions."""
+        paused_s, self._paused_s = self._paused_s, 0.0
+        return paused_s
+
     def _execute_natively(
         self,
         preparation: Preparation,
         plan: ExecutionPlan,
         origin: float,
         report: Callable[[int, int], None],
-    ) -> bool:
+    ) -> Steps[bool]:
         """By the extension, but for the nodes that only Python can run. Return False where the rest needs
         more memory than there is: the extension's tensors must not be offloaded under it."""
         outcome, values = self.outcome, self._values
@@ -302,7 +317,9 @@ class ProgramRun:
                     if status == "STOPPED":
                         self._asked_to_stop()
                     return True
-                if status == "MEMORY" or not self._after(status, native, preparation, origin, report):
+                if status == "MEMORY":
+                    return outcome.stopped is not None
+                if not (yield from self._after(status, native, preparation, origin, report)):
                     return outcome.stopped is not None
         finally:
             outcome.executed = native.executed
@@ -318,7 +335,7 @@ class ProgramRun:
         preparation: Preparation,
         origin: float,
         report: Callable[[int, int], None],
-    ) -> bool:
+    ) -> Steps[bool]:
         """Do what the extension came back for; False when it cannot go on."""
         node = self._program.nodes[native.executed]
         call = preparation.calls[node.template]
@@ -340,9 +357,9 @@ class ProgramRun:
         try:
             if node.dynamic:  # the last one: the extension runs nothing after it
                 with self.may_offload():
-                    self._bring_in_and_step(native.executed, node, call, needed, made)
+                    yield from self._bring_in_and_step(native.executed, node, call, needed, made)
             else:
-                self._step(node, call, needed, made)
+                yield from self._step(node, call, needed, made)
         except DeviceMemoryError:
             if node.dynamic:  # it ran: only its result tells what it needs
                 raise
@@ -350,7 +367,7 @@ class ProgramRun:
             self._reserved = 0
             return False
         self.running = False
-        native.ran(started, perf_counter() - origin)
+        native.ran(started + self._take_paused_s(), perf_counter() - origin)
         if waits:
             report(native.executed, len(self._program.nodes))
         return True
