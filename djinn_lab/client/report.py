@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from djinn_lab.client.cuts import CutRecord, loops_of_cuts
 from djinn_lab.protocol.messages import JobUpdate, SegmentResult
 from djinn_lab.srg.merging import STREAMED
-from djinn_lab.units import format_bytes, format_seconds
+from djinn_lab.units import counted, format_bytes, format_seconds
 
 STAGES = (
     "preceding",
@@ -43,6 +43,7 @@ class CellReport:
     ``gang``: what became of the wish for several devices, in the last segment, ``""`` without one.
     ``recovery``: what was made again after a worker was lost, ``""`` for nothing.
     ``compiled``: what became of compiled regions, in the last segment, ``""`` without a tolerance.
+    ``batched_with``: the most other sessions with which a segment ran as one batch.
     ``out_bytes``, ``in_bytes``: values that went to the host or the disk, because the device had no memory
     for them beside others, and came back for the ops that read them; ``ahead_bytes``: of these, while ops
     before them ran.
@@ -76,6 +77,7 @@ class CellReport:
     gang: str = ""
     recovery: str = ""
     compiled: str = ""
+    batched_with: int = 0
     out_bytes: int = 0
     in_bytes: int = 0
     ahead_bytes: int = 0
@@ -94,6 +96,7 @@ class CellReport:
         self.gang = result.gang or self.gang
         self.recovery = result.recovery or self.recovery
         self.compiled = result.compiled or self.compiled
+        self.batched_with = max(self.batched_with, result.batched_with)
         self.program_hits += result.plan_cached
         self.program_misses += not result.plan_cached
         self.ops_run += result.executed
@@ -152,6 +155,8 @@ class CellReport:
             lines.append(f"offloaded: {self.offloading}")
         if self.recovery:
             lines.append(f"recovery: {self.recovery}")
+        if self.batched_with:
+            lines.append(f"batched: with {counted(self.batched_with, 'other session')}")
         if self.compiled:
             lines.append(f"compiled: {self.compiled}")
         if self.gang:

@@ -31,6 +31,7 @@ def placed(event: SegmentArrived) -> memory.SegmentPlaced:
         floor_bytes=event.floor_bytes,
         floor_node=event.floor_node,
         floor_op=event.floor_op,
+        batch=segment.batch,
     )
 
 

@@ -19,12 +19,16 @@ class PlaceSegment(msgspec.Struct, frozen=True, tag=True):
 
 
 class StartSegment(msgspec.Struct, frozen=True, tag=True):
-    """Hand the segment to the device's worker. ``members``: the other devices that a gang holds."""
+    """Hand the segment to the device's worker. ``members``: the other devices that a gang holds. ``riders``:
+    jobs of other sessions that run in one batch with it; their own starts, with it as their ``leader``, come
+    right before."""
 
     job: str
     segment: int
     device: str
     members: tuple[str, ...] = ()
+    riders: tuple[str, ...] = ()
+    leader: str = ""
 
 
 class CancelSegment(msgspec.Struct, frozen=True, tag=True):

@@ -88,6 +88,12 @@ class Job(msgspec.Struct, frozen=True):
     """How its profile changed the choice of the device at which its session began."""
     phase: GraphPhase = ""
     """Of its segment's graph."""
+    batch: str = ""
+    """Segments of equal batches may run as one, empty for none."""
+    leader: str = ""
+    """The job in whose slot a running rider runs, with others in one batch."""
+    batch_members: int = 1
+    """Jobs with which its segment last started, itself included."""
 
     @property
     def finished(self) -> bool:

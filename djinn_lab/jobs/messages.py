@@ -64,7 +64,8 @@ class SegmentSubmitted(msgspec.Struct, frozen=True, tag=True):
     to move what the parts of a gang will hold beside it. ``met``: data conditions of its dependencies that
     were published before. ``external``: batch notebooks that it depends on. ``notebook``: the batch notebook
     that the session belongs to, empty for none. ``fits``: for a session that begins, the devices. ``phase``:
-    of the segment's graph."""
+    of the segment's graph. ``batch``: equal for segments of several sessions that may run as one batch, empty
+    for none."""
 
     at_s: float
     job: str
@@ -92,6 +93,7 @@ class SegmentSubmitted(msgspec.Struct, frozen=True, tag=True):
     predicted_spread: float = 1.0
     fits: tuple[DeviceFit, ...] = ()
     phase: GraphPhase = ""
+    batch: str = ""
 
 
 class SegmentRefused(msgspec.Struct, frozen=True, tag=True):

@@ -91,8 +91,10 @@ class SegmentPlaced(msgspec.Struct, frozen=True, tag=True):
     or later, by exactly one GrantSegment or RejectSegment, with DeferSegment before where it waits.
     ``rank``: of its priority, 0 first; equal ranks in order of arrival. ``kept_bytes``: what it leaves
     behind, except for shared weights; None: unknown. ``floor_bytes``: the least with which it can run, where
-    other values are offloaded meanwhile, for ``floor_node``, a ``floor_op``; None: unknown. The granted bytes
-    are reserved until the :class:`MemoryReported` that names the job, or :class:`SegmentWithdrawn`."""
+    other values are offloaded meanwhile, for ``floor_node``, a ``floor_op``; None: unknown. ``batch``: equal
+    for segments that may run together, so that one has memory as soon as another has; empty for none. The
+    granted bytes are reserved until the :class:`MemoryReported` that names the job, or
+    :class:`SegmentWithdrawn`."""
 
     at_s: float
     job: str
@@ -106,6 +108,7 @@ class SegmentPlaced(msgspec.Struct, frozen=True, tag=True):
     floor_bytes: int | None = None
     floor_node: int | None = None
     floor_op: str | None = None
+    batch: str = ""
 
 
 class SegmentWithdrawn(msgspec.Struct, frozen=True, tag=True):

@@ -294,6 +294,8 @@ class SegmentResult(msgspec.Struct, frozen=True, tag="result"):
     before the one that reads them."""
     compiled: str = ""
     """What became of compiled regions, of a segment with a tolerance, in one line."""
+    batched_with: int = 0
+    """With so many other sessions it ran as one batch."""
 
 
 ToPool = (

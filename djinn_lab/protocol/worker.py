@@ -328,8 +328,8 @@ class SegmentDone(NodeTimes, frozen=True, tag="done"):
     receiver. ``out_bytes`` and ``in_bytes``: values that went to the host for lack of memory, and came
     back; ``ahead_bytes``: of these, while ops ran before the one that reads them. ``compiled``: what became
     of its compiled regions, in one line, of a session that has a tolerance; ``compiled_ops``: ops in regions
-    that ran compiled, whose times are shares of their region's. ``batched_with``: the most other sessions with
-    which one of its ops ran as one."""
+    that ran compiled, whose times are shares of their region's. ``batched_with``: the most other
+    sessions with which one of its ops ran as one."""
 
     job: str
     segment: int

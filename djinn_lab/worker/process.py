@@ -197,8 +197,8 @@ class WorkerProcess:
 
     def _run_batch(self, batch: GivenBatch) -> None:
         members = [
-            BatchMember(given.message, self._blobs_of(given.message), given.stop, self._report_of(given.message))
-            for given in batch.segments
+            BatchMember(one.message, self._blobs_of(one.message), one.stop, self._report_of(one.message))
+            for one in batch.segments
         ]
         for number, outcome in self._batches.run(batch.structure, members):
             self._end(batch.segments[number], outcome)

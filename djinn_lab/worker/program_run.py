@@ -241,9 +241,7 @@ class ProgramRun:
         self.offloading.bring_in_ahead(position)
         yield from self._step(node, call, needed, made)
 
-    def _step_in_parts(
-        self, position: int, parts: Sequence[Part], preparation: Preparation
-    ) -> Steps[None]:
+    def _step_in_parts(self, position: int, parts: Sequence[Part], preparation: Preparation) -> Steps[None]:
         """One node for one tensor of its lists at a time."""
         self._owner.memory.release(self._reserved)
         self._reserved = 0

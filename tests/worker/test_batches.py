@@ -12,15 +12,15 @@ from audit import audit
 from programs import HOLE, Script, contiguous
 from worker_kit import Device, read_fetched
 
+from djinn_lab.errors import DeviceMemoryError
 from djinn_lab.protocol.worker import Resume, RunSegment
 from djinn_lab.srg.plan_key import keyed, plan_key, resizable
 from djinn_lab.srg.program import Program, encode_program
-from djinn_lab.errors import DeviceMemoryError
 from djinn_lab.worker.batched import batches as batches_module
 from djinn_lab.worker.batched import joining
 from djinn_lab.worker.batched.batches import Batches, Given
-from djinn_lab.worker.batched.joinable import joinable_nodes
 from djinn_lab.worker.batched.join_points import JoinPoint
+from djinn_lab.worker.batched.joinable import joinable_nodes
 from djinn_lab.worker.memory_account import MemoryAccount
 from djinn_lab.worker.outcome import Outcome, Stop, StopSignal
 
@@ -93,7 +93,8 @@ def step(agent: Agent, token: torch.Tensor, draws: bool = False) -> Program:
 
 def segment(one: Agent, program: Program, tolerance: float = TOLERANCE) -> RunSegment:
     encoded = encode_program(program)
-    return RunSegment(f"job {one.session}", 0, one.session, encoded, key=plan_key(encoded), tolerance=tolerance)
+    key = plan_key(encoded)
+    return RunSegment(f"job {one.session}", 0, one.session, encoded, key=key, tolerance=tolerance)
 
 
 class Batching:
@@ -211,7 +212,7 @@ def test_member_whose_op_raises_fails_alone(batching: Batching) -> None:
     together = agents(batching.device, 3)
     programs = [step(one, token) for one, token in zip(together, tokens(3), strict=True)]
     bad = programs[1]
-    lost = [value for value in together[1].weights[3:]]
+    lost = list(together[1].weights[3:])
     batching.device.interpreter.values_of("s1").release(lost)
     outcomes = batching.run([segment(*pair) for pair in zip(together, programs, strict=True)])
     assert outcomes[1].failure is not None
@@ -220,23 +221,19 @@ def test_member_whose_op_raises_fails_alone(batching: Batching) -> None:
     assert [outcome.executed for outcome in outcomes] == [len(bad.nodes), 0, len(bad.nodes)]
 
 
-def test_member_that_fails_between_two_joined_ops_leaves_the_others(
-    batching: Batching, kernel: Callable[..., object]
+def test_fault_of_joining_lets_each_member_run_alone(
+    batching: Batching, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     together = agents(batching.device, 3)
     programs = [step(one, token) for one, token in zip(together, tokens(3), strict=True)]
     calls = []
 
-    class Fault(RuntimeError):
-        pass
-
-    def failing(points: Sequence[JoinPoint], account: MemoryAccount) -> list[torch.Tensor] | None:
+    def failing(points: Sequence[JoinPoint], account: MemoryAccount) -> None:
         calls.append(len(points))
-        raise Fault
+        raise RuntimeError("no such kernel")
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(batches_module, "join", failing)  # a fault of joining: each runs alone
-        outcomes = batching.run([segment(*pair) for pair in zip(together, programs, strict=True)])
+    monkeypatch.setattr(batches_module, "join", failing)
+    outcomes = batching.run([segment(*pair) for pair in zip(together, programs, strict=True)])
     assert calls == [3, 3, 3]
     assert [outcome.failure for outcome in outcomes] == [None] * 3
 

@@ -29,7 +29,7 @@ from djinn_lab.jobs.decision.explaining.sentence import (
 from djinn_lab.jobs.decision.explaining.verdicts import DecisionTrace, Reason, Verdict
 from djinn_lab.jobs.decision.plan import Plan, Preemption, Start, StartReservation, TopUp
 from djinn_lab.jobs.decision.rules.guarantees import Guarantees, JobQos, QosClass
-from djinn_lab.jobs.decision.rules.limiting import start_limit, submit_limit
+from djinn_lab.jobs.decision.rules.limiting import soft_limit, start_limit, submit_limit
 from djinn_lab.jobs.decision.rules.policy import OURS, POLICIES, Cause, QueuePolicy
 from djinn_lab.jobs.decision.snapshot import DecisionSnapshot
 from djinn_lab.jobs.decision.state.cluster import (
@@ -79,6 +79,7 @@ __all__ = [
     "park",
     "sentence",
     "sentence_with_start",
+    "soft_limit",
     "start_limit",
     "submit_limit",
     "what_if",

@@ -42,6 +42,7 @@ def submit(tables: QueueTables, event: SegmentSubmitted) -> None:
             predicted_s=event.predicted_s,
             predicted_spread=event.predicted_spread,
             phase=event.phase,
+            batch=event.batch,
             move_s=event.move_s,
             parts_s=event.parts_s,
             memory=event.memory,

@@ -32,11 +32,12 @@ from djinn_lab.jobs.machine import lifecycle
 from djinn_lab.jobs.machine.explain import preemption_message
 from djinn_lab.jobs.machine.job_requests import request_of
 from djinn_lab.jobs.machine.next_jobs import NextJobs
+from djinn_lab.jobs.machine.riders import Riders
 from djinn_lab.jobs.machine.tables import QueueTables, moved, next_state
 from djinn_lab.jobs.messages import MemoryNeed, SegmentSubmitted
 from djinn_lab.jobs.placement.first_device import DeviceOption, FirstDevice, choose_first_device
 from djinn_lab.jobs.placement.nearness import company
-from djinn_lab.jobs.request import ComputeNode, Request
+from djinn_lab.jobs.request import ComputeNode, Request, Where
 from djinn_lab.jobs.states import CONTENDING, RANKS, JobState, JobTransition
 from djinn_lab.jobs.targets import suits
 
@@ -62,12 +63,14 @@ class Dispatcher:
     awaiting_memory: set[str] = field(default_factory=set)
     targets_reserved_once: set[str] = field(default_factory=set)
     next_jobs: NextJobs = field(init=False)
+    riders: Riders = field(init=False)
     released_device_s: dict[str, float] = field(default_factory=dict)
     wake_at_s: float | None = None
     followed: dict[str, tuple[object, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.next_jobs = NextJobs(self.tables, self.cluster)
+        self.riders = Riders(self.tables, self.cluster)
 
     def settle(self, at_s: float) -> None:
         """Decide until nothing is left to do."""
@@ -111,6 +114,9 @@ class Dispatcher:
                 self._stop(job, at_s)
             elif job.job in cluster.holdings:
                 self._shrink(job, at_s)
+            elif job.job in self.riders.rides and job.state is not JobState.RUNNING:
+                ride = self.riders.rides.pop(job.job)
+                self._pay(job, ((ride.device, 1),), ride.started_s, at_s)
             if job.finished:
                 self.awaiting_memory.discard(job.job)
                 self.targets_reserved_once.discard(job.job)
@@ -185,18 +191,25 @@ class Dispatcher:
     def _stop(self, job: Job, at_s: float) -> None:
         """Take the job off its device. Its real usage replaces what it was charged."""
         held = self.cluster.finish(job.job)
-        ended_at_s = max(at_s, held.started_s)
+        self.riders.pass_on(held, at_s)
+        self._pay(job, held.where, held.started_s, at_s)
+        for device, _ in held.where:
+            self._reconsider(device, at_s)
+
+    def _pay(self, job: Job, where: Where, started_s: float, at_s: float) -> None:
+        """Replace what a job was charged by its real usage, of a batch its share."""
+        ended_at_s = max(at_s, started_s)
         used = self.tables.used.pop(job.job, (0.0, 0.0))
         released_s = self.released_device_s.pop(job.job, 0.0)
         charged = job.job not in self.tables.uncharged
         # what was computed before, and lost with a worker, was charged then
-        began_s = min(ended_at_s, held.started_s + self.tables.replayed_s.get(job.job, 0.0))
-        device_s = (ended_at_s - began_s) * len(held.where) + released_s
+        began_s = min(ended_at_s, started_s + self.tables.replayed_s.get(job.job, 0.0))
+        began_s = ended_at_s - self.riders.share_s(job.job, ended_at_s - began_s)
+        device_s = (ended_at_s - began_s) * len(where) + released_s
         self.shares.settle(job.job, Amounts(device_s, *used) if charged else Amounts())
-        for number, (device, _) in enumerate(held.where):
+        for number, (device, _) in enumerate(where):
             if charged:
                 self._charge(job, device, began_s, ended_at_s, *(used if number == 0 else (0.0, 0.0)))
-            self._reconsider(device, at_s)
 
     def _reconsider(self, device: str, at_s: float) -> None:
         """Look again at the device's jobs that had no memory grant, since they may start elsewhere now."""
@@ -378,10 +391,13 @@ class Dispatcher:
         enact(self.cluster, self.shares, plan if ready == plan.starts else replace(plan, starts=ready))
         for victim, reason in asked:
             lifecycle.begin_preemption(self.tables, victim, reason)
+            for rider in self.riders.of(victim.job):
+                lifecycle.begin_preemption(self.tables, rider, reason)
+        planned = {start.job for start in plan.starts}
         for start in plan.starts:
             job, chosen = jobs[start.job], [node for node, _ in start.where]
             if start in ready:
-                self._start(job, chosen, at_s)
+                self._start(job, chosen, at_s, planned)
             elif job.assigned_device not in chosen:
                 self._move(job, chosen[0], at_s)
                 self._reserve_target(job, start, at_s)
@@ -414,11 +430,17 @@ class Dispatcher:
             for victim, cause in zip(made.victims, made.causes, strict=True)
         ]
 
-    def _start(self, job: Job, chosen: list[str], at_s: float) -> None:
+    def _start(self, job: Job, chosen: list[str], at_s: float, planned: set[str]) -> None:
         assert job.assigned_device is not None
         members = tuple(node for node in chosen if node != job.assigned_device)
         for device in (job.assigned_device, *members):
             self.tables.devices[device].running.append(job.job)
+        riders = [] if members else self.riders.begin(job, self.shares, at_s, planned)
+        for rider in riders:
+            self.contender.pop(rider.session, None)
+            self.awaiting_memory.discard(rider.job)
+            started_rider = StartSegment(rider.job, rider.segment, job.assigned_device, leader=job.job)
+            self.tables.out.append(started_rider)
         first_at_s = job.started_at_s if job.started_at_s is not None else at_s
         started = replace(
             job,
@@ -428,9 +450,11 @@ class Dispatcher:
             settled=False,
             message="",
             members=members,
+            batch_members=len(riders) + 1,
         )
         self.tables.put(started)
-        self.tables.out.append(StartSegment(job.job, job.segment, job.assigned_device, members))
+        names = tuple(rider.job for rider in riders)
+        self.tables.out.append(StartSegment(job.job, job.segment, job.assigned_device, members, riders=names))
         self.contender.pop(job.session, None)
         for device in (job.assigned_device, *members):
             self.next_jobs.device_started(device)

@@ -11,7 +11,7 @@ from djinn_lab.jobs.fairness import ShareTree
 from djinn_lab.jobs.job import Job, UnavailableDevices
 from djinn_lab.jobs.machine.eligibility import reserved_for
 from djinn_lab.jobs.states import JobState
-from djinn_lab.units import capitalised, listed
+from djinn_lab.units import capitalised, counted, listed
 
 POSITIONS_MAX = 128
 """With more pending jobs, only the first get positions and memory orders at every event, so that the cost
@@ -61,6 +61,8 @@ def explain(
             return f"Being preempted on {listed(job.holds)} after {_ops(job)}: {job.message}."
         case JobState.RUNNING:
             why = f" {job.devices_why}" if job.devices_why else ""
+            if job.batch_members > 1:
+                why = f" It runs in one batch with {counted(job.batch_members - 1, 'other session')}."
             return f"Running on {listed(job.holds)}, {_ops(job)}.{why}"
         case JobState.WAITING:
             return f"Waits for the cell to send its next segment; {job.segment + 1} answered."

@@ -22,6 +22,7 @@ def check_queue(tables: QueueTables) -> None:
         assert alive[device], f"{device} runs {name} and is not up"
         assert jobs[name].state is JobState.RUNNING, f"{device} runs {name}, which is {jobs[name].state}"
         assert device in jobs[name].holds, f"{device} runs {name}, which is on {jobs[name].holds}"
+    check_riders(tables)
     for session, device in bound.items():
         assert alive[device], f"{session} is bound to {device}, which is not up"
     for job in jobs.values():
@@ -53,6 +54,20 @@ def check_queue(tables: QueueTables) -> None:
         check_job(job)
 
 
+def check_riders(tables: QueueTables) -> None:
+    jobs = tables.jobs
+    for name, device in tables.devices.items():
+        riders = {job for job in device.running if jobs[job].leader}
+        assert riders == device.riders, f"{sorted(device.riders)} ride on {name}, not {sorted(riders)}"
+        for rider in riders:
+            leader = jobs[rider].leader
+            assert leader in device.running, f"{rider} rides with {leader}, which {name} does not run"
+            assert leader not in riders, f"{rider} rides with {leader}, which rides itself"
+            assert jobs[rider].batch == jobs[leader].batch != "", f"{rider} is in another batch than {leader}"
+            assert not jobs[rider].members, f"{rider} rides and holds {jobs[rider].members}"
+            assert jobs[rider].session != jobs[leader].session, f"{rider} rides with its own session"
+
+
 def check_indexes(tables: QueueTables) -> None:
     by_state = {name for names in tables.of_state.values() for name in names}
     assert by_state == set(tables.jobs), "jobs by state are not the unfinished jobs"
@@ -81,6 +96,7 @@ def check_job(job: Job) -> None:
     on_device = job.state in (JobState.RESTORING, JobState.QUEUED, JobState.PREEMPTED, JobState.RUNNING)
     assert not job.members or job.state is JobState.RUNNING, f"{job.job} is {job.state}, with {job.members}"
     assert len(job.members) < max(1, job.gang), f"{job.job} holds {job.members} for a gang of {job.gang}"
+    assert not job.leader or job.state is JobState.RUNNING, f"{job.job} rides and is {job.state}"
     assert not job.preempting or job.state is JobState.RUNNING, (
         f"{job.job} is being preempted and is {job.state}"
     )

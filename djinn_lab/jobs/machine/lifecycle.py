@@ -218,6 +218,7 @@ def _stopped(tables: QueueTables, job: Job, at_s: float, ops_done: int) -> Job:
     """Return the job off its device, with its run time."""
     for device in job.holds:
         tables.devices[device].running.remove(job.job)
+        tables.devices[device].riders.discard(job.job)
     assert job.running_since_s is not None
     return replace(
         job,
@@ -227,6 +228,7 @@ def _stopped(tables: QueueTables, job: Job, at_s: float, ops_done: int) -> Job:
         running_since_s=None,
         ran_s=job.ran_s + max(0.0, at_s - job.running_since_s),
         members=(),
+        leader="",
     )
 
 

@@ -30,10 +30,10 @@ OUTCOME_TRANSITIONS = {
 @dataclass(slots=True)
 class QueueDevice:
     """A device as the queue knows it. ``alive``: its worker is up. ``heard``: it answers. ``cordoned``:
-    nothing new starts. ``running``: the jobs that the device runs, at most ``slots`` of them, the first
-    started first. ``numa_node``: where the device is, None when unknown. ``taints``: only jobs that tolerate
-    all of them run there. ``price``: of a device-hour, in any currency. ``watts``: what the device draws when
-    busy, as operators say, None when unknown."""
+    nothing new starts. ``running``: the jobs that the device runs, the first started first, at most ``slots``
+    of them besides the ``riders``, which run in one batch with another. ``numa_node``: where the device is,
+    None when unknown. ``taints``: only jobs that tolerate all of them run there. ``price``: of a device-hour,
+    in any currency. ``watts``: what the device draws when busy, as operators say, None when unknown."""
 
     device: str
     alive: bool = True
@@ -41,6 +41,7 @@ class QueueDevice:
     cordoned: bool = False
     slots: int = 1
     running: list[str] = field(default_factory=list)
+    riders: set[str] = field(default_factory=set)
     memory_bytes: int = 0
     link_bytes_per_s: float = 0.0
     numa_node: int | None = None
@@ -56,7 +57,7 @@ class QueueDevice:
 
     @property
     def idle_slots(self) -> int:
-        return self.slots - len(self.running)
+        return self.slots - (len(self.running) - len(self.riders))
 
     def hour_price(self, energy_price_per_kwh: float) -> float:
         """Return the price of a device-hour, its energy included where that is known."""

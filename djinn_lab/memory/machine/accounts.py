@@ -308,6 +308,7 @@ class MemoryAccounts:
             event.at_s,
             event.node,
             event.op,
+            batch=event.batch,
             kept_bytes=None
             if event.kept_bytes is None
             else oversize.most_bytes(event.kept_bytes, target, self.policy),

@@ -26,7 +26,8 @@ class PlacedSegment:
     session held at the grant. ``passed_bytes``: of later new sessions that were admitted while it was
     deferred. ``kind``: the kind of reason that its user was last sent; no other is sent
     before ``notify_from_s``. ``counted``: counted among the segments that waited for other sessions to
-    close. ``release``: as last sent to the queue."""
+    close. ``release``: as last sent to the queue. ``batch``: as in
+    :class:`~djinn_lab.memory.messages.SegmentPlaced`."""
 
     job: str
     segment: int
@@ -51,6 +52,7 @@ class PlacedSegment:
     queued_since_s: float | None = None
     lined_s: float = 0.0
     turn: int = LAST
+    batch: str = ""
 
     @property
     def order(self) -> tuple[int, int, int]:

@@ -64,10 +64,12 @@ def in_order(segments: Iterable[PlacedSegment]) -> list[PlacedSegment]:
 
 def is_near_front(segment: PlacedSegment, device: Device, policy: MemoryPolicy) -> bool:
     """Return whether capacity is reserved for the segment. Granted segments behind it in the device's queue
-    do not count. Of granted segments without a queue position, no more run than there are slots."""
+    do not count, nor do those of its batch, which may run with it. Of granted segments without a queue
+    position, no more run than there are slots."""
     if segment.turn == FIRST:
         return True
-    turns = [other.turn for other in device.granted.values()]
+    batch, granted = segment.batch, device.granted.values()
+    turns = [other.turn for other in granted if not batch or other.batch != batch]
     if segment.turn == LAST:
         before = len(turns)
     else:

@@ -123,7 +123,8 @@ class JobAccounting:
         flight = record.flight
         record.measured_s = (record.measured_s or 0.0) + done.run_s
         self.overruns.ended(record.predicted_s, done.run_s)
-        learns = not done.compiled_ops  # else equal programs that run op by op would be predicted too short
+        # else equal programs that run op by op, and alone, would be predicted too short
+        learns = not (done.compiled_ops or done.batched_with)
         if flight is not None and record.device is not None and learns:
             gang = 1 if flight.gang is None else flight.gang.devices
             self.costs.ended(record.device, done.job, flight.key, flight.predicted, done.run_s, gang)
@@ -352,6 +353,7 @@ class JobAccounting:
                 recovery=flight.recovery,
                 out_bytes=done.out_bytes if done else 0,
                 compiled=done.compiled if done else "",
+                batched_with=done.batched_with if done else 0,
                 in_bytes=done.in_bytes if done else 0,
                 ahead_bytes=done.ahead_bytes if done else 0,
             ),

@@ -56,6 +56,8 @@ class RunningSegment:
     gang: GangPlan | None = None
     resends: bool = False
     tolerance: float = 0.0
+    structure: bytes = b""
+    """Equal for programs that differ in their sizes only."""
     reads: FirstUses | None = None
     """Of the sources, by place; None where there are no ops."""
     predicted: RunTime | None = None

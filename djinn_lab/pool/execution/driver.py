@@ -11,6 +11,8 @@ import logging
 from collections.abc import Iterator, Sequence
 from functools import partial
 
+from msgspec.structs import replace
+
 from djinn_lab import engine, jobs, memory
 from djinn_lab.pool.blobs.store import BlobStore
 from djinn_lab.pool.bookkeeping.job_accounting import JobAccounting
@@ -47,6 +49,7 @@ from djinn_lab.protocol.worker import (
     FromWorker,
     Reads,
     Released,
+    RunBatch,
     RunPreempted,
     RunSegment,
     SegmentCancelled,
@@ -108,7 +111,10 @@ class Driver:
             self._gang_over,
             self._run_whole,
         )
-        self.submissions = SubmissionHandler(core, blobs, accounting, fleet, self._perform)
+        self.submissions = SubmissionHandler(
+            core, blobs, accounting, fleet, self._perform, isolation.group_of
+        )
+        self._riding: dict[str, list[RunSegment]] = {}
         self.signals = SignalThrottle(core.clock.now_s, self._signal)
         self._commands: engine.CommandQueue[engine.Command] = engine.CommandQueue(self._perform_one)
         self._timer = Timer(self.core.clock.now_s, self.tick)
@@ -430,8 +436,11 @@ class Driver:
         now_s = self.core.clock.now_s()
         if flight.started_s is None:
             flight.started_s = now_s
-        if not self.recovery.begin(command.job, command.device, partial(self._start_ready, command)):
+        late = replace(command, riders=(), leader="")  # what is replayed first starts alone
+        if not self.recovery.begin(command.job, command.device, partial(self._start_ready, late)):
             self._start_ready(command)
+        elif command.riders:
+            self._run_together(command, [])
 
     def _start_ready(self, command: jobs.StartSegment) -> None:
         """Start a segment whose session has all its values."""
@@ -450,11 +459,30 @@ class Driver:
             return
         if flight.gang is not None and flight.stops is None:
             record.gang = "It ran on one device: no other was free when it started."
-        self._run(command.job, command.device)
+        if command.leader:
+            self._riding.setdefault(command.leader, []).append(self._run_of(command.job))
+        elif command.riders:
+            self._run_together(command, [self._run_of(command.job)])
+        else:
+            self._run(command.job, command.device)
+
+    def _run_together(self, command: jobs.StartSegment, first: Sequence[RunSegment]) -> None:
+        """Run a leader, if it is ready, in one batch with its riders that are."""
+        runs = (*first, *self._riding.pop(command.job, ()))
+        if len(runs) == 1:
+            self.launcher.run(command.device, runs[0])
+        elif runs:
+            flight = self.accounting.records[runs[0].job].flight
+            assert flight is not None
+            self.launcher.run(command.device, RunBatch(flight.structure, runs))
 
     def _run(self, job: str, device: str, anew: bool = False) -> None:
         """Run the whole segment on one device. ``anew``: from its beginning, not from where
         a gang stopped."""
+        self.launcher.run(device, self._run_of(job, anew))
+
+    def _run_of(self, job: str, anew: bool = False) -> RunSegment:
+        """Return the order to run a segment, as :meth:`_run` gives it."""
         record, known = self.accounting.records[job], self.core.queue.job(job)
         flight, now_s = record.flight, self.core.clock.now_s()
         assert flight is not None
@@ -468,7 +496,7 @@ class Driver:
             tolerance=flight.tolerance,
         )
         flight.reached = run.resume.executed if run.watched and run.resume is not None else None
-        self.launcher.run(device, run)
+        return run
 
     def _run_whole(self, job: str, why: str) -> None:
         """Run a cell on one device after its gang failed."""

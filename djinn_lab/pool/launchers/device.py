@@ -37,6 +37,7 @@ from djinn_lab.protocol.worker import (
     FromWorker,
     Leased,
     Pong,
+    RunBatch,
     RunOrder,
     Shutdown,
     ToWorker,
@@ -112,9 +113,17 @@ class DeviceWorkers:
     # -- orders --------------------------------------------------------------------------------------------
 
     def run(self, order: RunOrder) -> None:
+        if isinstance(order, RunBatch) and not self._has_one_worker(order):
+            for segment in order.segments:
+                self.run(segment)
+            return
         worker = self._measured() if isinstance(order, Calibrate) else self._worker_of(order.session)
         if worker is not None:
             worker.send(order)
+
+    def _has_one_worker(self, batch: RunBatch) -> bool:
+        workers = [self._worker_of(segment.session) for segment in batch.segments]
+        return None not in workers and len(set(map(id, workers))) == 1
 
     def copy(self, order: CopyOrder) -> None:
         if isinstance(order, Expedite):

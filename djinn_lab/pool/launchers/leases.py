@@ -25,6 +25,7 @@ from djinn_lab.protocol.worker import (
     Lease,
     Leased,
     Restore,
+    RunBatch,
     RunPreempted,
     RunSegment,
     SegmentCancelled,
@@ -119,12 +120,14 @@ class Leases:
     def _serve(self, holder: Holder) -> None:
         while holder.waiting:
             message = holder.waiting[0]
-            if isinstance(message, RunSegment | Restore) and not self._covered(holder, message):
+            if isinstance(message, RunSegment | RunBatch | Restore) and not self._covered(holder, message):
                 return
             holder.waiting.popleft()
             match message:
                 case RunSegment():
                     holder.runs += 1
+                case RunBatch():
+                    holder.runs += len(message.segments)
                 case Restore():
                     holder.restores[message.transfer] = message
                 case Close():
@@ -134,7 +137,7 @@ class Leases:
                     pass
             holder.send(message)
 
-    def _covered(self, holder: Holder, message: RunSegment | Restore) -> bool:
+    def _covered(self, holder: Holder, message: RunSegment | RunBatch | Restore) -> bool:
         """Return whether the worker has a lease for the order; if not, others were asked to give some up."""
         others = [one for one in self._holders if one is not holder]
         wanted_bytes = self._capacity_bytes

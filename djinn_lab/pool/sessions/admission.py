@@ -40,10 +40,12 @@ class ProgramMeasures(NamedTuple):
     floor_op: str | None
     reads: FirstUses | None
     phase: GraphPhase
+    structure: bytes
 
 
 class InspectedProgram(msgspec.Struct, frozen=True):
-    """``blobs``: digests that must be present."""
+    """``blobs``: digests that must be present. ``structure``: equal for programs that differ in their sizes
+    only; empty where the program has no key."""
 
     blobs: list[str]
     ops: int
@@ -53,6 +55,7 @@ class InspectedProgram(msgspec.Struct, frozen=True):
     floor_op: str | None
     reads: FirstUses | None
     phase: GraphPhase
+    structure: bytes
     key: bytes | None
     cached: bool
 
@@ -168,23 +171,24 @@ def _measure(
         contents = _decoded(encoded, decode_contents)
         validate_sizes(sized.metas, sized.templates)
         validate_content(contents)
-        return _measured(structure, sized.metas, sized.templates), contents.sources
+        return _measured(structure, sized.metas, sized.templates, sized.structure), contents.sources
     program = _decoded(encoded, decode_program)
     validate_program(program)
     structure = structure_of(program)
     if sized is not None:
         plans.keep_structure(sized.structure, structure)
-    return _measured(structure, program.metas, encode_templates(program)), program.sources
+    name = b"" if sized is None else sized.structure
+    return _measured(structure, program.metas, encode_templates(program), name), program.sources
 
 
 def _measured(
-    structure: ProgramStructure, metas: Sequence[TensorMeta], templates: Sequence[bytes]
+    structure: ProgramStructure, metas: Sequence[TensorMeta], templates: Sequence[bytes], name: bytes
 ) -> ProgramMeasures:
     footprint = footprint_of(structure, metas)
     work = sum_work(structure.calls, structure.counts, templates, metas)
     peak_op, floor_op = _op_at(structure, footprint.node), _op_at(structure, footprint.floor_node)
     phase = structure.phase(metas)
-    return ProgramMeasures(structure.ops, footprint, work, peak_op, floor_op, structure.reads, phase)
+    return ProgramMeasures(structure.ops, footprint, work, peak_op, floor_op, structure.reads, phase, name)
 
 
 def _op_at(structure: ProgramStructure, node: int | None) -> str | None:

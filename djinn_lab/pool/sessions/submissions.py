@@ -51,12 +51,14 @@ class SubmissionHandler:
         accounting: JobAccounting,
         fleet: Fleet,
         perform: Callable[[Sequence[engine.Command]], None],
+        trust_group: Callable[[ClientSession], str],
     ) -> None:
         self._fleet = fleet
         self._core = core
         self._blobs = blobs
         self._accounting = accounting
         self._perform = perform
+        self.trust_group = trust_group
         self.plans = PlanCache()
         self.notebooks: BatchNotebooks | None = None
         self._layouts = LayoutCache()
@@ -183,6 +185,7 @@ class SubmissionHandler:
             gang=gang.plan,
             resends=submit.resends,
             tolerance=submit.tolerance,
+            structure=inspected.structure,
             reads=inspected.reads,
             need_bytes=need_bytes,
             predicted=predicted,
@@ -240,6 +243,7 @@ class SubmissionHandler:
             notebook=session.notebook,
             fits=self._fits(session, inspected),
             phase=inspected.phase,
+            batch=self._batch(session, submit, inspected, judgement),
         )
         return engine.SegmentArrived(
             at_s=now_s,
@@ -253,6 +257,20 @@ class SubmissionHandler:
             floor_node=footprint.floor_node,
             floor_op=inspected.floor_op,
         )
+
+    def _batch(
+        self,
+        session: ClientSession,
+        submit: SubmitSegment,
+        inspected: InspectedProgram,
+        judgement: GangDecision,
+    ) -> str:
+        """Name the decode steps that may run as one batch with this one: of equal structure, within some
+        tolerance, of sessions that may share a process. Empty for none."""
+        alone = judgement.plan is not None or not inspected.ops or not inspected.structure
+        if submit.tolerance <= 0 or inspected.phase != "decode" or alone:
+            return ""
+        return f"{inspected.structure.hex()} {self.trust_group(session)}"
 
     def _fits(self, session: ClientSession, inspected: InspectedProgram) -> tuple[jobs.DeviceFit, ...]:
         """Say how a session's first cell fits each device; nothing where the session has one already."""

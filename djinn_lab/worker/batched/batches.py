@@ -16,9 +16,10 @@ import torch
 
 from djinn_lab.protocol.worker import RunSegment
 from djinn_lab.srg.program import Program, decode_program
-from djinn_lab.worker.batched.joinable import WEIGHT_ELEMENTS_MIN, joinable_nodes, with_joinable
-from djinn_lab.worker.batched.joining import identity, join, largest_distance
 from djinn_lab.worker.batched.join_points import JoinableCall, JoinPoint, Returned, Steps
+from djinn_lab.worker.batched.joinable import WEIGHT_ELEMENTS_MIN, joinable_nodes, with_joinable
+from djinn_lab.worker.batched.joining import identity, join
+from djinn_lab.worker.compiled.distance import distance
 from djinn_lab.worker.interpreter import Interpreter
 from djinn_lab.worker.memory_account import MemoryAccount
 from djinn_lab.worker.outcome import Outcome, Stop
@@ -204,7 +205,8 @@ class Batches:
 
     def _compared(self, points: Sequence[JoinPoint], results: Sequence[torch.Tensor]) -> float:
         """Return how far joined results are from those of each member alone."""
-        return max(largest_distance([one], [point.alone()]) for one, point in zip(results, points, strict=True))
+        pairs = zip(results, points, strict=True)
+        return max(distance(joined, point.alone()) for joined, point in pairs)
 
 
 def _answer_alone(member: Member) -> None:

@@ -18,15 +18,16 @@ WEIGHT_ELEMENTS_MIN = 2**12
 
 
 class Operands(NamedTuple):
-    """Places among a node's inputs. ``shared``: operands that must be the same memory for all members."""
+    """Places among a node's inputs. ``bias``: added to the product, each member's own; None: nothing is."""
 
     rows: int
-    shared: tuple[int, ...]
+    weight: int
+    bias: int | None = None
 
 
 _OPERANDS = {
-    "aten.mm.default": Operands(rows=0, shared=(1,)),
-    "aten.addmm.default": Operands(rows=1, shared=(0, 2)),
+    "aten.mm.default": Operands(rows=0, weight=1),
+    "aten.addmm.default": Operands(rows=1, weight=2, bias=0),
 }
 
 
@@ -42,33 +43,31 @@ def joinable_nodes(program: Program, elements_min: int = WEIGHT_ELEMENTS_MIN) ->
     found_before = {source.storage for source in program.sources}
     writes = [written_holes(template) for template in program.templates]
     written: set[int | None] = set()
-    candidates: list[tuple[int, tuple[int | None, ...]]] = []
+    candidates: list[tuple[int, int | None]] = []
     for index, node in enumerate(program.nodes):
         if _may_join(program.templates[node.template], node, metas, elements_min):
-            shared = _OPERANDS[program.templates[node.template].op].shared
-            candidates.append((index, tuple(storages.get(node.inputs[place]) for place in shared)))
+            weight = _OPERANDS[program.templates[node.template].op].weight
+            candidates.append((index, storages.get(node.inputs[weight])))
         written.update(storages.get(node.inputs[place]) for place in writes[node.template])
         storages.update(zip(node.outputs, node.storages, strict=True))
         for value, meta in zip(node.outputs, node.output_metas, strict=False):
             if value is not None and meta is not None:
                 metas[value] = program.metas[meta]
     usable = found_before - written
-    return tuple(index for index, shared in candidates if usable.issuperset(shared))
+    return tuple(index for index, storage in candidates if storage in usable)
 
 
-def _may_join(
-    template: Template, node: NodeRecord, metas: dict[int, TensorMeta], elements_min: int
-) -> bool:
+def _may_join(template: Template, node: NodeRecord, metas: dict[int, TensorMeta], elements_min: int) -> bool:
     operands = _OPERANDS.get(template.op)
     if operands is None or node.dynamic or any(not isinstance(hole, TensorHole) for hole in template.args):
         return False
     known = [None if value is None else metas.get(value) for value in node.inputs]
-    rows, weight = known[operands.rows], known[operands.shared[-1]]
+    rows, weight = known[operands.rows], known[operands.weight]
     if rows is None or weight is None or len(rows.shape) != 2 or not rows.numel:
         return False
-    bias = known[operands.shared[0]]
-    one_row = bias is weight or (bias is not None and len(bias.shape) == 1)
-    return one_row and weight.numel >= elements_min
+    bias = None if operands.bias is None else known[operands.bias]
+    of_one_row = operands.bias is None or (bias is not None and len(bias.shape) == 1)
+    return of_one_row and weight.numel >= elements_min
 
 
 def with_joinable(program: Program, nodes: Sequence[int]) -> tuple[Program, list[Template]]:

@@ -1,0 +1,86 @@
+"""Decode steps of several sessions on a live pool of one device: those that wait for it together run as one
+batch, within their tolerance."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from threading import Barrier, Thread
+
+import pytest
+import torch
+from real_pool import PoolUnderTest
+from torch import nn
+from torch.nn import functional as F
+
+from djinn_lab.client.cell import Cell
+from djinn_lab.client.session import Session
+
+pytestmark = pytest.mark.processes
+TOLERANCE = 1e-4
+WIDTH, LAYERS, TOKENS = 256, 8, 16
+
+
+@pytest.fixture
+def pool(tmp_path: Path) -> Iterator[PoolUnderTest]:
+    with PoolUnderTest(tmp_path, "cpu:1") as pool:
+        yield pool
+
+
+def model() -> nn.ModuleList:
+    torch.manual_seed(0)
+    return nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(LAYERS))
+
+
+def decode(layers: nn.ModuleList, row: torch.Tensor, past: torch.Tensor) -> torch.Tensor:
+    """Return the row after all layers, each of which attends to the past."""
+    for layer in layers:
+        query = layer(row)[None, None]
+        keys = torch.cat([past[None, None], query], -2)
+        row = row + F.scaled_dot_product_attention(query, keys, keys)[0, 0]
+        row = row / row.norm()
+    return row
+
+
+class Agent:
+    """A session with a model of its own, of the same weights in all, and a past of its own."""
+
+    def __init__(self, session: Session, number: int) -> None:
+        self.session, self.number = session, number
+        self.layers = model()
+        self.rows: list[torch.Tensor] = []
+        self.cells: list[Cell] = []
+        torch.manual_seed(number)
+        self.row, self.past = torch.randn(1, WIDTH), torch.randn(5 + number, WIDTH)
+        with torch.no_grad(), session.capture("prefill") as cell:
+            cell.past = self.past * 1.0  # type: ignore[attr-defined]
+        self.cell = cell
+
+    def run(self, steps: int, together: Barrier) -> None:
+        """Decode so many tokens, one cell each."""
+        for _ in range(steps):
+            together.wait(60)
+            with torch.no_grad(), self.session.capture("decode", tolerance=TOLERANCE) as cell:
+                cell.row = decode(self.layers, self.row, self.cell.past)  # type: ignore[attr-defined]
+            self.rows.append(self.session.fetch(cell.row))  # type: ignore[attr-defined]
+            self.cells.append(cell)
+
+
+def test_steps_that_wait_together_run_as_one_batch(pool: PoolUnderTest) -> None:
+    with ExitStack() as stack:
+        agents = [Agent(stack.enter_context(pool.session()), number) for number in range(4)]
+        together = Barrier(len(agents))
+        threads = [Thread(target=agent.run, args=(12, together)) for agent in agents]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        beside = [cell.report.batched_with for agent in agents for cell in agent.cells]
+        print(beside)
+        for agent in agents:
+            with torch.no_grad():
+                expected = decode(agent.layers, agent.row, agent.past)
+            for row in agent.rows:
+                torch.testing.assert_close(row, expected, rtol=TOLERANCE, atol=TOLERANCE)
+        assert max(beside) > 0
