@@ -3,6 +3,8 @@ nothing."""
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import msgspec
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -58,7 +60,8 @@ REACHABLE = {(before, after) for (before, _), after in TRANSITIONS.items()}
 
 
 class QueueMachine(RuleBasedStateMachine):
-    """Any order of events, beside a model: every admitted segment is answered exactly once."""
+    """Any order of events, beside a model: every admitted segment is answered exactly once. ``riding``: by
+    rider, its device and its leader."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -67,6 +70,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.now_s = 0.0
         self.unanswered: dict[str, int] = {}
         self.on_device: dict[str, str] = {}
+        self.riding: dict[str, tuple[str, str]] = {}
 
     @rule(device=DEVICES)
     def add_device(self, device: str) -> None:
@@ -95,6 +99,7 @@ class QueueMachine(RuleBasedStateMachine):
         job = self.queue.job(self.on_device.get(device, ""))
         if job is not None and device in job.members:
             del self.on_device[device]  # its gang runs on with its other devices
+        self.lose(device, [f"s{number}" for number in range(4)])
         if self.feed(DeviceLost(self.tick(), device, "killed")) is not None:
             assert device not in self.on_device
 
@@ -103,10 +108,19 @@ class QueueMachine(RuleBasedStateMachine):
         job = self.queue.job(self.on_device.get(device, ""))
         if job is not None and job.session in sessions and device in job.members:
             del self.on_device[device]
+        self.lose(device, sessions)
         lost = DeviceLost(self.tick(), device, "killed", sessions=tuple(sorted(sessions)))
         if self.feed(lost) is not None:
             survivor = self.queue.job(self.on_device.get(device, ""))
             assert survivor is None or survivor.session not in sessions
+
+    def lose(self, device: str, sessions: Collection[str]) -> None:
+        """The sessions' segments on the device are gone, its riders' first."""
+        riders = [rider for rider, (where, _) in self.riding.items() if where == device]
+        for name in (*riders, self.on_device.get(device, "")):
+            job = self.queue.job(name)
+            if job is not None and job.session in sessions:
+                self.leave(name)
 
     @rule(
         job=JOBS,
@@ -126,6 +140,7 @@ class QueueMachine(RuleBasedStateMachine):
         gang=st.integers(1, 4),
         gang_min=st.integers(1, 4),
         devices=st.integers(1, 4),
+        batch=st.sampled_from(["", "b"]),
     )
     def submit(
         self,
@@ -144,6 +159,7 @@ class QueueMachine(RuleBasedStateMachine):
         gang: int,
         gang_min: int,
         devices: int,
+        batch: str,
     ) -> None:
         known = self.queue.job(job)
         at_s = self.tick()
@@ -164,6 +180,8 @@ class QueueMachine(RuleBasedStateMachine):
             ),
             devices=devices,
             move_s=move_s,
+            phase="decode" if batch else "",
+            batch=batch,
         )
         if known is not None and ops >= 0:
             right = msgspec.structs.replace(event, segment=known.segment + 1, session=known.session)
@@ -215,25 +233,33 @@ class QueueMachine(RuleBasedStateMachine):
         if running is not None:
             self.feed(SegmentProgressed(self.tick(), running.job, running.segment, ops))
 
-    @rule(device=DEVICES, outcome=OUTCOMES, ops=st.integers(0, 2))
-    def finish_segment(self, device: str, outcome: str, ops: int) -> None:
-        job = self.queue.job(self.on_device.get(device, ""))
-        if job is None:
+    @rule(job=JOBS, outcome=OUTCOMES, ops=st.integers(0, 2))
+    def finish_segment(self, job: str, outcome: str, ops: int) -> None:
+        known = self.queue.job(job)
+        if known is None or not self.runs(job):
             return
-        held = self.leave(job.job)
-        done = min(ops, job.ops_total)
-        segment = self.unanswered.pop(job.job)
-        if self.feed(SegmentFinished(self.tick(), job.job, segment, outcome, done)) is None:
+        before = self.on_device.copy(), self.riding.copy()
+        self.leave(job)
+        done = min(ops, known.ops_total)
+        segment = self.unanswered.pop(job)
+        if self.feed(SegmentFinished(self.tick(), job, segment, outcome, done)) is None:
             assert outcome == "bad"
-            self.on_device |= dict.fromkeys(held, job.job)
-            self.unanswered[job.job] = segment
+            self.on_device, self.riding = before
+            self.unanswered[job] = segment
 
-    def leave(self, job: str) -> list[str]:
-        """The job is off its devices."""
-        held = [device for device, running in self.on_device.items() if running == job]
-        for device in held:
+    def runs(self, job: str) -> bool:
+        return job in self.on_device.values() or job in self.riding
+
+    def leave(self, job: str) -> None:
+        """The job is off its devices. The first of its riders, if any, holds its device now."""
+        self.riding.pop(job, None)
+        riders = [rider for rider, (_, leader) in self.riding.items() if leader == job]
+        for device in [device for device, running in self.on_device.items() if running == job]:
             del self.on_device[device]
-        return held
+        if riders:
+            device, _ = self.riding.pop(riders[0])
+            self.on_device[device] = riders[0]
+            self.riding |= dict.fromkeys(riders[1:], (device, riders[0]))
 
     @rule(device=DEVICES)
     def give_back(self, device: str) -> None:
@@ -248,14 +274,14 @@ class QueueMachine(RuleBasedStateMachine):
     @rule(job=JOBS)
     def begin_preemption(self, job: str) -> None:
         known = self.queue.job(job)
-        runs = known is not None and job in self.on_device.values()
+        runs = known is not None and self.runs(job)
         assert (self.feed(PreemptRequested(self.tick(), job, "by a test")) is not None) == runs
 
-    @rule(device=DEVICES, ops=st.integers(0, 4), devices=st.integers(1, 4))
-    def stop_between_two_ops(self, device: str, ops: int, devices: int) -> None:
+    @rule(name=JOBS, ops=st.integers(0, 4), devices=st.integers(1, 4))
+    def stop_between_two_ops(self, name: str, ops: int, devices: int) -> None:
         """Preempt a segment, whether it was asked to stop or not. A gang leaves all its devices."""
-        job = self.queue.job(self.on_device.get(device, ""))
-        if job is None:
+        job = self.queue.job(name)
+        if job is None or not self.runs(name):
             return
         done = max(job.ops_done, min(ops, job.ops_total))
         uses = min(devices, job.devices)
@@ -273,7 +299,7 @@ class QueueMachine(RuleBasedStateMachine):
 
     @rule(job=JOBS, segment=SMALL)
     def finish_what_does_not_run(self, job: str, segment: int) -> None:
-        if job not in self.on_device.values():
+        if not self.runs(job):
             assert self.feed(SegmentFinished(self.tick(), job, segment, "done", 0)) is None
 
     @rule(job=JOBS, session=SESSIONS, segment=st.integers(-2, 2), ended=st.booleans())
@@ -310,6 +336,10 @@ class QueueMachine(RuleBasedStateMachine):
     def devices_do_what_the_queue_thinks(self) -> None:
         running = {view.device: view.running for view in self.queue.snapshot().devices if view.running}
         assert running == self.on_device
+        riders = {
+            job.job: (job.assigned_device, job.leader) for job in self.queue.running_jobs() if job.leader
+        }
+        assert riders == self.riding
 
     @invariant()
     def every_job_can_be_explained(self) -> None:
@@ -347,6 +377,13 @@ class QueueMachine(RuleBasedStateMachine):
                 assert known is not None
                 assert not known.waits_for
                 assert self.unanswered[command.job] == command.segment
+                if command.leader:
+                    assert not command.members
+                    self.riding[command.job] = (command.device, command.leader)
+                    return
+                assert list(command.riders) == [
+                    rider for rider, (_, leader) in self.riding.items() if leader == command.job
+                ]
                 held = (command.device, *command.members)
                 least = min(known.terms.gang_min, known.devices)
                 assert least <= len(held) <= min(known.terms.gang, known.devices)
@@ -354,9 +391,9 @@ class QueueMachine(RuleBasedStateMachine):
                 assert len(set(held)) == len(held)
                 self.on_device |= dict.fromkeys(held, command.job)
             case CancelSegment():
-                assert self.on_device[command.device] == command.job
+                assert self.runs_on(command.job, command.device)
             case PreemptSegment():
-                assert self.on_device[command.device] == command.job
+                assert self.runs_on(command.job, command.device)
                 assert self.unanswered[command.job] == command.segment
             case DeviceQueueOrdered():
                 snapshot = self.queue.snapshot()
@@ -364,12 +401,15 @@ class QueueMachine(RuleBasedStateMachine):
                 assert [job for job in command.jobs if job in line] == list(line)
             case EndSegment():
                 assert self.unanswered.pop(command.job) == command.segment
-                self.on_device = {d: job for d, job in self.on_device.items() if job != command.job}
+                self.leave(command.job)
             case Notify():
                 job = self.queue.job(command.job)
                 assert job is not None
                 assert command.state is job.state
                 assert (command.position is not None) == (job.state in (JobState.QUEUED, JobState.PREEMPTED))
+
+    def runs_on(self, job: str, device: str) -> bool:
+        return self.on_device[device] == job or self.riding.get(job, ("", ""))[0] == device
 
     def check_moves(self, before: dict[str, JobState]) -> None:
         """Assert that every change of state is a path through the transition table."""

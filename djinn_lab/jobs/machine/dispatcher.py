@@ -204,7 +204,7 @@ class Dispatcher:
         charged = job.job not in self.tables.uncharged
         # what was computed before, and lost with a worker, was charged then
         began_s = min(ended_at_s, started_s + self.tables.replayed_s.get(job.job, 0.0))
-        began_s = ended_at_s - self.riders.share_s(job.job, ended_at_s - began_s)
+        began_s = ended_at_s - self.riders.share_s(job.job, began_s, ended_at_s)
         device_s = (ended_at_s - began_s) * len(where) + released_s
         self.shares.settle(job.job, Amounts(device_s, *used) if charged else Amounts())
         for number, (device, _) in enumerate(where):

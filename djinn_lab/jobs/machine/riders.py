@@ -23,6 +23,25 @@ RIDERS_MAX = 15
 
 
 @dataclass(slots=True)
+class Batch:
+    """The members of one batch, which began together. ``size``: how many run. ``share_s``: the seconds of the
+    device that each of them has had, up to ``since_s``."""
+
+    began_s: float
+    since_s: float
+    size: int
+    share_s: float = 0.0
+
+    def leave(self, at_s: float) -> float:
+        """Return a member's share, which leaves."""
+        now_s = max(at_s, self.since_s)
+        self.share_s += (now_s - self.since_s) / self.size
+        self.since_s = now_s
+        self.size -= 1
+        return self.share_s
+
+
+@dataclass(slots=True)
 class Ride:
     """A rider's place beside its leader. ``request``: as it waited."""
 
@@ -34,12 +53,12 @@ class Ride:
 
 @dataclass(slots=True)
 class Riders:
-    """``rides``: by rider. ``members``: by job of a batch, how many jobs the batch began with."""
+    """``rides``: by rider. ``batches``: by member, the leader included."""
 
     tables: QueueTables
     cluster: Cluster
     rides: dict[str, Ride] = field(default_factory=dict)
-    members: dict[str, int] = field(default_factory=dict)
+    batches: dict[str, Batch] = field(default_factory=dict)
 
     def of(self, leader: str) -> list[Job]:
         """Return the riders of a leader that run, the first one first."""
@@ -56,18 +75,29 @@ class Riders:
         assert device is not None
         if not leader.batch or leader.gang > 1 or leader.state is not JobState.QUEUED or leader.losses:
             return []
-        found = [
-            request
-            for request in self.cluster.decode_steps.values()
-            if request.job not in planned and self._rides(leader, request, shares, at_s)
-        ]
-        found = sorted(found, key=lambda request: request.number)[:RIDERS_MAX]
-        members = len(found) + 1
-        if found:
-            self.members[leader.job] = members
-        return [self._start(request, leader, device, shares, at_s, members) for request in found]
+        more: dict[str, float] = {}
+        for ride in self.rides.values():
+            self._count(ride.request.account, more)
+        found: list[Request] = []
+        for request in sorted(self.cluster.decode_steps.values(), key=lambda request: request.number):
+            if request.job not in planned and self._rides(leader, request, shares, at_s, more):
+                found.append(request)
+                self._count(request.account, more)
+            if len(found) == RIDERS_MAX:
+                break
+        if not found:
+            return []
+        batch = self.batches[leader.job] = Batch(at_s, at_s, len(found) + 1)
+        return [self._start(request, leader, device, shares, batch) for request in found]
 
-    def _rides(self, leader: Job, request: Request, shares: ShareTree, at_s: float) -> bool:
+    def _count(self, account: str, more: dict[str, float]) -> None:
+        """Count a rider as one device of its accounts, for their limits."""
+        for name in self.cluster.above(account):
+            more[name] = more.get(name, 0.0) + 1.0
+
+    def _rides(
+        self, leader: Job, request: Request, shares: ShareTree, at_s: float, more: dict[str, float]
+    ) -> bool:
         """Return whether the request's job may start with the leader: it waits for the device alone."""
         job, device = self.tables.jobs[request.job], leader.assigned_device
         if (job.batch, job.assigned_device, job.state) != (leader.batch, device, JobState.QUEUED):
@@ -77,18 +107,17 @@ class Riders:
         calendar = self.cluster.calendar.values()
         if any(device in entry.nodes and entry.excludes(request, at_s) for entry in calendar):
             return False
-        limited = start_limit(self.cluster, shares, request, at_s, {}) is not None
-        return not limited and soft_limit(self.cluster, shares, request, {}) is None
+        limited = start_limit(self.cluster, shares, request, at_s, more) is not None
+        return not limited and soft_limit(self.cluster, shares, request, more) is None
 
-    def _start(
-        self, request: Request, leader: Job, device: str, shares: ShareTree, at_s: float, members: int
-    ) -> Job:
+    def _start(self, request: Request, leader: Job, device: str, shares: ShareTree, batch: Batch) -> Job:
+        at_s, members = batch.began_s, batch.size
         job = self.tables.jobs[request.job]
         self.cluster.withdraw(job.job)
         expected_s = min(leader.remaining_s or 0.0, job.remaining_s or 0.0)
         shares.admit(job.job, job.account, at_s, Amounts(expected_s / members))
         self.rides[job.job] = Ride(request, leader.job, device, at_s)
-        self.members[job.job] = members
+        self.batches[job.job] = batch
         known = self.tables.devices[device]
         known.running.append(job.job)
         known.riders.add(job.job)
@@ -105,9 +134,13 @@ class Riders:
         self.tables.put(started)
         return started
 
-    def share_s(self, job: str, seconds: float) -> float:
-        """Return the job's part of so many seconds of its device; it leaves its batch."""
-        return seconds / self.members.pop(job, 1)
+    def share_s(self, job: str, began_s: float, ended_s: float) -> float:
+        """Return the job's seconds of its device, of a batch its share; it leaves its batch. ``began_s``:
+        after the start where a part of the run is not charged."""
+        batch = self.batches.pop(job, None)
+        if batch is None:
+            return ended_s - began_s
+        return max(0.0, batch.leave(ended_s) - (began_s - batch.began_s))
 
     def pass_on(self, leader: Holding, at_s: float) -> None:
         """Give the place of a leader that has ended to the first of its riders that runs on."""
