@@ -9,6 +9,7 @@ from pathlib import Path
 from time import perf_counter
 
 from benchmarks import (
+    batching,
     bytes_sent,
     capture_per_op,
     capture_programs,
@@ -64,6 +65,7 @@ TOPICS: dict[str, Callable[[Bench], list[Figure]]] = {
         transfer,
         offload,
         compiling,
+        batching,
         memory_live,
         memory_simulated,
         memory_turns,
