@@ -7,7 +7,7 @@ first of them takes its place, and its slot. Each member pays its share of the d
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from msgspec.structs import replace
@@ -20,6 +20,7 @@ from djinn_lab.jobs.request import Holding, Request
 from djinn_lab.jobs.states import JobState, JobTransition
 
 RIDERS_MAX = 15
+EXEMPT_S_MAX = 1.0
 
 
 @dataclass(slots=True)
@@ -88,7 +89,17 @@ class Riders:
         if not found:
             return []
         batch = self.batches[leader.job] = Batch(at_s, at_s, len(found) + 1)
+        self._protect(leader, found, at_s)
         return [self._start(request, leader, device, shares, batch) for request in found]
+
+    def _protect(self, leader: Job, riders: Sequence[Request], at_s: float) -> None:
+        """Expect the batch to end within the time that its members would take one after the other. So long,
+        but not longer than EXEMPT_S_MAX, it is not preempted: what resumes runs alone, and takes longer."""
+        holding = self.cluster.holdings[leader.job]
+        seconds = [leader.remaining_s, *(request.estimate_s for request in riders)]
+        ends_s = at_s + sum(one or 0.0 for one in seconds)
+        exempt_until_s = min(ends_s, at_s + EXEMPT_S_MAX)
+        self.cluster.update(replace(holding, ends_s=ends_s, exempt_until_s=exempt_until_s))
 
     def _count(self, account: str, more: dict[str, float]) -> None:
         """Count a rider as one device of its accounts, for their limits."""
@@ -152,7 +163,8 @@ class Riders:
         self.tables.devices[ride.device].riders.discard(heir.job)
         self.tables.update(replace(heir, leader=""))
         self.cluster.submit(ride.request, at_s)
-        self.cluster.start(heir.job, leader.where, ride.started_s, leader.ends_s)
+        exempt_s = leader.exempt_until_s
+        self.cluster.start(heir.job, leader.where, ride.started_s, leader.ends_s, exempt_until_s=exempt_s)
         for other in others:
             self.rides[other.job].leader = heir.job
             self.tables.update(replace(other, leader=heir.job))
