@@ -53,7 +53,8 @@ class Agent:
             self._past = [tuple(part * 1.0 for part in parts) for parts in made]
 
     def step(self, tolerance: float) -> int:
-        """Decode one token, wait for the next one's number, and return with how many sessions it was batched."""
+        """Decode one token, wait for the next one's number, and return with how many sessions it was
+        batched."""
         from transformers import DynamicCache
 
         with torch.no_grad(), self._session.capture("decode", tolerance=tolerance) as cell:

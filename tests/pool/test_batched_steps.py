@@ -4,18 +4,19 @@ batch, within their tolerance."""
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from threading import Barrier, Thread
 
 import pytest
 import torch
-from real_pool import PoolUnderTest
+from real_pool import PoolUnderTest, kill_worker
 from torch import nn
 from torch.nn import functional as F
 
 from djinn_lab.client.cell import Cell
 from djinn_lab.client.session import Session
+from djinn_lab.errors import DjinnError
 
 pytestmark = pytest.mark.processes
 TOLERANCE = 1e-4
@@ -61,10 +62,20 @@ class Agent:
         """Decode so many tokens, one cell each."""
         for _ in range(steps):
             together.wait(60)
-            with torch.no_grad(), self.session.capture("decode", tolerance=TOLERANCE) as cell:
-                cell.row = decode(self.layers, self.row, self.cell.past)  # type: ignore[attr-defined]
-            self.rows.append(self.session.fetch(cell.row))  # type: ignore[attr-defined]
-            self.cells.append(cell)
+            self.step()
+
+    def run_on(self, steps: int, together: Barrier) -> None:
+        """Decode as :meth:`run` does, whatever becomes of single cells."""
+        for _ in range(steps):
+            together.wait(60)
+            with suppress(DjinnError):
+                self.step()
+
+    def step(self) -> None:
+        with torch.no_grad(), self.session.capture("decode", tolerance=TOLERANCE) as cell:
+            cell.row = decode(self.layers, self.row, self.cell.past)  # type: ignore[attr-defined]
+        self.rows.append(self.session.fetch(cell.row))  # type: ignore[attr-defined]
+        self.cells.append(cell)
 
 
 def test_steps_that_wait_together_run_as_one_batch(pool: PoolUnderTest) -> None:
@@ -77,10 +88,34 @@ def test_steps_that_wait_together_run_as_one_batch(pool: PoolUnderTest) -> None:
         for thread in threads:
             thread.join()
         beside = [cell.report.batched_with for agent in agents for cell in agent.cells]
-        print(beside)
         for agent in agents:
             with torch.no_grad():
                 expected = decode(agent.layers, agent.row, agent.past)
             for row in agent.rows:
                 torch.testing.assert_close(row, expected, rtol=TOLERANCE, atol=TOLERANCE)
         assert max(beside) > 0
+
+
+def test_cancel_and_dead_worker_leave_every_session_its_values(pool: PoolUnderTest) -> None:
+    """Steps end, fail or run again: what a session has afterwards is what it computes alone."""
+    with ExitStack() as stack:
+        agents = [Agent(stack.enter_context(pool.session()), number) for number in range(4)]
+        together = Barrier(len(agents))
+        threads = [Thread(target=agent.run_on, args=(40, together)) for agent in agents]
+        for thread in threads:
+            thread.start()
+        for _ in range(3):
+            job = pool.wait_for_job(state="RUNNING", cell="decode")
+            with suppress(DjinnError):
+                pool.rest.cancel(job.job)
+        kill_worker(pool)
+        for thread in threads:
+            thread.join()
+        for agent in agents:
+            with torch.no_grad():
+                expected = decode(agent.layers, agent.row, agent.past)
+            assert agent.rows
+            for row in agent.rows:
+                torch.testing.assert_close(row, expected, rtol=TOLERANCE, atol=TOLERANCE)
+        states = {job.state for job in pool.rest.jobs(limit=400)}
+        assert states <= {"DONE", "FAILED", "CANCELLED"}, states
