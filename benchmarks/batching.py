@@ -35,7 +35,7 @@ def _model() -> Any:
     from transformers import GPT2Config, GPT2LMHeadModel
 
     torch.manual_seed(0)
-    settings = {"n_layer": LAYERS, "n_embd": WIDTH, "vocab_size": WORDS}
+    settings: dict[str, Any] = {"n_layer": LAYERS, "n_embd": WIDTH, "vocab_size": WORDS}
     model: Any = GPT2LMHeadModel(GPT2Config(bos_token_id=0, eos_token_id=0, **settings))
     return model.eval()
 
@@ -98,7 +98,7 @@ def measure(bench: Bench) -> list[Figure]:
     with _team() as team:
         contenders = {OURS: lambda: team.step_ms(TOLERANCE), ONE_BY_ONE: lambda: team.step_ms(0.0)}
         taken = bench.alternate(contenders, ROUNDS)
-    facts = {
+    facts: dict[str, Any] = {
         "sessions": SESSIONS,
         "mean_batch": 1 + sum(team.beside) / len(team.beside),
         "steps_per_s": {name: 1000 / median(samples) for name, samples in taken.items()},

@@ -28,7 +28,7 @@ class StartSegment(msgspec.Struct, frozen=True, tag=True):
     device: str
     members: tuple[str, ...] = ()
     riders: tuple[str, ...] = ()
-    leader: str = ""
+    leader: str | None = None
 
 
 class CancelSegment(msgspec.Struct, frozen=True, tag=True):

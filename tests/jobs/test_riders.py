@@ -87,7 +87,7 @@ def test_waiting_steps_of_a_batch_start_with_the_first_of_them(pool: Pool) -> No
     assert [(one.job, one.leader, one.riders) for one in started] == [
         ("b", "a", ()),
         ("c", "a", ()),
-        ("a", "", ("b", "c")),
+        ("a", None, ("b", "c")),
     ]
     assert pool.running() == {"a", "b", "c"}
     assert "in one batch with 2 other sessions" in pool.queue.explain("b")

@@ -436,7 +436,7 @@ class Driver:
         now_s = self.core.clock.now_s()
         if flight.started_s is None:
             flight.started_s = now_s
-        late = replace(command, riders=(), leader="")  # what is replayed first starts alone
+        late = replace(command, riders=(), leader=None)  # what is replayed first starts alone
         if not self.recovery.begin(command.job, command.device, partial(self._start_ready, late)):
             self._start_ready(command)
         elif command.riders:
