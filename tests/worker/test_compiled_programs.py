@@ -251,6 +251,17 @@ def test_program_runs_op_by_op_where_a_device_has_no_memory_for_its_regions(make
     audit(compiling.device)
 
 
+def test_zero_of_the_other_sign_is_another_number(make_device: MakeDevice) -> None:
+    def divided(by: float) -> Program:
+        script = Script()
+        value = script.op("aten.div.Tensor", script.load(MATRIX + 1), scalars=(by,))
+        return script.program(fetch=(script.op("aten.exp.default", value),))
+
+    compiling = Compiling(make_device())
+    compiling.settle(divided(0.0))
+    assert torch.equal(compiling.fetch("s", divided(-0.0))[0], torch.zeros(3, 4))
+
+
 def test_program_with_other_numbers_runs_op_by_op(make_device: MakeDevice) -> None:
     def scaled(factor: float) -> Program:
         script = Script()

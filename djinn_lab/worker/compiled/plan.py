@@ -8,10 +8,16 @@ from itertools import pairwise
 
 from msgspec.structs import replace
 
-from djinn_lab.srg.program import Program
+from djinn_lab.srg.program import Program, Scalar
 from djinn_lab.srg.regions import Region, first_nodes, with_regions
 from djinn_lab.worker.compiled.region_call import RegionCall
 from djinn_lab.worker.outcome import Outcome
+
+
+def same_numbers(some: Sequence[Scalar], others: Sequence[Scalar]) -> bool:
+    """Return whether an op computes the same with both: 0.0 and -0.0 are equal, and their reciprocals are
+    not."""
+    return some == others and repr(some) == repr(others)
 
 
 class CompiledPlan:
@@ -48,7 +54,7 @@ class CompiledPlan:
         """Return a program with its regions as one node each; None where it computes with other numbers than
         were compiled in."""
         nodes = program.nodes
-        if any(nodes[index].scalars != numbers for index, numbers in self._numbers):
+        if not all(same_numbers(nodes[index].scalars, numbers) for index, numbers in self._numbers):
             return None
         return with_regions(program, self._regions)
 

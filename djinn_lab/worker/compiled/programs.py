@@ -13,7 +13,7 @@ from djinn_lab.srg.region_programs import compilable
 from djinn_lab.srg.regions import REGION_SIZE, Region, RegionSize, find_regions
 from djinn_lab.units import format_seconds
 from djinn_lab.worker.compiled.libraries import Libraries, Library
-from djinn_lab.worker.compiled.plan import CompiledPlan, after
+from djinn_lab.worker.compiled.plan import CompiledPlan, after, same_numbers
 from djinn_lab.worker.compiled.region_call import RegionCall
 from djinn_lab.worker.compiled.trial import RUNS_BEFORE, Trial, Way
 from djinn_lab.worker.interpreter import Interpreter
@@ -268,7 +268,7 @@ class CompiledPrograms:
         known.varying.update(
             index
             for index, (now, before) in enumerate(zip(numbers, known.first_numbers, strict=True))
-            if now != before
+            if not same_numbers(now, before)
         )
         regions = find_regions(program, seconds, known.varying, self._size)
         if not regions:
