@@ -170,9 +170,9 @@ def test_matmul_precision_reaches_the_worker(
 ) -> None:
     execute, seen = ProgramRun.execute, []
 
-    def watched(run: ProgramRun, *arguments: Any) -> None:
+    def watched(run: ProgramRun, *arguments: Any) -> Any:
         seen.append(torch.get_float32_matmul_precision())
-        execute(run, *arguments)
+        return execute(run, *arguments)
 
     monkeypatch.setattr(ProgramRun, "execute", watched)
     with cell(recorder):

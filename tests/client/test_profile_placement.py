@@ -105,5 +105,5 @@ def test_execute_model_takes_the_profile_of_a_scheduler(pool: PoolUnderTest) -> 
             assert torch.equal(djinn_lab.execute_model(model, x, scheduler, session=session), expected)
             session.pull(model)
             assert session.device == device
-    with pytest.raises(OptionError, match=r"no profile of the scheduler; did you mean 'llm_serving'\?"):
+    with pytest.raises(OptionError, match=r"no profile of the scheduler \(did you mean 'llm_serving'\?\)"):
         djinn_lab.execute_model(model, x, "llm_servin")

@@ -194,7 +194,7 @@ def test_spread_of_one_estimator_says_nothing_of_another(
     [
         (
             "convolution-overheads",
-            "There is no cost estimator 'convolution-overheads'; did you mean 'convolution-overhead'?",
+            "There is no cost estimator 'convolution-overheads' (did you mean 'convolution-overhead'?)",
         ),
         ("", "Installed packages offer: broken, convolution-overhead, gone, silent, slow, twice, unready."),
         ("silent", "The cost estimator 'silent' of broken_estimators 1.0 has no method seconds"),
