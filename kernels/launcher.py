@@ -1,8 +1,8 @@
 """The dashboard in JupyterLab: a tile of the launcher, and the page below Jupyter's own address.
 
-jupyter-server-proxy finds :func:`dashboard_server` by its entry point. Whoever is logged in at Jupyter may
-run programs as the user of this account, so that browser needs no other login: each request that Jupyter
-passes on carries a code which only programs of this account can make."""
+jupyter-server-proxy finds :func:`dashboard_server` by its entry point. A user who is logged in at Jupyter
+may run programs as this account, so that browser needs no other login: each request that Jupyter passes on
+carries a code which only programs of this account can make."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ PROFILE_OPTIONS = ("-p", "--profile")
 ANYWHERE = "any"
 """The target that undoes a default one."""
 
-_SWITCHES = {
+SWITCHES = {
     "--quiet": "show no progress, no report and no warning",
     "--report": "print where the time went, after the cell",
     "--explain": "print why it ran where and when it did, after the cell",
@@ -104,7 +104,7 @@ def make_parser(program: str) -> _Parser:
             action=argparse.BooleanOptionalAction,
             help="let the pool restore what it parked when you type in this notebook (JupyterLab)",
         )
-    for name, text in _SWITCHES.items():
+    for name, text in SWITCHES.items():
         parser.add_argument(name, action=argparse.BooleanOptionalAction, help=text)
     return parser
 

@@ -8,7 +8,7 @@ from djinn_lab.client.profile_terms import first_choice, terms_of
 from djinn_lab.client.session import Session
 from djinn_lab.config import default_profile, list_profiles
 from djinn_lab.errors import PoolError
-from djinn_lab.magics.options import CellOptions
+from djinn_lab.magics.options import SWITCHES, CellOptions
 from djinn_lab.magics.text_table import aligned
 from djinn_lab.protocol.rest.jobs import JobView
 from djinn_lab.units import counted
@@ -16,7 +16,6 @@ from djinn_lab.units import counted
 JOBS_READ = 1000
 """So many of the user's newest jobs are looked at."""
 CHANGES_SHOWN = 5
-SWITCHES = ("quiet", "report", "explain", "strict", "verify", "dry_run")
 
 
 def describe_profile(options: CellOptions, session: Session | None) -> str:
@@ -55,7 +54,7 @@ def describe_switch(options: CellOptions, session: Session | None) -> str:
 def describe_options(options: CellOptions) -> str:
     """Return what ``%djinn_config`` prints: the defaults of the notebook's cells."""
     terms = options.terms
-    switches = [name for name in SWITCHES if getattr(options, name)]
+    switches = [name for name in SWITCHES if getattr(options, name[2:].replace("-", "_"))]
     rows = [
         ("profile", options.profile),
         ("priority", options.priority),
@@ -63,7 +62,7 @@ def describe_options(options: CellOptions) -> str:
         ("tolerates", ", ".join(terms.tolerates) or "no taint"),
         ("tolerance", f"{options.tolerance:g}" if options.tolerance else "0: results are those of the ops"),
         ("progress", _progress(options)),
-        ("switched on", ", ".join(f"--{name.replace('_', '-')}" for name in switches) or "nothing"),
+        ("switched on", ", ".join(switches) or "nothing"),
         ("typing", "restores what was parked" if options.typing else "is not watched"),
     ]
     return "\n".join(["each cell of this notebook, where it says nothing else:", *aligned(rows)])

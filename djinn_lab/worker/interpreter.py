@@ -9,7 +9,7 @@ from time import perf_counter
 
 import torch
 
-from djinn_lab.protocol.worker import Handed, Resume, encode
+from djinn_lab.protocol.worker import Handed, Resume, RunSegment, encode
 from djinn_lab.srg.program import Program, Source, Template, TensorMeta, decode_program
 from djinn_lab.worker import parking
 from djinn_lab.worker.batched.join_points import Steps, run_alone
@@ -79,6 +79,28 @@ class Interpreter:
         program = self._read(encoded, key, resume)
         return self.run_program(
             program, session, blobs, should_stop, report, key, resume, imports, exports, serial
+        )
+
+    def run_segment(
+        self,
+        message: RunSegment,
+        blobs: Mapping[str, str],
+        should_stop: Callable[[], Stop | None],
+        report: Callable[[int, int], None],
+        resume: Resume | None = None,
+    ) -> Outcome:
+        """Run a segment op by op, as :meth:`run` does; from ``resume``, where that is given."""
+        return self.run(
+            message.session,
+            message.program,
+            blobs,
+            should_stop,
+            report,
+            message.key,
+            resume or message.resume,
+            message.imports,
+            message.exports,
+            message.serial,
         )
 
     def run_program(

@@ -179,18 +179,7 @@ class WorkerProcess:
         if message.tolerance > 0:
             outcome = self._compiled.run(message, blobs, should_stop, report)
         else:
-            outcome = self._interpreter.run(
-                message.session,
-                message.program,
-                blobs,
-                should_stop,
-                report,
-                message.key,
-                message.resume,
-                message.imports,
-                message.exports,
-                message.serial,
-            )
+            outcome = self._interpreter.run_segment(message, blobs, should_stop, report)
         self._end(given, outcome)
         if message.tolerance > 0:
             self._compiled.after_run(message, outcome)

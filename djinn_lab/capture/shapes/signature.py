@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 
-from djinn_lab.srg.ops import allowed_ops
+from djinn_lab.srg.ops import WRITE_IN_TRAINING, allowed_ops
 
 _NEVER_DRAWS = "aten._scaled_dot_product_flash_attention_for_cpu.default"
 """Tagged as random because of its argument for dropout, for which it takes nothing but 0."""
@@ -54,9 +54,7 @@ _IN_TRUTH = {
 }
 """Ops with a property that their schema hides from autograd (they make views, or a tensor without memory),
 and the ops that are recorded for them."""
-UNDECLARED_WRITES = dict.fromkeys(
-    ("aten.native_batch_norm.default", "aten.native_batch_norm.out"), ("running_mean", "running_var")
-)
+UNDECLARED_WRITES = dict.fromkeys(WRITE_IN_TRAINING, ("running_mean", "running_var"))
 """Writes that torch's schema does not declare, and that are done only in training."""
 TRAINING = "training"
 """The argument that says so."""

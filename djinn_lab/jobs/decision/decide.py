@@ -5,7 +5,7 @@ policy is fair, by the Fair Tree order of their accounts, looked at again after 
 is charged at once; then by the policy's key. One look at the first of an equivalence class answers for the
 whole class.
 
-Before that, decode steps that wait behind larger prefills may preempt these, whoever comes first.
+Before that, decode steps that wait behind larger prefills may preempt these, whatever the order.
 
 A candidate that fits starts, unless that would delay a job ahead with a promised start (EASY: the first k
 that could not start; conservative: all of them). One that does not fit may preempt (:mod:`.preempting`).

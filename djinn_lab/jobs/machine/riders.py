@@ -2,7 +2,7 @@
 
 A job of a batch key that starts alone on a device becomes a *leader*: jobs of the same key that wait for that
 device, and for nothing else, start with it as its *riders*. Riders take no slot and hold no capacity, so they
-delay nobody who could have started. They run and end as any other job. When the leader ends before them, the
+delay no job that could have started. They run and end as any other job. When the leader ends before them, the
 first of them takes its place, and its slot. Each member pays its share of the device time."""
 
 from __future__ import annotations

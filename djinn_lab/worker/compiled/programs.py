@@ -117,7 +117,7 @@ class CompiledPrograms:
         tolerance."""
         known = self._follow(message)
         if known is None:
-            return self._plain(message, blobs, should_stop, report)
+            return self._interpreter.run_segment(message, blobs, should_stop, report)
         way, began_s = known.trial.way(), perf_counter()
         outcome = None
         if known.plan is not None and way != "plain":
@@ -127,7 +127,7 @@ class CompiledPrograms:
             elif outcome.left:
                 known.trial.unused(outcome.left)
         if outcome is None:
-            way, outcome = "plain", self._plain(message, blobs, should_stop, report)
+            way, outcome = "plain", self._interpreter.run_segment(message, blobs, should_stop, report)
         took_s = perf_counter() - began_s - outcome.load_s - outcome.fetch_s
         if way != "plain" and known.trial.state != "dropped":
             self._judge(known, way)
@@ -152,27 +152,6 @@ class CompiledPrograms:
             _, gone = self._followed.popitem(last=False)
             self._nodes -= gone.nodes
         return found
-
-    def _plain(
-        self,
-        message: RunSegment,
-        blobs: Mapping[str, str],
-        should_stop: ShouldStop,
-        report: Report,
-        resume: Resume | None = None,
-    ) -> Outcome:
-        return self._interpreter.run(
-            message.session,
-            message.program,
-            blobs,
-            should_stop,
-            report,
-            message.key,
-            resume or message.resume,
-            message.imports,
-            message.exports,
-            message.serial,
-        )
 
     def _by_plan(
         self,
@@ -211,7 +190,7 @@ class CompiledPrograms:
             if done > resume.executed:  # that it began has been reported
                 report(done, total)
 
-        rest = after(outcome, self._plain(message, blobs, should_stop, report_rest, resume))
+        rest = after(outcome, self._interpreter.run_segment(message, blobs, should_stop, report_rest, resume))
         rest.left, rest.compiled_ops = outcome.left, outcome.compiled_ops
         return rest
 

@@ -74,7 +74,7 @@ class Trial:
         self.state, self.why = "dropped", why
 
     def unused(self, why: str) -> None:
-        """Note a run for which the program was compiled in vain."""
+        """Note a run that could not use what was compiled."""
         self._unused += 1
         if self._unused >= UNUSED_MAX:
             self.drop(why)
