@@ -48,7 +48,9 @@ from djinn_lab.srg.merging import STREAMED
 from djinn_lab.srg.program import EncodedProgram
 from djinn_lab.units import format_seconds
 
-CANCEL_TIMEOUT_S = 10.0
+CANCEL_TIMEOUT_S = 30.0
+"""An answer leaves when it is in the database, and a disk that many programs write to may keep that waiting
+for seconds."""
 TICK_S = 0.05
 """So long an interrupt may go unnoticed while the cell waits for the pool."""
 FOLLOW_MAX = 2
@@ -463,7 +465,7 @@ class PoolExecutor:
             if isinstance(message, SegmentResult):
                 if (message.job, message.segment) == (submit.job, submit.segment):
                     return message
-            elif isinstance(message, JobUpdate):
+            elif isinstance(message, JobUpdate) and message.job == submit.job:  # not of a cell before it
                 flight.job.report.note_wait(message)
                 self.on_update(message)
             elif isinstance(message, RequestRefused):
