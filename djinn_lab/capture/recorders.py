@@ -11,6 +11,7 @@ import torch
 
 from djinn_lab.capture.sending.backend import Backend
 from djinn_lab.capture.sending.segment import Launched, Segment
+from djinn_lab.capture.torch_functions.optimizer_state import SteppedOptimizers
 from djinn_lab.errors import UserError
 from djinn_lab.native import load
 
@@ -36,6 +37,7 @@ class Recorder(Protocol):
     lock: Any
     segment: Segment
     scopes: Any
+    optimizers: SteppedOptimizers
     capturing: bool
     owner: object
     may_display: Callable[[], bool]

@@ -38,6 +38,7 @@ from djinn_lab.capture.sending.segment import Launched, Segment, paused
 from djinn_lab.capture.shapes.inference import OpPlan, ShapeInference
 from djinn_lab.capture.shapes.signature import BROADCASTS_SELF, LEAVES_CONJUGATE, Signature, signature_of
 from djinn_lab.capture.torch_functions.hooks import ModulePaths
+from djinn_lab.capture.torch_functions.optimizer_state import SteppedOptimizers
 from djinn_lab.capture.torch_functions.packed_sequences import PACK, pack
 from djinn_lab.capture.values import Layout
 from djinn_lab.errors import CaptureError
@@ -64,6 +65,10 @@ def _captured_by(core: NativeCore | None) -> Iterator[None]:
         native.set_capturing(before)
 
 
+def _why_lost(tensor: torch.Tensor) -> str | None:
+    return native.storage_of(tensor).lost if native.is_lazy(tensor) else None
+
+
 class NativeRecorder:
     """``lock``: of the thread that uses it now."""
 
@@ -77,6 +82,8 @@ class NativeRecorder:
         self.plain = PlainTensors(self.core, self.memory)
         self.placement = Placement(self.plain, self.segment, native.is_lazy)
         self.layouts = LayoutChanges(self)
+        self.optimizers = SteppedOptimizers(_why_lost)
+        self.segment.on_not_computed = self.optimizers.undo
         self.owner: object = None
         self.may_display: Callable[[], bool] = lambda: True
         self._inference = ShapeInference()

@@ -42,6 +42,7 @@ from djinn_lab.capture.shapes.inference import OpPlan, Output
 from djinn_lab.capture.shapes.signature import Signature, signature_of
 from djinn_lab.capture.torch_functions.cuda_answers import cuda_answers
 from djinn_lab.capture.torch_functions.hooks import loader_on_host
+from djinn_lab.capture.torch_functions.optimizer_state import SteppedOptimizers
 from djinn_lab.capture.torch_functions.packed_sequences import PACK, pack
 from djinn_lab.capture.torch_functions.replaced import Replacements, ask_when_data_is_set, set_data_of_torch
 from djinn_lab.capture.values import Layout, LazyStorage, LazyValue
@@ -91,10 +92,15 @@ class PythonRecorder:
         self.capturing = self.aside = False
         self.thread = 0
         self.ops_recorded = 0
+        self.optimizers = SteppedOptimizers(self._why_lost)
+        self.segment.on_not_computed = self.optimizers.undo
         self.owner: object = None
         _recorders.add(self)
         ask_when_data_is_set(_set_data)
         self.may_display: Callable[[], bool] = lambda: True
+
+    def _why_lost(self, tensor: torch.Tensor) -> str | None:
+        return self.table.lost.get(tensor._value.id) if type(tensor) is LazyTensor else None
 
     def value_of_lazy(self, tensor: Any) -> LazyValue:
         return tensor._value  # type: ignore[no-any-return]

@@ -127,6 +127,10 @@ def _allow(cut: Cut) -> None:
     pass
 
 
+def _nothing_to_say(reason: str) -> str:
+    return ""
+
+
 class Segment:
     """Collect what is recorded, and send it in parts; ``before_cut`` is asked before anything is changed and
     may raise to forbid the cut."""
@@ -135,6 +139,8 @@ class Segment:
         self.backend = backend
         self.random = RandomStream()
         self.before_cut: Callable[[Cut], None] = _allow
+        self.on_not_computed: Callable[[str], str] = _nothing_to_say
+        """Given why values do not exist, takes back what points to them; returns a sentence for the user."""
         self._process = os.getpid()
         self._pace = PartLength(stream_nodes)
         self._rhythm = CutRhythm()
@@ -389,9 +395,13 @@ class Segment:
         unreleased = [*behind.unreleased, *(() if result.arrived else assembled.release)]
         if unreleased and not (result.pool_lost or behind.pool_lost):
             self.backend.release(unreleased)
-        self._nodes.lose_pending(_not_computed(result))
+        not_computed = _not_computed(result)
+        self._nodes.lose_pending(not_computed)
         self._look_again()
         self.random.fail(result.rng_state)
+        taken_back = self.on_not_computed(not_computed)
+        if taken_back:
+            result.error.add_note(taken_back)
 
     def _give_up(self, reason: str) -> FollowerOutcomes:
         """Settle all that came behind a part that failed: what was sent is answered too, mostly that it did

@@ -102,6 +102,7 @@ def optimizer_hooks(recorder: Recorder) -> Iterator[None]:
     def begin(optimizer: Optimizer, args: object, kwargs: object) -> None:
         if recorder.captures_here:
             scopes.begin_optimizer()
+            recorder.optimizers.add(optimizer)
 
     def end(optimizer: Optimizer, args: object, kwargs: object) -> None:
         if recorder.captures_here:
