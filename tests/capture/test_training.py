@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -99,6 +100,28 @@ def test_a_hundred_steps_over_several_cells(name: str, recorder: Recorder, backe
 
 WAIT_FOR_VALUES = ("LBFGS",)
 """Their step looks at numbers by design."""
+
+
+@pytest.mark.parametrize("kind", [nn.RNN, nn.GRU, nn.LSTM])
+def test_recurrent_networks_train_over_several_cells(kind: type[nn.RNNBase], recorder: Recorder) -> None:
+    """While the last graph is alive, as in a notebook, where its output has a name."""
+
+    def losses(begin: Callable[[], Any]) -> list[torch.Tensor]:
+        torch.manual_seed(5)
+        network, x = kind(4, 8, num_layers=2), torch.randn(6, 3, 4)
+        optimizer = torch.optim.SGD(network.parameters(), 0.1)
+        found = []
+        for _ in range(3):
+            with begin():
+                optimizer.zero_grad()
+                output, _ = network(x)
+                loss = output.pow(2).mean()
+                loss.backward()
+                optimizer.step()
+                found.append(loss.detach())
+        return [loss.cpu() for loss in found]
+
+    assert all(map(torch.equal, losses(lambda: cell(recorder)), losses(nullcontext)))
 
 
 def test_residual_connections_do_not_cut_a_training_step(

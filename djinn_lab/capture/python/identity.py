@@ -38,11 +38,14 @@ def take_over(tensor: torch.Tensor, fresh: torch.Tensor) -> bool:
         fresh.grad = tensor.grad
     fresh._backward_hooks = tensor._backward_hooks
     fresh._post_accumulate_grad_hooks = tensor._post_accumulate_grad_hooks
+    hook = None
     if tensor.requires_grad and tensor.is_leaf and is_in_a_graph(tensor):
-        torch.autograd.graph.get_gradient_edge(tensor).node.register_prehook(_refuse)
+        hook = torch.autograd.graph.get_gradient_edge(tensor).node.register_prehook(_refuse)
     try:
         torch.utils.swap_tensors(tensor, fresh)
     except RuntimeError:
+        if hook is not None:
+            hook.remove()
         return False
     return True
 
