@@ -161,6 +161,14 @@ def feature_named(name: str) -> Feature:
     return FEATURES[name]
 
 
+def checked_switch(name: str, on: bool) -> tuple[str, bool]:
+    """Return a feature's name and what it is switched to. Raises OptionError for an unknown feature, and for
+    a switch that is neither True nor False."""
+    if not isinstance(on, bool):
+        raise OptionError(f"{on!r} switches no feature.", "Give True or False.")
+    return feature_named(name).name, on
+
+
 def drafted(srg: SRG, start: Draft, names: Iterable[str]) -> Draft:
     """Return the draft with the named features applied, in the order of :data:`FEATURES`."""
     on = frozenset(names)

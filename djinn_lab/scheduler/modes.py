@@ -12,7 +12,7 @@ from djinn_lab.config.fields import did_you_mean
 from djinn_lab.errors import OptionError
 from djinn_lab.scheduler.costs import CostEstimator, DeviceProfile
 from djinn_lab.scheduler.environment import Environment, FixedMode, detect_environment, suitable_mode
-from djinn_lab.scheduler.features import FEATURES, Draft, drafted, feature_named
+from djinn_lab.scheduler.features import FEATURES, Draft, checked_switch, drafted
 from djinn_lab.scheduler.memory_plan import plan_memory
 from djinn_lab.scheduler.ordering import Arrangement, OptimizationStrategy, colocation_groups
 from djinn_lab.scheduler.profiles import SchedulerProfile, profile_named
@@ -75,9 +75,9 @@ class AdaptiveScheduler(Scheduler, remembers=True):
         self._settle()
 
     def enable_feature(self, name: str, on: bool = True) -> None:
-        """Switch a feature on or off for all graphs from now on, whatever the mode. Raises OptionError for an
-        unknown one."""
-        self._switched = self._switched | {feature_named(name).name: on}
+        """Switch a feature on or off for all graphs from now on, whatever the mode. Raises OptionError, as
+        :func:`~djinn_lab.scheduler.features.checked_switch`."""
+        self._switched = self._switched | dict([checked_switch(name, on)])
         self._settle()
 
     def _settle(self) -> None:

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import math
 from statistics import median
-from typing import Literal
+from typing import Literal, get_args
 
 import msgspec
 
@@ -43,18 +43,24 @@ PAUSE_S, PAUSE_MAX_S = 3600.0, 30 * 86400.0
 DECISIONS_KEPT = 100
 
 
+Kind = Literal["succeeded", "failed", "out of memory"]
+
+
 class RunOutcome(msgspec.Struct, frozen=True):
     """How one run of a graph ended, at ``at_s``: seconds on any clock that only goes forward.
     ``predicted_s`` and ``measured_s``: of its ops, None where they are not known. ``peak_fraction``: of the
-    device's memory, in use at the peak. Raises ValueError for numbers that cannot be."""
+    device's memory, in use at the peak. Raises ValueError for a kind or for numbers that cannot be."""
 
-    kind: Literal["succeeded", "failed", "out of memory"]
+    kind: Kind
     at_s: float
     predicted_s: float | None = None
     measured_s: float | None = None
     peak_fraction: float = 0.0
 
     def __post_init__(self) -> None:
+        kinds = get_args(Kind)
+        if self.kind not in kinds:
+            raise ValueError(f"{self.kind!r} is no way for a run to end; there are {', '.join(kinds)}")
         given = [self.at_s, self.peak_fraction, self.predicted_s or 0.0, self.measured_s or 0.0]
         if not all(math.isfinite(number) and number >= 0 for number in given):
             raise ValueError(f"an outcome has finite numbers of at least 0, not {given}")

@@ -11,7 +11,7 @@ import msgspec
 from djinn_lab.config.store import write_atomically
 from djinn_lab.errors import OptionError, UserError
 from djinn_lab.scheduler.environment import FixedMode
-from djinn_lab.scheduler.features import FEATURES, feature_named
+from djinn_lab.scheduler.features import FEATURES, checked_switch
 from djinn_lab.scheduler.modes import MODE_FEATURES, AdaptiveScheduler
 from djinn_lab.scheduler.progress import (
     Progress,
@@ -67,9 +67,9 @@ class ProgressiveScheduler(AdaptiveScheduler, remembers=True):
         self._settle()
 
     def enable_feature(self, name: str, on: bool = True) -> None:
-        """Switch a feature for good: no outcome changes it from now on. Raises OptionError for an unknown
-        one."""
-        self._use(pinned(self._progress, feature_named(name).name, on))
+        """Switch a feature for good: no outcome changes it from now on. Raises OptionError, as
+        :func:`~djinn_lab.scheduler.features.checked_switch`."""
+        self._use(pinned(self._progress, *checked_switch(name, on)))
 
     def record(self, outcome: RunOutcome) -> tuple[str, ...]:
         """Note how a run ended, and return a sentence for each feature that this switched, or that stays."""

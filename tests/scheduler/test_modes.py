@@ -197,6 +197,8 @@ def test_unknown_names_are_refused_with_the_nearest() -> None:
     scheduler = create_basic_scheduler(devices=[device("one")])
     with pytest.raises(OptionError, match=r"'order_for_memroy' is no feature .*'order_for_memory'\?"):
         scheduler.enable_feature("order_for_memroy")
+    with pytest.raises(OptionError, match="'off' switches no feature"):
+        scheduler.enable_feature("order_for_memory", "off")  # type: ignore[arg-type]
     assert scheduler.features == ()
     with pytest.raises(OptionError, match=r"'advance' is no mode .*did you mean 'advanced'\?"):
         AdaptiveScheduler("advance")  # type: ignore[arg-type]

@@ -229,6 +229,11 @@ def test_outcomes_with_impossible_numbers_are_refused(number: float) -> None:
         RunOutcome("succeeded", 1.0, 1.0, number)
 
 
+def test_an_outcome_of_another_kind_is_refused() -> None:
+    with pytest.raises(ValueError, match="'done' is no way for a run to end; there are succeeded, failed"):
+        RunOutcome("done", 1.0)  # type: ignore[arg-type]
+
+
 numbers = st.floats(0, 1e6, allow_nan=False)
 
 
