@@ -5,7 +5,9 @@ from __future__ import annotations
 import atexit
 import subprocess
 import sys
+import tempfile
 import time
+from typing import IO
 
 import httpx
 
@@ -13,7 +15,9 @@ from djinn_lab.errors import PoolError
 from djinn_lab.protocol.dashboard_login import with_code
 
 URL = "http://127.0.0.1:5006/dashboard"
-START_TIMEOUT_S = 20.0
+START_TIMEOUT_S = 120.0
+SAY_AFTER_S = 3.0
+STOP_GRACE_S = 5.0
 ANSWER_TIMEOUT_S = 2.0
 
 
@@ -22,37 +26,57 @@ class DashboardProcess:
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
+        self._errors: IO[bytes] | None = None
 
     def open(self) -> str:
-        """Return the URL of a running dashboard, started if none runs. Raises PoolError when none answers and
-        none can be started."""
+        """Return the URL of a running dashboard, started if none runs; prints that it starts where this takes
+        longer than a moment. Raises PoolError when none answers and none can be started."""
         if _answers():
             return with_code(URL)
-        command = [sys.executable, "-m", "djinn_lab.cli", "dashboard", "--no-show", "--with-parent"]
-        self._process = subprocess.Popen(
-            command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True
+        process = (
+            self._process if self._process is not None and self._process.poll() is None else self._start()
         )
-        atexit.register(self.close)
-        deadline = time.monotonic() + START_TIMEOUT_S
-        while time.monotonic() < deadline:
+        began = time.monotonic()
+        says_after_s = SAY_AFTER_S
+        while process.poll() is None and time.monotonic() < began + START_TIMEOUT_S:
             if _answers():
                 return with_code(URL)
-            if self._process.poll() is not None:
-                break
+            if time.monotonic() > began + says_after_s:
+                says_after_s = START_TIMEOUT_S
+                print(f"The dashboard starts. On a busy machine that takes up to {START_TIMEOUT_S:.0f} s.")
             time.sleep(0.1)
-        error = (
-            self._process.stderr.read() if self._process.stderr and self._process.poll() is not None else b""
-        )
+        still = "" if process.poll() is not None else f"It does not answer after {START_TIMEOUT_S:.0f} s. "
         self.close()
         raise PoolError(
-            f"the dashboard did not start. {error.decode(errors='replace').strip()[-500:]}",
+            f"the dashboard did not start. {still}{self._printed()}".strip(),
             "Try `djinn-lab dashboard` in a terminal.",
         )
 
+    def _start(self) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-m", "djinn_lab.cli", "dashboard", "--no-show", "--with-parent"]
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - a pipe that is not read would fill up
+        self._process = subprocess.Popen(
+            command, stdout=subprocess.DEVNULL, stderr=self._errors, start_new_session=True
+        )
+        atexit.register(self.close)
+        return self._process
+
+    def _printed(self) -> str:
+        """Return the end of what the process wrote to its standard error."""
+        if self._errors is None:
+            return ""
+        self._errors.seek(0)
+        return self._errors.read().decode(errors="replace").strip()[-500:]
+
     def close(self) -> None:
+        """End what this notebook started."""
         if self._process is not None and self._process.poll() is None:
             self._process.terminate()
-            self._process.wait(5)
+            try:
+                self._process.wait(STOP_GRACE_S)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
         self._process = None
 
 

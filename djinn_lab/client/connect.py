@@ -6,6 +6,7 @@ import getpass
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from typing import Any, TypeVar
 
 import torch
@@ -25,7 +26,10 @@ from djinn_lab.scheduler import AdaptiveScheduler, Scheduler, detect_environment
 
 Tree = TypeVar("Tree")
 
-START_TIMEOUT_S = 60.0
+START_WITHIN_S = 120
+"""A pool is ready in seconds; a machine whose cores are busy takes longer."""
+START_TIMEOUT_S = START_WITHIN_S + 30.0
+SAY_AFTER_S = 5.0
 
 
 def connect(
@@ -108,7 +112,8 @@ class RemoteSession(Session):
 def start_pool(profile: Profile) -> RuntimeInfo:
     """Start this machine's pool in the background, shared by all of this user's notebooks and the
     dashboard."""
-    command = [sys.executable, "-m", "djinn_lab.cli", "pool", "start", "--devices", profile.pool.devices]
+    command = [sys.executable, "-m", "djinn_lab.cli", "pool", "start", "--wait", str(START_WITHIN_S)]
+    command += ["--devices", profile.pool.devices]
     if profile.pool.memory_bytes is not None:
         command += ["--memory", str(profile.pool.memory_bytes)]
     if profile.pool.threads is not None:
@@ -117,14 +122,29 @@ def start_pool(profile: Profile) -> RuntimeInfo:
         command += ["--host-memory", str(profile.pool.host_bytes)]
     command += ["--disk", str(profile.pool.disk_bytes), "--link-rate", str(profile.pool.link_bytes_per_s)]
     command += ["--cost-estimator", profile.pool.cost_estimator]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=START_TIMEOUT_S, check=False)
+    printed = _run_patiently(command)
     info = read_runtime()  # perhaps another process's, started in the meantime with other options
     if info is None:
         raise PoolNotFound(
-            f"no pool was running and starting one failed:\n{(done.stderr or done.stdout).strip()}",
+            f"no pool was running and starting one failed:\n{printed}",
             "Try `djinn-lab doctor`.",
         )
     return info
+
+
+def _run_patiently(command: Sequence[str]) -> str:
+    """Run a command, say so where it takes long, and return what it printed."""
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        try:
+            printed, _ = process.communicate(timeout=SAY_AFTER_S)
+        except subprocess.TimeoutExpired:
+            print("A pool starts on this machine. That takes longer where it is busy.", file=sys.stderr)
+            try:
+                printed, _ = process.communicate(timeout=START_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                return f"it was not ready within {START_TIMEOUT_S:.0f} s."
+        return printed.strip()
 
 
 def fetch(tree: Tree) -> Tree:
