@@ -46,7 +46,10 @@ def stops_are_kept() -> Iterator[None]:
         again = Timer(AGAIN_AFTER_S, _thread.interrupt_main)
         again.daemon = True
         swallowed.append(again)
-        again.start()
+        try:
+            again.start()
+        except KeyboardInterrupt:  # the thread was quicker, and what leaves from here is reported, too
+            hook(unraisable)
 
     sys.unraisablehook = hook
     try:

@@ -8,10 +8,13 @@ Property tests have the same examples every time; ``make sweep-examples`` looks 
 
 Every process computes with one thread, as on the devices of the tests' pools: kernels that add up a part in
 every thread round differently with two.
+
+A shell starts what runs in the background with interrupts ignored, which kernels and pools would inherit.
 """
 
 from __future__ import annotations
 
+import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -24,6 +27,8 @@ settings.register_profile("same", derandomize=True, deadline=None)
 settings.register_profile("search", derandomize=False, deadline=None)
 settings.load_profile("same")
 torch.set_num_threads(1)
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 FIRST_BEGAN_S = pytest.StashKey[float]()
 SERVE_ALL = ("in-process worker", "asyncio_", "ThreadPoolExecutor-", "QueueFeederThread", "asyncio-waitpid-")

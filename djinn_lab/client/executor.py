@@ -465,9 +465,11 @@ class PoolExecutor:
             if isinstance(message, SegmentResult):
                 if (message.job, message.segment) == (submit.job, submit.segment):
                     return message
-            elif isinstance(message, JobUpdate) and message.job == submit.job:  # not of a cell before it
-                flight.job.report.note_wait(message)
-                self.on_update(message)
+            elif isinstance(message, JobUpdate):
+                # that the pool cannot answer is said with the first answer in line, of whichever job
+                if message.job == submit.job or message.state == "QUEUED":
+                    flight.job.report.note_wait(message)
+                    self.on_update(message)
             elif isinstance(message, RequestRefused):
                 raise PoolLost(f"the pool closed the session: {message.message}", "Run the cell again.")
 

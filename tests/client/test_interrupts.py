@@ -6,7 +6,6 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -22,14 +21,6 @@ from djinn_lab.client.connection import PoolConnection
 from djinn_lab.client.session import Session
 from djinn_lab.errors import CancelFailed, CellCancelled, ValueLost
 from djinn_lab.protocol.messages import SegmentResult
-
-
-@pytest.fixture(autouse=True)
-def interruptible() -> Iterator[None]:
-    """Handle interrupts as in a kernel; a process that was started in the background ignores them."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
 
 
 def _interrupt_after(monkeypatch: pytest.MonkeyPatch, owner: type, name: str) -> None:
@@ -181,9 +172,10 @@ def test_held_interrupts_take_effect_where_they_are_delivered() -> None:
             signal.raise_signal(signal.SIGINT)
 
 
-def test_handler_of_the_user_is_called_with_held_interrupts() -> None:
+def test_handler_of_the_user_is_called_with_held_interrupts(request: pytest.FixtureRequest) -> None:
     called = []
-    signal.signal(signal.SIGINT, lambda number, frame: called.append(number))
+    before = signal.signal(signal.SIGINT, lambda number, frame: called.append(number))
+    request.addfinalizer(lambda: signal.signal(signal.SIGINT, before))
     with interrupts.held():
         signal.raise_signal(signal.SIGINT)
         assert called == []
