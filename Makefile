@@ -8,10 +8,11 @@ NATIVE_STAMP := $(VENV)/.native
 NATIVE_SOURCES := $(wildcard djinn_lab/native/*.py $(foreach end,cpp h hpp,djinn_lab/*/native/*.$(end)))
 CORES := engine jobs memory scheduler srg
 LIBRARIES := $(VENV)/libraries
+LABEXTENSION := kernels/jupyterlab
 MEMORY_TOPICS := memory-live memory-turns memory-simulated copy-engine
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 
-.PHONY: demo test check lint coverage unit house bench bench-compare bench-memory sweep sweep-ops sweep-models sweep-tutorials sweep-libraries sweep-fuzz sweep-kills sweep-losses sweep-outages sweep-hostile sweep-mutants sweep-patterns sweep-api sweep-frames sweep-examples sweep-benchmarks install browser postgresql compiler clean help
+.PHONY: demo test check lint coverage unit house bench bench-compare bench-memory sweep sweep-ops sweep-models sweep-tutorials sweep-libraries sweep-fuzz sweep-kills sweep-losses sweep-outages sweep-hostile sweep-mutants sweep-patterns sweep-api sweep-frames sweep-examples sweep-benchmarks labextension install browser postgresql compiler clean help
 
 help: ## these lines
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -23,6 +24,9 @@ $(STAMP): pyproject.toml constraints.txt
 	@[ -x $(BIN)/python ] || $(PYTHON) -m venv $(VENV)
 	@echo "Installing packages into $(VENV) (a few minutes the first time)"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@mkdir -p $(VENV)/share/jupyter/labextensions $(VENV)/etc/jupyter/jupyter_server_config.d
+	@ln -sfn "$(CURDIR)/$(LABEXTENSION)/built" $(VENV)/share/jupyter/labextensions/djinn-lab
+	@ln -sfn "$(CURDIR)/$(LABEXTENSION)/config/djinn-lab.json" $(VENV)/etc/jupyter/jupyter_server_config.d/djinn-lab.json
 	@touch $@
 
 $(NATIVE_STAMP): $(STAMP) $(NATIVE_SOURCES) | compiler
@@ -72,6 +76,13 @@ sweep-benchmarks: install ## every benchmark in a few rounds, to see that it run
 
 bench-memory: install ## of those, session memory: many agents on little memory, live and simulated
 	@$(BIN)/python -m benchmarks $(MEMORY_TOPICS)
+
+labextension: install ## build the JupyterLab extension from its TypeScript, by npm; what it makes is committed
+	@rm -rf $(VENV)/labextension && cp -r $(LABEXTENSION) $(VENV)/labextension && rm -rf $(VENV)/labextension/built
+	@cd $(VENV)/labextension && npm ci --no-audit --no-fund --loglevel=error && npx tsc
+	@cd $(VENV)/labextension && PATH="$(CURDIR)/$(BIN):$$PATH" jupyter-builder build . >/dev/null
+	@rm -rf $(LABEXTENSION)/built && cp -r $(VENV)/labextension/built $(LABEXTENSION)/built
+	@cd $(LABEXTENSION) && LC_ALL=C sha256sum package.json tsconfig.json src/* style/* > built/sources.sha256
 
 house: install ## how large and how readable the source is; REVISION=commit measures another tree
 	@$(BIN)/python -m benchmarks.house $(if $(REVISION),--revision $(REVISION))

@@ -13,10 +13,12 @@ from IPython.core.completer import CompletionContext, SimpleCompletion, context_
 from IPython.core.getipython import get_ipython
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.core.magic import no_var_expand
+from IPython.display import display
 
 from djinn_lab.client.handle import CellHandle
 from djinn_lab.config import BUILT_IN, list_profiles
 from djinn_lab.errors import ProfileError
+from djinn_lab.magics.inline_views import InlineView
 from djinn_lab.magics.line_commands import COMMANDS, SIGNALS, run_command
 from djinn_lab.magics.notebook import Notebook
 from djinn_lab.magics.options import PROFILE_OPTIONS, help_text, make_parser
@@ -101,6 +103,9 @@ class Extension:
             shown = run_command(self.notebook, line)
             if isinstance(shown, str):
                 print(shown)
+                return None
+            if isinstance(shown, InlineView):
+                display(shown)
                 return None
             return shown
 

@@ -16,10 +16,11 @@ def describe_jobs(jobs: Sequence[JobView], now_s: float) -> str:
     """Return a table of jobs, in the order given."""
     if not jobs:
         return "no jobs yet: run a cell that begins with %%djinn"
-    return "\n".join(aligned([HEADINGS, *(_job_row(job, now_s) for job in jobs)]))
+    return "\n".join(aligned([HEADINGS, *(job_row(job, now_s) for job in jobs)]))
 
 
-def _job_row(job: JobView, now_s: float) -> tuple[str, ...]:
+def job_row(job: JobView, now_s: float) -> tuple[str, ...]:
+    """Return what stands below :data:`HEADINGS`."""
     took_s = None if job.started_at is None else max(0.0, (job.finished_at or now_s) - job.started_at)
     ago_s = max(0.0, now_s - job.submitted_at)
     error = job.failure

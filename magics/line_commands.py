@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -20,7 +19,7 @@ from djinn_lab.config.fields import did_you_mean
 from djinn_lab.config.workload import joined_cells
 from djinn_lab.errors import OptionError, PoolError
 from djinn_lab.magics.dashboard_process import URL
-from djinn_lab.magics.jobs_command import describe_jobs
+from djinn_lab.magics.inline_views import InlineView, graph_view, schedule_view
 from djinn_lab.magics.memory_command import describe_memory
 from djinn_lab.magics.notebook import Notebook
 from djinn_lab.magics.profile_command import describe_profile, describe_switch
@@ -51,9 +50,11 @@ def status(notebook: Notebook, words: list[str]) -> str:
     return "\n".join(lines)
 
 
-def jobs(notebook: Notebook, words: list[str]) -> str:
+def jobs(notebook: Notebook, words: list[str]) -> object:
     """Show the latest jobs of all users."""
-    return describe_jobs(notebook.session.pool.jobs(limit=15), time.time())
+    from djinn_lab.magics.jobs_widget import JobTable
+
+    return JobTable(notebook.session.pool)
 
 
 def why(notebook: Notebook, words: list[str]) -> str:
@@ -100,11 +101,12 @@ def last(notebook: Notebook, words: list[str]) -> Cell:
     return cell
 
 
-def graph(notebook: Notebook, words: list[str]) -> str:
+def graph(notebook: Notebook, words: list[str]) -> InlineView:
     """Show the semantically rich graph of the last cell, in short."""
     cell = last(notebook, words)
     link = f"{URL}?page=srg&job={cell.report.job}"
-    return f"{summarise(cell.graph)}\nall of it (after %djinn dashboard): {link}"
+    text = f"{summarise(cell.graph)}\nall of it (after %djinn dashboard): {link}"
+    return graph_view(cell.graph, text, link)
 
 
 def summarise(srg: SRG) -> str:
@@ -123,18 +125,16 @@ def summarise(srg: SRG) -> str:
     return "\n".join(lines)
 
 
-def schedule(notebook: Notebook, words: list[str]) -> str:
+def schedule(notebook: Notebook, words: list[str]) -> InlineView:
     """Show how the last cell was scheduled, and why."""
     cell = last(notebook, words)
     planned = cell.schedule
     measured = cell.report.stages.get("run", 0.0)
-    return "\n".join(
-        [
-            *planned.explain(),
-            f"predicted {format_seconds(planned.predicted_s)}, all segments measured "
-            f"{format_seconds(measured)}",
-        ]
-    )
+    sentences = [
+        *planned.explain(),
+        f"predicted {format_seconds(planned.predicted_s)}, all segments measured {format_seconds(measured)}",
+    ]
+    return schedule_view(planned, cell.graph, "\n".join(sentences))
 
 
 def report(notebook: Notebook, words: list[str]) -> str:

@@ -9,6 +9,7 @@ import panel as pn
 from bokeh.models import ColumnDataSource, FactorRange, HoverTool, Range1d, Span, WheelZoomTool
 from bokeh.plotting import figure
 
+from djinn_lab.client.phase_colours import TRANSFER_COLOUR
 from djinn_lab.dashboard.board import Board
 from djinn_lab.dashboard.hub import Snapshot
 from djinn_lab.dashboard.schedule.gantt import (
@@ -30,7 +31,7 @@ from djinn_lab.dashboard.widgets.components import LiveTable
 from djinn_lab.dashboard.widgets.controls import button, control_bar, download, toggle
 from djinn_lab.dashboard.widgets.panes import NO_JOBS, empty_state, heading, html_pane, no_pool, show_html
 from djinn_lab.dashboard.widgets.table_cells import columns
-from djinn_lab.dashboard.widgets.theme import DEVICE_COLOURS, TRANSFER_COLOUR, legend_html, new_figure
+from djinn_lab.dashboard.widgets.theme import DEVICE_COLOURS, legend_html, new_figure
 from djinn_lab.errors import DjinnError
 from djinn_lab.scheduler.schedule import ExecutionSchedule
 

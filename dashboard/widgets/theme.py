@@ -8,15 +8,8 @@ import panel as pn
 from bokeh.models import DatetimeTickFormatter
 from bokeh.plotting import figure
 
-PHASE_COLOURS: dict[str, str] = {
-    "prefill": "#0072B2",
-    "decode": "#D55E00",
-    "forward": "#009E73",
-    "backward": "#CC79A7",
-    "optimizer": "#E69F00",
-    "other": "#7F8C99",
-}
-TRANSFER_COLOUR = "#56B4E9"
+from djinn_lab.client.phase_colours import PHASE_COLOURS
+
 DEVICE_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 STATE_COLOURS: dict[str, str] = {
     "RUNNING": "#009E73",

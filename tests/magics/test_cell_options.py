@@ -130,7 +130,7 @@ def test_a_dry_run_plans_and_leaves_everything_as_it_was(
     done = notebook.run(f"%%djinn --dry-run\nkept += 5\n{STEPS}\nnew = torch.randn(4) + kept.sum()\nnew")
     assert done.status == "ok", done.traceback
     assert done.values == []
-    assert "Order: " in notebook.run("%djinn schedule").text
+    assert "Order: " in notebook.run("%djinn schedule").shown[0]
     for expected in (
         "nothing ran",
         "Queue: ",
@@ -196,7 +196,7 @@ def test_a_cell_runs_on_its_target_or_says_what_there_is(notebook: NotebookKerne
     notebook.run("%%djinn -t cpu:0\nx = torch.ones(3) + 1")
     done = notebook.run("%%djinn -t cpu:1 --explain\ny = x + 0")
     assert "it asked for cpu:1" in done.text
-    assert "Device cpu:1: the cell asked for cpu:1, " in notebook.run("%djinn schedule").text
+    assert "Device cpu:1: the cell asked for cpu:1, " in notebook.run("%djinn schedule").shown[0]
     assert "on cpu:1." in done.text
     assert notebook.run("%%djinn\nfloat(y.sum())").values == ["6.0"]
     refused = notebook.run("%%djinn --target gpu=h200\ny = torch.ones(3) + 1")

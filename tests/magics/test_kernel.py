@@ -32,6 +32,6 @@ def test_kernel_installs_and_runs_captured_cells(
         assert kernel.run("!echo hello").text.strip() == "hello"
         assert "cpu:0" in kernel.run("%djinn status").text
         # Every cell is captured: those without torch work do not come between.
-        assert "nodes" in kernel.run("%djinn graph").text
+        assert "nodes" in kernel.run("%djinn graph").shown[0]
         kernel.run("print('between')")
-        assert "predicted" in kernel.run("%djinn schedule").text
+        assert "predicted" in kernel.run("%djinn schedule").shown[0]

@@ -64,11 +64,12 @@ def test_line_commands(notebook: NotebookKernel) -> None:
     notebook.run("model = torch.nn.Linear(3, 2)")
     notebook.run("%%djinn\ny = model(torch.ones(1, 3))")
     assert "cpu:0" in notebook.run("%djinn status").text
-    assert "done" in notebook.run("%djinn jobs").text
+    assert "done" in notebook.run("%djinn jobs").values[0]
     assert (
-        "aten.addmm" in notebook.run("%djinn schedule").text or "peak" in notebook.run("%djinn schedule").text
+        "aten.addmm" in notebook.run("%djinn schedule").shown[0]
+        or "peak" in notebook.run("%djinn schedule").shown[0]
     )
-    assert "nodes" in notebook.run("%djinn graph").text
+    assert "nodes" in notebook.run("%djinn graph").shown[0]
     assert "capture" in notebook.run("%djinn report").text
     assert notebook.run("%djinn dashboard").text.startswith("http://127.0.0.1:")
     assert notebook.run("%djinn pull model\ntype(model.weight).__name__").values == ["'Parameter'"]

@@ -1,7 +1,9 @@
-"""The dashboard from a real JupyterLab, in a real browser."""
+"""A real JupyterLab, in a real browser: the tile of the dashboard, and the extension."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import re
 import socket
@@ -14,9 +16,12 @@ from typing import Any
 
 import httpx
 import pytest
+import torch
 from dashboard_serving import free_port
 from real_pool import PoolUnderTest, wait_for
 
+import djinn_lab
+from djinn_lab.errors import CellCancelled
 from djinn_lab.protocol.dashboard_login import HEADER
 
 pytestmark = [pytest.mark.browser, pytest.mark.processes]
@@ -24,6 +29,16 @@ pytestmark = [pytest.mark.browser, pytest.mark.processes]
 TOKEN = "of-jupyter"
 BASE = "/user/ann/"
 WAIT_MS = 60_000
+EXTENSION = Path(__file__).parents[2] / "kernels" / "jupyterlab"
+NOTEBOOK = {
+    "cells": [
+        {"cell_type": "code", "source": source, "metadata": {}, "outputs": [], "execution_count": None}
+        for source in ("%%djinn\ntorch.ones(2)", "print('plain')")
+    ],
+    "metadata": {"kernelspec": {"name": "python3", "display_name": "Python 3"}},
+    "nbformat": 4,
+    "nbformat_minor": 4,
+}
 
 
 @pytest.fixture(scope="module")
@@ -32,6 +47,7 @@ def lab(pool: PoolUnderTest, directory: Path) -> Iterator[str]:
     that the dashboard asks strangers for a login."""
     pool.rest.create_user("bob")
     port, home = free_port(), directory / "jupyter"
+    _install_extension(home)
     folders = {f"JUPYTER_{kind}_DIR": str(home / kind) for kind in ("CONFIG", "DATA", "RUNTIME")}
     settings = {"token": TOKEN, "base_url": BASE, "port": port, "port_retries": 0, "root_dir": directory}
     command = [sys.executable, "-m", "jupyter", "lab", "--no-browser", "--allow-root"]
@@ -45,6 +61,15 @@ def lab(pool: PoolUnderTest, directory: Path) -> Iterator[str]:
     finally:
         process.terminate()
         process.wait(20)
+
+
+def _install_extension(home: Path) -> None:
+    """As the wheel installs it."""
+    extensions, settings = home / "DATA" / "labextensions", home / "CONFIG" / "jupyter_server_config.d"
+    for folder in (extensions, settings):
+        folder.mkdir(parents=True)
+    (extensions / "djinn-lab").symlink_to(EXTENSION / "built")
+    (settings / "djinn-lab.json").symlink_to(EXTENSION / "config" / "djinn-lab.json")
 
 
 def _listens(port: int) -> bool:
@@ -85,3 +110,43 @@ def test_tile_of_the_launcher_opens_the_dashboard_without_another_login(
 def test_nobody_reaches_it_without_a_login_at_jupyter(lab: str) -> None:
     answer = httpx.get(f"{lab}djinn/dashboard", trust_env=False, follow_redirects=False)
     assert answer.status_code in (302, 403)
+
+
+def test_sidebar_shows_the_pool_and_stops_a_cell(
+    chromium: Any, lab: str, directory: Path, pool: PoolUnderTest
+) -> None:
+    (directory / "marked.ipynb").write_text(json.dumps(NOTEBOOK))
+    context = chromium.new_context(viewport={"width": 1360, "height": 900})
+    page = context.new_page()
+    page.set_default_timeout(WAIT_MS)
+    page.goto(f"{lab}lab/tree/marked.ipynb?token={TOKEN}", wait_until="commit")
+    page.click(".djinn-status:has-text('2 of 2 devices idle')")
+    sidebar = page.locator(".djinn-sidebar")
+    sidebar.locator("li", has_text="cpu:1").wait_for()
+    page.locator(".jp-CodeCell.djinn-captured").wait_for()
+    assert "torch.ones" in page.locator(".jp-CodeCell.djinn-captured").inner_text()
+
+    opened = djinn_lab.connect(name="long.ipynb")
+    with opened.capture("In [7]", wait=False) as cell:
+        x = torch.eye(400).cuda()
+        for _ in range(20_000):
+            x = x @ x
+    row = sidebar.locator("li:has(button)", has_text="In [7] of long.ipynb")
+    row.wait_for()
+    row.locator("button", has_text="Stop").click()
+    row.wait_for(state="detached")
+    with pytest.raises(CellCancelled):
+        cell.handle.get()
+    opened.close()
+
+    pool.kill()
+    page.wait_for_selector(".djinn-status:has-text('no pool')")
+    sidebar.locator("text=djinn-lab pool start").wait_for()
+    context.close()
+
+
+def test_extension_is_of_these_sources() -> None:
+    """`make labextension` builds it."""
+    for line in (EXTENSION / "built" / "sources.sha256").read_text().splitlines():
+        digest, name = line.split()
+        assert hashlib.sha256((EXTENSION / name).read_bytes()).hexdigest() == digest, name
