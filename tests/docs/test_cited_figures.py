@@ -25,7 +25,10 @@ RECORDER = "recorder-intel-r-xeon-r-processor-2-cores-2026-11-24"
 ENGINE = "engine-intel-r-xeon-r-processor-2-cores-2026-11-24"
 MEMORY_LIVE, EARLY = f"engine-{MACHINE}-2026-11-23", f"early-start-{MACHINE}-2026-11-23"
 LOSSES, OUTAGES = f"losses-{MACHINE}-2026-11-25", f"outages-{MACHINE}-2026-11-25"
-OFFLOAD = f"offload-{MACHINE}-2026-11-25"
+OFFLOAD = f"offload-{MACHINE}-2026-11-26"
+COSTS, DEVICES = f"cost-model-{MACHINE}-2026-11-26", f"devices-{MACHINE}-2026-11-26"
+PLAN, COMPILE = f"plan-{MACHINE}-2026-11-26", f"compile-{MACHINE}-2026-11-26"
+DECODE, BATCHING = f"decode-{MACHINE}-2026-11-26", f"batching-{MACHINE}-2026-11-26"
 ISOLATION = f"isolation-{MACHINE}-2026-11-25"
 PATTERNS_FOUND = f"patterns-{MACHINE}-2026-11-25"
 NOTEBOOKS = f"notebook-cells-{MACHINE}-2026-11-25"
@@ -407,6 +410,53 @@ def offload() -> Iterator[str]:
         )
 
 
+def costs() -> Iterator[str]:
+    found = figures(COSTS)
+    wide = " (nine of ten)"
+    for name, figure in found.items():
+        family, off, _ = name.partition(": run time predicted, off by")
+        if not off or name.endswith(wide):
+            continue
+        (by_rates,), nine = beside([figure], "roofline"), found[f"{name}{wide}"]
+        label = f"**{family}**" if family == "all" else family
+        yield row(label, f"{ours(figure):.1%}", f"{ours(nine):.1%}", f"{by_rates:.2f}x")
+    yield f"`benchmarks/results/{COSTS}.json`"
+
+
+def graph_scheduler() -> Iterator[str]:
+    (decode,), (batching,) = figures(DECODE).values(), figures(BATCHING).values()
+    yield row(
+        "a decode step beside another session's prefill",
+        f"{ours(decode):.0f} ms",
+        f"order of arrival {shown(*beside([decode], 'order of arrival'))}x, "
+        f"no prefill {shown(*beside([decode], 'no prefill'))}x",
+    )
+    yield row(
+        "a decode step, eight sessions as one batch",
+        f"{ours(batching):.0f} ms",
+        f"one by one {shown(*beside([batching], 'one by one'))}x",
+    )
+    for name, figure in figures(COMPILE).items():
+        (ratio,) = beside([figure], "op by op")
+        kept = "dropped" if "not faster" in figure["facts"]["said"] else "compiled"
+        what = name.removeprefix("a cell: ")
+        yield row(
+            f"a cell with a tolerance, {what}: {kept}", f"{ours(figure):.0f} ms", f"op by op {ratio:.2f}x"
+        )
+    for name, figure in figures(DEVICES).items():
+        assert figure["facts"].get("equal", True)
+        ratios = ", ".join(f"{other} {ratio['median']:.2f}x" for other, ratio in figure["ratios"].items())
+        on_pool = name.endswith(": run time on the pool")
+        what = f"two devices, {name.partition(':')[0]}" if on_pool else name
+        yield row(what, f"{ours(figure):.0f} {figure['unit']}", ratios)
+    for name, figure in figures(PLAN).items():
+        ratio = shown(*beside([figure], "metadata asked for"))
+        unit = figure["unit"].replace("/", " a ")
+        yield row(f"plan: {name}", f"{shown(ours(figure), 3)} {unit}", f"metadata asked for {ratio}x")
+    for name in (DECODE, BATCHING, COMPILE, DEVICES, PLAN):
+        yield f"`{name}.json`"
+
+
 def losses() -> Iterator[str]:
     found = result(LOSSES)
     assert found["wrong"] == []
@@ -500,7 +550,7 @@ CLAIMS = {
     "coverage": (operators, fuzz, models, libraries, tutorials),
     "benchmarks": (
         *(recording, whole_cells, why_truth, scale, turns, early_starts, decisions),
-        *(isolation_costs, offload),
+        *(isolation_costs, offload, costs, graph_scheduler),
     ),
     "pool": (kills, outages),
     "session-memory": (losses,),
