@@ -37,11 +37,15 @@ def copy_sources(place: Path) -> Path:
     for name in PARTS:
         origin = ROOT / name
         if origin.is_dir():
-            ignored = shutil.ignore_patterns("__pycache__", "built")
-            shutil.copytree(origin, source / name, symlinks=True, ignore=ignored)
+            shutil.copytree(origin, source / name, symlinks=True, ignore=_ignored)
         else:
             shutil.copy(origin, source / name)
     return source
+
+
+def _ignored(folder: str, names: list[str]) -> list[str]:
+    native = "built" if Path(folder).name == "native" else ""
+    return [name for name in names if name in ("__pycache__", native)]
 
 
 def build_wheel(source: Path, environment: dict[str, str]) -> zipfile.ZipFile:
@@ -102,6 +106,14 @@ def test_the_wheel_holds_the_package_and_nothing_else(wheel: zipfile.ZipFile) ->
 
 def test_the_kernel_is_installed_with_the_wheel(wheel: zipfile.ZipFile) -> None:
     assert any(name.endswith("data/share/jupyter/kernels/djinn/kernel.json") for name in wheel.namelist())
+
+
+def test_the_jupyterlab_extension_is_installed_with_the_wheel(wheel: zipfile.ZipFile) -> None:
+    installed = [name.partition(".data/data/")[2] for name in wheel.namelist()]
+    built = ROOT / "kernels" / "jupyterlab" / "built"
+    for file in (built / "package.json", *(built / "static").iterdir()):
+        assert f"share/jupyter/labextensions/djinn-lab/{file.relative_to(built)}" in installed
+    assert "etc/jupyter/jupyter_server_config.d/djinn-lab.json" in installed
 
 
 def test_the_command_is_declared(wheel: zipfile.ZipFile) -> None:
