@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+import time
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from djinn_lab.cli.options import AsJson, read_moment, shown_moment
+from djinn_lab.cli.options import AsJson
 from djinn_lab.cli.output import print_found, print_line
-from djinn_lab.errors import OptionError, UserError
+from djinn_lab.client.moments import read_past_moment, shown_moment
 
 if TYPE_CHECKING:
     from djinn_lab.protocol.rest.audit import AuditRow, ChainHead
-
-PAGE_ROWS = 1000
 
 
 def build_group() -> typer.Typer:
@@ -44,7 +43,7 @@ def show_audit(
     """List the newest rows, the newest last."""
     from djinn_lab.client.rest import PoolClient
 
-    since_s = None if since is None else _past(since)
+    since_s = None if since is None else read_past_moment("--since", since, time.time())
     found = PoolClient.find().audit(limit, user=user, action=action, refused=refused, since=since_s)
     headings = ("row", "when", "user", "action", "status", "details")
     print_found(found[::-1], as_json, "Audit", headings, _row, "Nothing like that was done.")
@@ -59,39 +58,26 @@ def verify_audit(
     ] = None,
 ) -> None:
     """Check that no row was altered, removed or put in between, and print the head to note elsewhere."""
-    from djinn_lab.protocol.rest.audit import first_break
+    from djinn_lab.client.audit_chain import checked_chain, read_head
 
-    expected = None if noted is None else _noted(noted)
-    head, rows = _from_pool() if database is None else _from_database(database)
-    count = 0
-
-    def counted() -> Iterator[AuditRow]:
-        nonlocal count
-        for row in rows:
-            count += 1
-            yield row
-
-    broken = first_break(counted(), head, expected)
-    if broken is not None:
-        raise UserError(
-            f"The audit is broken at row {broken.row}: {broken.reason}.",
-            "Something other than the pool changed the database. Keep a copy before you continue.",
-        )
-    print_line(f"{count:,} rows fit one another. Note the head elsewhere: --head {head.row}:{head.hash}")
+    expected = None if noted is None else read_head("--head", noted)
+    found, rows = _from_pool() if database is None else _from_database(database)
+    count, head = checked_chain(found, rows, expected)
+    print_line(f"{count:,} rows fit one another. Note the head elsewhere: --head {head}")
 
 
-def _from_pool() -> tuple[ChainHead, Iterable[AuditRow]]:
+def _from_pool() -> tuple[ChainHead, Iterator[AuditRow]]:
+    from djinn_lab.client.audit_chain import rows_of_pool
     from djinn_lab.client.rest import PoolClient
 
-    client = PoolClient.find()
-    head = client.audit_head()
-    return head, _pages(lambda after: client.audit(PAGE_ROWS, after=after), head)
+    return rows_of_pool(PoolClient.find())
 
 
-def _from_database(database: str) -> tuple[ChainHead, Iterable[AuditRow]]:
+def _from_database(database: str) -> tuple[ChainHead, Iterator[AuditRow]]:
     import sqlalchemy as sa
 
     from djinn_lab.cli.replay import database_url
+    from djinn_lab.client.audit_chain import PAGE_ROWS, pages_to
     from djinn_lab.pool.database.audit import read_audit, read_head
     from djinn_lab.pool.database.engine import make_engine, unusable
 
@@ -100,38 +86,12 @@ def _from_database(database: str) -> tuple[ChainHead, Iterable[AuditRow]]:
     try:
         with engine.connect() as connection:
             head = read_head(connection)
-            rows = list(_pages(lambda after: read_audit(connection, PAGE_ROWS, after=after), head))
+            rows = list(pages_to(head, lambda after: read_audit(connection, PAGE_ROWS, after=after)))
     except sa.exc.SQLAlchemyError as error:
         raise unusable(url, error) from None
     finally:
         engine.dispose()
-    return head, rows
-
-
-def _pages(read: Callable[[int], list[AuditRow]], head: ChainHead) -> Iterator[AuditRow]:
-    """Yield all rows up to the head, which later ones may follow by now."""
-    last = 0
-    while page := [row for row in read(last) if row.row <= head.row]:
-        yield from page
-        last = page[-1].row
-
-
-def _noted(text: str) -> tuple[int, str]:
-    row, _, digest = text.partition(":")
-    if not row.isdecimal() or len(digest) != 64:
-        raise OptionError(
-            f"--head: {text!r} is not a head.", "Give it as `djinn-lab audit verify` printed it."
-        )
-    return int(row), digest
-
-
-def _past(text: str) -> float:
-    """A time of day is the last one before now."""
-    import time
-
-    now_s = time.time()
-    found = read_moment("--since", text, now_s)
-    return found if found <= now_s else found - 86_400
+    return head, iter(rows)
 
 
 def _row(row: AuditRow) -> tuple[str, ...]:

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from djinn_lab.cli.options import AsJson, listing_group, shown_moment
+from djinn_lab.cli.options import AsJson, listing_group
 from djinn_lab.cli.output import print_found, print_line
+from djinn_lab.client.moments import shown_moment
 
 if TYPE_CHECKING:
     from djinn_lab.protocol.rest.announcements import Published

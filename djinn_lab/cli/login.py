@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from djinn_lab.cli.options import shown_moment
 from djinn_lab.cli.output import print_line
+from djinn_lab.client.moments import shown_moment
 from djinn_lab.errors import OptionError, PoolNotFound
 
 Pool = Annotated[

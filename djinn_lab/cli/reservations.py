@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from djinn_lab.cli.options import AsJson, listing_group, read_moment, shown_moment
+from djinn_lab.cli.options import AsJson, listing_group
 from djinn_lab.cli.output import print_found, print_line
+from djinn_lab.client.moments import read_moment, shown_moment
 from djinn_lab.errors import OptionError
 from djinn_lab.units import listed
 

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from socket import gethostname
 from typing import TYPE_CHECKING, Annotated
-from urllib.parse import urlsplit
 
 import typer
 
-from djinn_lab.cli.options import AsJson, listing_group, shown_moment
+from djinn_lab.cli.options import AsJson, listing_group
 from djinn_lab.cli.output import print_found, print_json, print_line
-from djinn_lab.protocol.certificates import CERTIFICATE_VARIABLE
-from djinn_lab.protocol.runtime_file import read_runtime
+from djinn_lab.client.moments import shown_moment
 
 if TYPE_CHECKING:
     from djinn_lab.client.rest import PoolClient
     from djinn_lab.protocol.rest.users import TokenMade, TokenView
 
-EVERYWHERE = ("0.0.0.0", "::")
 Name = Annotated[str, typer.Argument(help="The token's name.")]
 OfUser = Annotated[str | None, typer.Option("--user", help="Whose token; default: your own (admins: any).")]
 Days = Annotated[float | None, typer.Option(min=0, help="Days until it ends; 0: never. Default: 90.")]
@@ -96,27 +92,14 @@ def _print_made(made: TokenMade, client: PoolClient, as_json: bool) -> None:
     if as_json:
         print_json(made)
         return
+    from djinn_lab.client.shell_line import shell_line
+
     one = made.token
     limit = f" limited to {' and '.join(one.scopes)}" if one.scopes else ""
     print_line(
         f"Token {one.name} of {one.user}: role {one.role}{limit}, {_ends(one)}. It is shown only this once:"
     )
-    print_line(f"  {exports(client, made.secret)}")
-
-
-def exports(client: PoolClient, secret: str) -> str:
-    """Return the line that sets a shell up for this pool, also on another machine where that reaches it."""
-    certificate = f" {CERTIFICATE_VARIABLE}={client.fingerprint}" if client.fingerprint else ""
-    return f"export DJINN_POOL={_reached_at(client)} DJINN_TOKEN={secret}{certificate}"
-
-
-def _reached_at(client: PoolClient) -> str:
-    """Return the pool's address, with this machine's name where the pool listens on all of its addresses."""
-    info = read_runtime()
-    if info is None or info.url != client.url or info.settings.get("host") not in EVERYWHERE:
-        return client.url
-    address = urlsplit(client.url)
-    return f"{address.scheme}://{gethostname()}:{address.port}"
+    print_line(f"  {shell_line(client, made.secret)}")
 
 
 def _ends(token: TokenView) -> str:

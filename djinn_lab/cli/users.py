@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from djinn_lab.cli import tokens
-from djinn_lab.cli.options import AsJson, listing_group, shown_moment
+from djinn_lab.cli.options import AsJson, listing_group
 from djinn_lab.cli.output import print_found, print_json, print_line
+from djinn_lab.client.moments import shown_moment
 
 if TYPE_CHECKING:
     from djinn_lab.protocol.rest.users import UserView
@@ -43,6 +44,7 @@ def add_user(
 ) -> None:
     """Add a user with a first token, which is shown only this once."""
     from djinn_lab.client.rest import PoolClient
+    from djinn_lab.client.shell_line import shell_line
 
     client = PoolClient.find()
     made = client.create_user(name, role, account, days)
@@ -54,7 +56,7 @@ def add_user(
         f"{made.name} may use the pool as {made.role}. The token {ends}, and is shown only this once. "
         "For its shell:"
     )
-    print_line(f"  {tokens.exports(client, made.token)}")
+    print_line(f"  {shell_line(client, made.token)}")
 
 
 def remove_user(name: Name) -> None:

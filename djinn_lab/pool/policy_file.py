@@ -22,13 +22,20 @@ def read_policy(name: str) -> str | QueuePolicy:
             f"Use one of {', '.join(POLICIES)}; or a {SUFFIX} file that djinn-lab simulate --tune wrote.",
         )
     try:
-        content = msgspec.json.decode(Path(name).read_bytes())
-        unknown = content.keys() - set(QueuePolicy.__struct_fields__) if isinstance(content, dict) else ()
-        if unknown:
-            raise msgspec.ValidationError(f"a policy has no field {', '.join(sorted(unknown))}")
-        found = msgspec.convert(content, QueuePolicy)
+        content = Path(name).read_bytes()
     except OSError as error:
         raise OptionError(f"The policy {name} cannot be read: {error.strerror}.") from None
+    return parse_policy(content, name)
+
+
+def parse_policy(content: bytes, name: str) -> QueuePolicy:
+    """Return the policy of a file's content. Raises OptionError that names the file, with what is wrong."""
+    try:
+        decoded = msgspec.json.decode(content)
+        unknown = decoded.keys() - set(QueuePolicy.__struct_fields__) if isinstance(decoded, dict) else ()
+        if unknown:
+            raise msgspec.ValidationError(f"a policy has no field {', '.join(sorted(unknown))}")
+        found = msgspec.convert(decoded, QueuePolicy)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise OptionError(f"{name} is not a queue policy: {error}.") from None
     if found.name in POLICIES and found != POLICIES[found.name]:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from djinn_lab.cli.options import read_moment, shown_moment
+from djinn_lab.client.moments import read_moment, shown_moment
 from djinn_lab.errors import OptionError
 
 DAY_S = 86400.0
