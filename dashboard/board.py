@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 import panel as pn
@@ -19,13 +20,16 @@ FIRST_WAIT_S = 0.5
 
 class Board(NamedTuple):
     """What pages share. ``own``: the visitor is the user who runs the dashboard, and whose files the pages
-    may write."""
+    may write. ``logged_in``: the visitor came by a login, and not because none was needed.
+    ``keeper``: what the user who runs the dashboard knows of the pool."""
 
     hub: Hub
     route: Route
     background: Background
     look: Look
     own: bool = True
+    logged_in: bool = True
+    keeper: Callable[[], Snapshot] = Snapshot
 
 
 class Page(Protocol):

@@ -20,7 +20,7 @@ from functools import cached_property
 import psutil
 
 from djinn_lab.client.rest import PoolClient
-from djinn_lab.dashboard.hub import Hub
+from djinn_lab.dashboard.hub import Hub, Snapshot
 from djinn_lab.protocol.dashboard_login import GOOD_FOR_S, is_good
 
 COOKIE = "djinn_dashboard"
@@ -57,6 +57,10 @@ class Gate:
         status = self._own.snapshot().status
         several = status is not None and (status.users > 1 or status.role != "admin")
         return several or self._reached_from_elsewhere
+
+    def keeper(self) -> Snapshot:
+        """Return what the user who runs this process knows of the pool."""
+        return self._own.snapshot()
 
     def enter(self, cookies: Mapping[str, str], code: str) -> Login | None:
         """Find the login of a browser, None when it has to log in. One that comes by a code has a ``cookie``

@@ -11,6 +11,7 @@ import panel as pn
 from djinn_lab.dashboard.background import Background
 from djinn_lab.dashboard.board import Board, Page, shared_gate, shared_hub
 from djinn_lab.dashboard.costs.page import CostsPage
+from djinn_lab.dashboard.devices.page import DevicesPage
 from djinn_lab.dashboard.gate import COOKIE, LOGIN_S, Gate, Login
 from djinn_lab.dashboard.graph.page import SrgPage
 from djinn_lab.dashboard.hub import Snapshot
@@ -37,6 +38,7 @@ PAGES: dict[str, tuple[str, Callable[[Board], Page]]] = {
     "queue": ("Queue", QueuePage),
     "jobs": ("Jobs", JobsPage),
     "memory": ("Memory and KV", MemoryPage),
+    "devices": ("Devices", DevicesPage),
     "costs": ("Cost model", CostsPage),
     "simulation": ("Simulator", SimulationPage),
     "wizard": ("Wizard", WizardPage),
@@ -52,7 +54,15 @@ class Shell:
     def __init__(self, gate: Gate, login: Login) -> None:
         look = current_look()
         self._gate, self._login = gate, login
-        self.board = Board(login.hub, Route(), Background(login.hub.executor), look, login.own)
+        self.board = Board(
+            login.hub,
+            Route(),
+            Background(login.hub.executor),
+            look,
+            login.own,
+            bool(login.cookie),
+            gate.keeper,
+        )
         self._names = [name for name in PAGES if login.own or name not in OWN_PAGES]
         self.navigation = Navigation(
             pages=[[name, PAGES[name][0]] for name in self._names],

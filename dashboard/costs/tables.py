@@ -71,11 +71,12 @@ def moment(at_s: float) -> str:
 
 def device_cards(view: CostView, stale: bool) -> str:
     """Return a card for each device, as HTML."""
-    cards = "".join(_card(device) for device in view.devices)
+    cards = "".join(device_card(device) for device in view.devices)
     return f"<div class='cards{' stale' if stale else ''}'>{cards}</div>"
 
 
-def _card(device: DeviceCosts) -> str:
+def device_card(device: DeviceCosts) -> str:
+    """Return the card of one device: what it was measured to do, and when."""
     state, colour = _state(device)
     rows = [
         ("Matrix products, corrected", _rate(device.flops_per_s, "FLOP/s")),

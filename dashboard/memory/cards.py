@@ -19,13 +19,14 @@ USED_BAD_RATIO = 2.0
 
 def device_cards(memory: MemoryView, stale: bool) -> str:
     """Return a card for each device: its three tiers and its link."""
-    cards = "".join(_card(device, memory) for device in memory.devices)
+    cards = "".join(device_card(device, memory) for device in memory.devices)
     if not cards:
         return "<p class='muted'>The pool has no devices yet; they are starting.</p>"
     return f"<div class='cards wide{' stale' if stale else ''}'>{cards}</div>"
 
 
-def _card(device: DeviceAccount, memory: MemoryView) -> str:
+def device_card(device: DeviceAccount, memory: MemoryView) -> str:
+    """Return the card of one device: its three tiers and its link."""
     here = [session for session in memory.sessions if session.device == device.device]
     counts = {state: sum(session.state == state for session in here) for state in STATES}
     on_device = counts["busy"] + counts["idle"]

@@ -182,6 +182,21 @@ def test_the_costs_page_shows_measured_curves_and_runs_beside_predictions(
     assert "predicted_s,measured_s,error" in Path(waiting.value.path()).read_text()
 
 
+def test_devices_page_keeps_the_chosen_device_in_the_address(
+    visitor: Any, dashboard_url: str, pool: PoolUnderTest
+) -> None:
+    page = visitor.open(f"{dashboard_url}?page=devices")
+    page.wait_for_selector("[aria-label='Description: cpu:0']")
+    page.click("tr[data-id='cpu:1']")
+    page.wait_for_selector("[aria-label='Description: cpu:1']")
+    page.wait_for_function("location.search.includes('device=cpu%3A1')")
+    page.click("button:text-is('Cordon cpu:1')")
+    page.wait_for_selector("text=cpu:1 is cordoned: no cell starts there.")
+    page.wait_for_selector("tr[data-id='cpu:1'] .pill:has-text('cordoned')")
+    page.click("button:text-is('Uncordon cpu:1')")
+    page.wait_for_selector("text=cpu:1 serves again.")
+
+
 def test_the_trace_can_be_taken_away(visitor: Any, dashboard_url: str, finished_job: str) -> None:
     page = visitor.open(f"{dashboard_url}?page=schedule&job={finished_job}")
     page.wait_for_selector("text=times the prediction")

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import threading
-import time
-from collections.abc import Callable, Iterator
-from contextlib import suppress
-from queue import Empty, SimpleQueue
-from typing import Any, ClassVar
+from collections.abc import Iterator
+from typing import Any
 
 import httpx
 import msgspec
 import pytest
+from page_kit import board_of, wait_until
 
 from djinn_lab.client.rest import PoolClient
 from djinn_lab.dashboard.background import Background
@@ -30,37 +27,12 @@ from djinn_lab.protocol.rest.jobs import JobView
 from djinn_lab.protocol.rest.status import PoolStatus
 
 pytestmark = pytest.mark.processes
-WAIT_S = 15.0
-
-
-class WhileTheTestWaits(Background):
-    """What other threads found is delivered between two steps of the test, as an event loop would."""
-
-    arrived: ClassVar[SimpleQueue[Callable[[], Any]]] = SimpleQueue()
-
-    def soon(self, call: Callable[[], Any]) -> None:
-        if threading.current_thread() is threading.main_thread():
-            call()
-        else:
-            self.arrived.put(call)
 
 
 @pytest.fixture
 def board(finished_job: str) -> Iterator[Board]:
-    hub = Hub(PoolClient.find)
-    hub.poll()
-    yield Board(hub, Route(), WhileTheTestWaits(hub.executor), LIGHT)
-    hub.stop()
-    while not WhileTheTestWaits.arrived.empty():
-        WhileTheTestWaits.arrived.get()
-
-
-def wait_until(condition: Callable[[], Any]) -> None:
-    deadline_s = time.monotonic() + WAIT_S
-    while not condition():
-        assert time.monotonic() < deadline_s
-        with suppress(Empty):
-            WhileTheTestWaits.arrived.get(timeout=0.02)()
+    with board_of(PoolClient.find) as made:
+        yield made
 
 
 def test_the_overview_shows_devices_cells_and_sessions(board: Board, finished_job: str) -> None:

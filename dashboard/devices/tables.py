@@ -1,0 +1,140 @@
+"""The pool's devices as rows of a table, and as a sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from djinn_lab.dashboard.costs.curve_chart import with_power
+from djinn_lab.dashboard.hub import Snapshot
+from djinn_lab.dashboard.widgets.table_cells import columns, number_cell, whole_seconds
+from djinn_lab.protocol.rest.costs import CostView, DeviceCosts
+from djinn_lab.protocol.rest.jobs import JobView
+from djinn_lab.protocol.rest.queue import QueueView, RunningJob, WaitingJob
+from djinn_lab.protocol.rest.status import DeviceView
+from djinn_lab.units import counted, format_bytes
+
+DEVICE_COLUMNS = columns(
+    ("device", "Device", "short"),
+    ("state", "State", "pill"),
+    ("cell", "Running", "text"),
+    ("user", "User", "short"),
+    ("since", "Run time", "number"),
+    ("pending", "Pending", "number"),
+    ("next", "Why the next one waits", "text"),
+    ("memory", "Memory used", "progress"),
+    ("worker", "Worker", "short"),
+    ("speed", "Speed", "number"),
+    ("labels", "Labels", "text"),
+)
+STATE_COLOURS = {
+    "idle": "#7F8C99",
+    "busy": "#009E73",
+    "starting": "#E69F00",
+    "silent": "#CC79A7",
+    "lost": "#D55E00",
+}
+CORDONED_COLOUR = "#56B4E9"
+NUMA = "numa="
+
+
+def running_on(queue: QueueView | None, device: str) -> list[RunningJob]:
+    """Return the jobs that hold a device: its own, and gangs that have it as a member."""
+    jobs = () if queue is None else queue.running
+    return [job for job in jobs if job.device == device or device in job.members]
+
+
+def waiting_for(queue: QueueView | None, device: str) -> list[WaitingJob]:
+    """Return the jobs that wait for a device, by queue position: those bound to it, and those that any
+    device may run."""
+    jobs = () if queue is None else queue.waiting
+    return [job for job in jobs if job.device in (device, None, "")]
+
+
+def cell_names(jobs: Sequence[JobView], notebooks: Mapping[str, str]) -> dict[str, str]:
+    """Name cells by job, with their notebooks where these are known. ``notebooks``: names by session."""
+    return {
+        job.job: " · ".join(filter(None, (job.cell or job.short_id, notebooks.get(job.session, ""))))
+        for job in jobs
+    }
+
+
+def costs_of(costs: CostView | None, device: str) -> DeviceCosts | None:
+    found = () if costs is None else costs.devices
+    return next((one for one in found if one.device == device), None)
+
+
+def state_words(device: DeviceView, queue: QueueView | None) -> str:
+    """Say a device's state: ``idle``, ``busy, draining``, ``idle, cordoned``."""
+    if not device.cordoned:
+        return device.state
+    drains = any(job.preempting for job in running_on(queue, device.device))
+    return f"{device.state}, {'draining' if drains else 'cordoned'}"
+
+
+def worker_words(device: DeviceView) -> str:
+    """Say whether the device's worker processes live and answer, and how many were started again."""
+    if device.failure is not None:
+        return "does not start"
+    words = {"lost": "lost", "starting": "starting", "silent": "alive, does not answer"}
+    again = f", {counted(device.restarts, 'restart')}" if device.restarts else ""
+    return words.get(device.state, "alive") + again
+
+
+def device_rows(snapshot: Snapshot) -> list[dict[str, object]]:
+    """List the devices in the pool's order."""
+    status, queue = snapshot.status, snapshot.queue
+    if status is None:
+        return []
+    names = cell_names(snapshot.jobs, snapshot.notebooks_by_session())
+    return [_device_row(device, queue, snapshot.costs, names, status.now) for device in status.devices]
+
+
+def _device_row(
+    device: DeviceView,
+    queue: QueueView | None,
+    costs: CostView | None,
+    names: Mapping[str, str],
+    now: float,
+) -> dict[str, object]:
+    job = next(iter(running_on(queue, device.device)), None)
+    waiting = waiting_for(queue, device.device)
+    measured = costs_of(costs, device.device)
+    rate = device.flops_per_s if measured is None else measured.flops_per_s
+    running = job.job if job is not None else device.job
+    colour = CORDONED_COLOUR if device.cordoned else STATE_COLOURS.get(device.state, "#7F8C99")
+    return {
+        "id": device.device,
+        "device": device.device,
+        "state": {"text": state_words(device, queue), "colour": colour},
+        "cell": None if running is None else names.get(running, running[:8]),
+        "user": None if job is None else job.user,
+        "since": None
+        if job is None or job.since is None
+        else number_cell(max(0.0, now - job.since), whole_seconds),
+        "pending": len(waiting) if queue is not None else device.queue_length,
+        "next": waiting[0].sentence if waiting else None,
+        "memory": _memory_cell(device),
+        "worker": worker_words(device),
+        "speed": number_cell(rate, lambda value: with_power(value, "FLOP/s")),
+        "labels": ", ".join((*device.labels, *(f"taint {taint}" for taint in device.taints))),
+    }
+
+
+def _memory_cell(device: DeviceView) -> dict[str, object]:
+    return {
+        "done": device.used_bytes,
+        "total": device.memory_bytes,
+        "text": f"{format_bytes(device.used_bytes)} of {format_bytes(device.memory_bytes)}",
+        "sort": device.used_bytes,
+    }
+
+
+def devices_sentence(devices: Sequence[DeviceView]) -> str:
+    """Summarise the devices in one sentence."""
+    if not devices:
+        return "The pool has no devices yet; they are starting."
+    states = [device.state for device in devices]
+    parts = [f"{states.count(state)} {state}" for state in STATE_COLOURS if state in states]
+    cordoned = sum(device.cordoned for device in devices)
+    closed = f"; {cordoned} cordoned" if cordoned else ""
+    return f"{counted(len(devices), 'device')}: {', '.join(parts)}{closed}."
