@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import panel as pn
 
+from djinn_lab.dashboard.admin.page import AdminPage
 from djinn_lab.dashboard.background import Background
 from djinn_lab.dashboard.board import Board, Page, shared_gate, shared_hub
 from djinn_lab.dashboard.costs.page import CostsPage
@@ -42,6 +43,7 @@ PAGES: dict[str, tuple[str, Callable[[Board], Page]]] = {
     "costs": ("Cost model", CostsPage),
     "simulation": ("Simulator", SimulationPage),
     "wizard": ("Wizard", WizardPage),
+    "admin": ("Admin", AdminPage),
 }
 OWN_PAGES = ("wizard",)
 """Pages that write files of the user who runs the dashboard."""

@@ -52,3 +52,15 @@ class Navigation(JSComponent):  # type: ignore[misc]
 
     _esm: ClassVar[Any] = STATIC / "navigation.js"
     _stylesheets: ClassVar[list[Any]] = [(STATIC / "navigation.css").read_text()]
+
+
+class SectionTabs(JSComponent):  # type: ignore[misc]
+    """Tabs of the sections of one page. ``sections``: pairs of name and label. ``label``: of the whole row,
+    for screen readers."""
+
+    sections = param.List(default=[])
+    active = param.String(default="")
+    label = param.String(default="")
+
+    _esm: ClassVar[Any] = STATIC / "section_tabs.js"
+    _stylesheets: ClassVar[list[Any]] = [(STATIC / "section_tabs.css").read_text()]

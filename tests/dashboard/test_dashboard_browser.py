@@ -197,6 +197,32 @@ def test_devices_page_keeps_the_chosen_device_in_the_address(
     page.wait_for_selector("text=cpu:1 serves again.")
 
 
+def test_admin_page_works_by_keyboard_and_asks_before_a_removal(
+    visitor: Any, dashboard_url: str, pool: PoolUnderTest
+) -> None:
+    page = visitor.open(f"{dashboard_url}?page=admin&section=tokens")
+    page.get_by_role("tab", name="Tokens").focus()
+    page.keyboard.press("ArrowLeft")
+    page.wait_for_function("location.search.includes('section=users')")
+    name, add = page.get_by_label("Name", exact=True), page.get_by_role("button", name="Add user")
+    name.fill("no name!")
+    add.press("Enter")
+    page.wait_for_selector("text='no name!' is not a user name")
+    assert name.input_value() == "no name!"
+    name.fill("carla")
+    add.press("Enter")
+    page.wait_for_selector("text=carla may use the pool as user.")
+    page.wait_for_selector("text=/export DJINN_POOL=.* DJINN_TOKEN=/")
+    row = page.locator("tr[data-id='carla']")
+    row.press("Enter")
+    page.locator("button:has-text('Remove user'):not([disabled])").press("Enter")
+    page.wait_for_selector("text=All tokens of carla end at once")
+    assert "carla" in {user.name for user in pool.rest.users()}
+    page.get_by_role("button", name="Remove carla").press("Enter")
+    row.wait_for(state="hidden")
+    assert "carla" not in {user.name for user in pool.rest.users()}
+
+
 def test_the_trace_can_be_taken_away(visitor: Any, dashboard_url: str, finished_job: str) -> None:
     page = visitor.open(f"{dashboard_url}?page=schedule&job={finished_job}")
     page.wait_for_selector("text=times the prediction")
