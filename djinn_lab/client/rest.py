@@ -22,6 +22,7 @@ if TYPE_CHECKING:  # each method imports its own: a command starts without the q
     from djinn_lab.protocol.rest.announcements import Announced, Published
     from djinn_lab.protocol.rest.audit import AuditRow, ChainHead
     from djinn_lab.protocol.rest.costs import CostView
+    from djinn_lab.protocol.rest.history import PoolHistory
     from djinn_lab.protocol.rest.jobs import JobDetail, JobUsage, JobView
     from djinn_lab.protocol.rest.notebooks import NewNotebook, NotebookView
     from djinn_lab.protocol.rest.queue import QueueView, WhatIfAnswer, WhyAnswer
@@ -182,6 +183,16 @@ class PoolClient(PoolRequests):
             if len(page) < count:
                 break
         return found
+
+    def history(
+        self, since: float | None = None, until: float | None = None, bucket_s: float | None = None
+    ) -> PoolHistory:
+        """Read the use of devices and accounts, and the waits of cells, over time: by default of the last
+        day, in quarters of an hour. Times in seconds since the epoch."""
+        from djinn_lab.protocol.rest.history import PoolHistory
+
+        query = {"since": since, "until": until, "bucket_s": bucket_s}
+        return self._read(PoolHistory, "/v1/history", query)
 
     def program(self, job: str, segment: int | None = None) -> Program:
         """Read the program of a segment (default: the largest)."""

@@ -26,6 +26,7 @@ from djinn_lab.pool.database.forecasts import (
     read_samples,
     run_times_name,
 )
+from djinn_lab.pool.database.pool_lives import LifeWriter
 from djinn_lab.pool.database.published import read_published
 from djinn_lab.pool.database.sessions import LeftSession
 from djinn_lab.pool.database.shares import read_shares
@@ -115,7 +116,8 @@ def assemble(
     return_sessions(driver, store, authentication, take_copies)
     providers = make_providers(identity, clock.now_s)
     admission = Admission(authentication, providers, accounting.audit, clock.now_s)
-    heartbeat = Heartbeat(driver, store, authentication, admission, detached)
+    life = LifeWriter(pool, started_at, [plan.device for plan in plans])
+    heartbeat = Heartbeat(driver, store, authentication, admission, detached, life)
     notebooks = NotebookService(driver, authentication, store, notebook_rules)
     blobs.user_bytes_max = partial(upload_limit, blobs.bytes_max, limits, authentication)
     return PoolContext(
@@ -123,6 +125,7 @@ def assemble(
         detached=detached,
         limits=limits,
         admission=admission,
+        life=life,
     )
 
 

@@ -12,6 +12,7 @@ import msgspec
 from djinn_lab.pool.api.queue_report import expected_starts
 from djinn_lab.pool.authentication import Authentication
 from djinn_lab.pool.blobs.store import BlobStore
+from djinn_lab.pool.database.pool_lives import LifeWriter
 from djinn_lab.pool.database.store import Store, write_measurement
 from djinn_lab.pool.execution.driver import Driver
 from djinn_lab.pool.identity.admission import Admission
@@ -65,8 +66,10 @@ class Heartbeat:
         authentication: Authentication,
         admission: Admission,
         rules: DetachedRules,
+        life: LifeWriter,
     ) -> None:
         self._rules = rules
+        self._life = life
         self._driver = driver
         self._authentication = authentication
         self._admission = admission
@@ -88,7 +91,7 @@ class Heartbeat:
             ticks += 1
             self._driver.tick()
             self._driver.calibrate_idle()
-            self.save(learnt=ticks % REFRESH_EVERY_TICKS == 0)
+            self.save(learnt=ticks % REFRESH_EVERY_TICKS == 0, life=self._life.due(self._now_s))
             if ticks % REFRESH_EVERY_TICKS == 0:
                 await self._forecast()
                 await self._driver.accounting.costs.learn()
@@ -99,6 +102,10 @@ class Heartbeat:
                 disconnect_ended_tokens(self._driver, self._authentication)
                 close_left_sessions(self._driver, self._rules)
                 self._collect_when_idle()
+
+    @property
+    def _now_s(self) -> float:
+        return self._driver.core.clock.now_s()
 
     def _collect_when_idle(self) -> None:
         queue = self._driver.core.queue
@@ -115,9 +122,12 @@ class Heartbeat:
         starts = await asyncio.to_thread(expected_starts, snapshot)
         self._driver.accounting.starts.estimated(starts, snapshot.now_s)
 
-    def save(self, learnt: bool = True) -> None:
-        """Queue what changed for the database. ``learnt``: what forecasts are made from, too."""
+    def save(self, learnt: bool = True, life: bool = True) -> None:
+        """Queue what changed for the database. ``learnt``: what forecasts are made from, too. ``life``: that
+        this pool serves."""
         self._driver.accounting.save_changed()
+        if life:
+            self._store.put(self._life.row(self._now_s))
         if learnt:
             self._driver.accounting.save_learnt()
         fleet = self._driver.fleet
@@ -140,6 +150,7 @@ class PoolContext:
     started_at: float
     stop: Callable[[], None]
     admission: Admission
+    life: LifeWriter
     detached: DetachedRules = field(default_factory=DetachedRules)
     limits: UserLimits = field(default_factory=UserLimits)
     ready: bool = False

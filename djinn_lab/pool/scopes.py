@@ -66,6 +66,7 @@ SCOPES = {
     "GET /v1/jobs/{job}/what-if": _READ | _QUEUE,
     "GET /v1/queue": _READ | _QUEUE,
     "GET /v1/usage": _READ,
+    "GET /v1/history": _READ,
     "PUT /v1/accounts/{account}": _ADMIN,
     "POST /v1/devices/{device}/cordon": _QUEUE,
     "POST /v1/devices/{device}/uncordon": _QUEUE,

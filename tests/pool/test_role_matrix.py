@@ -86,6 +86,7 @@ REQUESTS = {
     "GET /v1/jobs/{job}/what-if": all_of(VIEWER, "queue read"),
     "GET /v1/queue": all_of(VIEWER, "queue read"),
     "GET /v1/usage": all_of(VIEWER, "read"),
+    "GET /v1/history": all_of(VIEWER, "read"),
     "PUT /v1/accounts/{account}": all_of(ADMIN, "admin"),
     "POST /v1/devices/{device}/cordon": all_of(OPERATOR, "queue"),
     "POST /v1/devices/{device}/uncordon": all_of(OPERATOR, "queue"),

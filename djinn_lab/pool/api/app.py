@@ -17,6 +17,7 @@ from starlette.responses import JSONResponse, StreamingResponse
 from djinn_lab.errors import Refused
 from djinn_lab.pool.api.announcements import add_announcement_routes
 from djinn_lab.pool.api.audited import Audited
+from djinn_lab.pool.api.history import add_history_routes
 from djinn_lab.pool.api.jobs import add_job_routes
 from djinn_lab.pool.api.notebooks import add_notebook_routes
 from djinn_lab.pool.api.queue import add_queue_routes
@@ -100,6 +101,7 @@ def create_app(context: PoolContext) -> FastAPI:
     add_token_routes(app, context)
     add_job_routes(app, context)
     add_queue_routes(app, context)
+    add_history_routes(app, context)
     add_notebook_routes(app, context)
     add_announcement_routes(app, context)
     return app

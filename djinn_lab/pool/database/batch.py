@@ -19,6 +19,7 @@ from djinn_lab.pool.database.tables import (
     forecasts,
     jobs,
     journal,
+    lives,
     programs,
     releases,
     runs,
@@ -53,9 +54,12 @@ class WriteKind(Enum):
     RUN = auto()
     RELEASE = auto()
     ANSWER = auto()
+    LIFE = auto()
 
 
-DEFERRED = frozenset((WriteKind.JOURNAL, WriteKind.AUDIT, WriteKind.TIMINGS, WriteKind.FORECAST))
+DEFERRED = frozenset(
+    (WriteKind.JOURNAL, WriteKind.AUDIT, WriteKind.TIMINGS, WriteKind.FORECAST, WriteKind.LIFE)
+)
 """No cell waits for these."""
 PROMPT_PROGRAM_BYTES_MAX = 64 * 2**10
 """Larger programs are written a moment later, and at once with an answer that comes earlier."""
@@ -210,6 +214,8 @@ def statement(dialect: str, kind: WriteKind) -> sa.Executable:
             return upsert_by(dialect, programs, "job", "segment")
         case WriteKind.FORECAST:
             return upsert_by(dialect, forecasts, "kind", "name")
+        case WriteKind.LIFE:
+            return upsert_by(dialect, lives, "pool")
         case WriteKind.SESSION:
             return upsert_by(dialect, sessions, "session")
         case WriteKind.RUN:

@@ -15,7 +15,7 @@ from djinn_lab.pool.database.sqlite_file import sqlite_engine
 from djinn_lab.pool.database.tables import metadata, schema_version
 from djinn_lab.pool.database.upgrades import upgrade_to
 
-SCHEMA_VERSION = 6
+SCHEMA_VERSION = 7
 DATABASE_FILE = "pool.sqlite3"
 DATABASE_VARIABLE = "DJINN_DATABASE"
 CONNECT_TIMEOUT_S = 5

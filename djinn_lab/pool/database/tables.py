@@ -153,11 +153,21 @@ usage = sa.Table(
     sa.Column("user", sa.String, nullable=False),
     sa.Column("device", sa.String, nullable=False),
     sa.Column("started_at_s", sa.Float, nullable=False),
-    sa.Column("ended_at_s", sa.Float, nullable=False),
+    sa.Column("ended_at_s", sa.Float, nullable=False, index=True),
     sa.Column("memory_byte_s", sa.Float, nullable=False),
     sa.Column("transfer_bytes", sa.Float, nullable=False),
 )
 """The usage ledger: a row for every stretch of run time, written in one transaction with what it led to."""
+
+lives = sa.Table(
+    "lives",
+    metadata,
+    sa.Column("pool", sa.String, primary_key=True),
+    sa.Column("began_at", sa.Float, nullable=False),
+    sa.Column("seen_at", sa.Float, nullable=False),
+    sa.Column("devices", sa.Text, nullable=False),
+)
+"""When pools served; see :mod:`djinn_lab.pool.database.pool_lives`. ``devices``: their names, in JSON."""
 
 audit = sa.Table(
     "audit",

@@ -26,6 +26,10 @@ def upgrade_to(connection: sa.Connection, version: int) -> None:
             _let_tokens_have_scopes(connection)
         case 6:
             connection.execute(sa.text("ALTER TABLE jobs ADD COLUMN resume TEXT NOT NULL DEFAULT ''"))
+        case 7:
+            connection.execute(
+                sa.text("CREATE INDEX IF NOT EXISTS ix_usage_ended_at_s ON usage (ended_at_s)")
+            )
         case _:
             raise AssertionError(version)
 
