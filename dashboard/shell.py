@@ -15,6 +15,7 @@ from djinn_lab.dashboard.costs.page import CostsPage
 from djinn_lab.dashboard.devices.page import DevicesPage
 from djinn_lab.dashboard.gate import COOKIE, LOGIN_S, Gate, Login
 from djinn_lab.dashboard.graph.page import SrgPage
+from djinn_lab.dashboard.history.page import HistoryPage
 from djinn_lab.dashboard.hub import Snapshot
 from djinn_lab.dashboard.jobs.page import JobsPage
 from djinn_lab.dashboard.login_page import LoginPage
@@ -38,6 +39,7 @@ PAGES: dict[str, tuple[str, Callable[[Board], Page]]] = {
     "schedule": ("Schedule", SchedulePage),
     "queue": ("Queue", QueuePage),
     "jobs": ("Jobs", JobsPage),
+    "history": ("History", HistoryPage),
     "memory": ("Memory and KV", MemoryPage),
     "devices": ("Devices", DevicesPage),
     "costs": ("Cost model", CostsPage),

@@ -7,21 +7,14 @@ from itertools import accumulate
 from typing import NamedTuple
 
 import panel as pn
-from bokeh.models import ColumnDataSource, CustomJSTickFormatter, GlyphRenderer, HoverTool, Legend, LegendItem
+from bokeh.models import ColumnDataSource, GlyphRenderer, HoverTool, Legend, LegendItem
 from bokeh.plotting import figure
 
-from djinn_lab.dashboard.widgets.theme import DEVICE_COLOURS, Look, new_figure
+from djinn_lab.dashboard.widgets.theme import DEVICE_COLOURS, Look, duration_ticks, new_figure
 from djinn_lab.simulator.queue.result_file import QueueResult
 from djinn_lab.simulator.queue.run import Course, QueueRun
 
 DASHES = ("solid", "dashed", "dotted")
-_DURATION_JS = """
-const units = [[86400, 'd'], [3600, 'h'], [60, 'min'], [1, 's']];
-if (tick === 0) return '0';
-for (const [size, name] of units)
-  if (Math.abs(tick) >= size) return `${+(tick / size).toFixed(1)} ${name}`;
-return `${tick} s`;
-"""
 
 
 class Line(NamedTuple):
@@ -84,7 +77,7 @@ class SimulationCharts:
             self._look, height=210, tools="xpan,xwheel_zoom,reset,save", y_axis_label=label, **options
         )
         plot.y_range.start = 0
-        plot.xaxis.formatter = CustomJSTickFormatter(code=_DURATION_JS)
+        plot.xaxis.formatter = duration_ticks()
         return plot
 
 

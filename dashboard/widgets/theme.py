@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import panel as pn
-from bokeh.models import DatetimeTickFormatter
+from bokeh.models import CustomJSTickFormatter, DatetimeTickFormatter
 from bokeh.plotting import figure
 
 from djinn_lab.client.phase_colours import PHASE_COLOURS
@@ -75,6 +75,20 @@ def legend_html(extra: tuple[tuple[str, str], ...] = ()) -> str:
         f'<span class="key"><i style="background:{colour}"></i>{name}</span>' for name, colour in entries
     )
     return f'<div class="legend" aria-label="Colours of the phases">{items}</div>'
+
+
+_DURATION_JS = """
+const units = [[86400, 'd'], [3600, 'h'], [60, 'min'], [1, 's'], [0.001, 'ms']];
+if (tick === 0) return '0';
+for (const [size, name] of units)
+  if (Math.abs(tick) >= size) return `${+(tick / size).toFixed(1)} ${name}`;
+return `${tick} s`;
+"""
+
+
+def duration_ticks() -> CustomJSTickFormatter:
+    """Write seconds on an axis as people read them."""
+    return CustomJSTickFormatter(code=_DURATION_JS)
 
 
 MOMENTS = dict.fromkeys(("milliseconds", "seconds", "minsec"), "%H:%M:%S") | dict.fromkeys(

@@ -223,6 +223,23 @@ def test_admin_page_works_by_keyboard_and_asks_before_a_removal(
     assert "carla" not in {user.name for user in pool.rest.users()}
 
 
+def test_the_history_page_shows_the_time_and_shares_of_its_address(
+    visitor: Any, dashboard_url: str, finished_job: str
+) -> None:
+    page = visitor.open(f"{dashboard_url}?page=history&range=hour&by=project")
+    page.wait_for_selector("text=/In the last hour, 2 devices ran cells for/")
+    page.wait_for_selector("td:has-text('No project')")
+    page.wait_for_function(_DRAWN_WIDTHS + ".every((width) => width > 300)")
+    page.click("button:has-text('View as table') >> nth=1")
+    page.wait_for_selector("th:has-text('90 % below')")
+    page.click("button:text-is('Last week')")
+    page.wait_for_function("location.search.includes('range=week')")
+    page.wait_for_selector("text=/In the last week, 2 devices/")
+    with page.expect_download() as waiting:
+        page.click("text=CSV of shares")
+    assert "from,to,user,account,device_s" in Path(waiting.value.path()).read_text()
+
+
 def test_the_trace_can_be_taken_away(visitor: Any, dashboard_url: str, finished_job: str) -> None:
     page = visitor.open(f"{dashboard_url}?page=schedule&job={finished_job}")
     page.wait_for_selector("text=times the prediction")

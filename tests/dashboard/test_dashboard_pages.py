@@ -14,6 +14,8 @@ from djinn_lab.client.rest import PoolClient
 from djinn_lab.dashboard.background import Background
 from djinn_lab.dashboard.board import Board
 from djinn_lab.dashboard.graph.page import SrgPage
+from djinn_lab.dashboard.history.page import HistoryPage
+from djinn_lab.dashboard.history.series import ALL_DEVICES, NO_PROJECT
 from djinn_lab.dashboard.hub import Hub, Snapshot
 from djinn_lab.dashboard.memory.page import MemoryPage
 from djinn_lab.dashboard.overview import Overview, visible_jobs
@@ -165,6 +167,27 @@ def test_the_memory_page_says_when_a_session_of_the_address_is_gone(board: Board
     page.update(board.hub.snapshot())
     assert "There is no session ffff" in page.facts.object
     assert not page.story.visible
+
+
+def test_the_history_page_shows_the_time_of_the_address(board: Board) -> None:
+    board.route.update(range="hour", by="project")
+    page = HistoryPage(board)
+    page.enter()
+    page.update(board.hub.snapshot())
+    wait_until(lambda: page.totals.rows)
+    assert page.history is not None
+    assert (page.history.bucket_s, page.totals.rows[0]["name"]) == (60.0, NO_PROJECT)
+    assert any(value > 0 for value in page.use_chart.lines[0].data["y"])
+    page.use.as_table.value = True
+    assert [column["label"] for column in page.use.table.columns][:2] == ["From", ALL_DEVICES]
+    assert page.use.table.rows[0]["0"] is not None
+    assert b"cpu:0" in page.use.csv.callback().getvalue()
+    page.range.value = "week"
+    wait_until(lambda: page.history.bucket_s == 7200.0)
+    assert board.route.get("range") == "week"
+    page.by.value = "user"
+    assert board.route.get("by") == ""
+    assert page.totals.columns[0]["label"] == "User"
 
 
 def test_the_wizard_page_goes_from_detection_to_a_saved_file(board: Board) -> None:

@@ -1,0 +1,1 @@
+"""The page History: use of devices, waits and shares over hours and days."""
