@@ -114,7 +114,9 @@ def utilisation_sentence(history: PoolHistory, words: str) -> str:
     if not up_s:
         return f"No pool is known to have served in {words}."
     devices = [one for one in history.devices if any(one.up_s)]
-    words = f"In {words}, {counted(len(devices), 'device')} ran cells for {busy_s / up_s:.0%} of the time"
+    words = (
+        f"In {words}, {counted(len(devices), 'device')} ran cells for {_percent(busy_s / up_s)} of the time"
+    )
     down_s = sum(ends - begins for begins, ends in down_times(history))
     gap = f"; no pool is known to have served for {format_seconds(down_s)}" if down_s else ""
     left_out = len(history.devices) - DEVICES_DRAWN_MAX
@@ -153,6 +155,11 @@ def moment(at_s: float, bucket_s: float) -> str:
     """Return the time at which a bucket begins, by this machine's clock; with the day where buckets are
     long."""
     return time.strftime("%H:%M" if bucket_s < 600 else "%d %b %H:%M", time.localtime(at_s))
+
+
+def _percent(part: float) -> str:
+    """Show a part of one; a small one with a digit more."""
+    return f"{part:.1%}" if 0 < part < 0.1 else f"{part:.0%}"
 
 
 def _parts(busy_s: Sequence[float], up_s: Sequence[float]) -> tuple[float | None, ...]:
