@@ -13,6 +13,8 @@ from djinn_lab.dashboard.gate import Gate
 from djinn_lab.dashboard.hub import Hub, Snapshot
 from djinn_lab.dashboard.route import Route
 from djinn_lab.dashboard.widgets.theme import Look
+from djinn_lab.errors import PoolNotFound
+from djinn_lab.protocol.recording_file import recording_path
 
 FIRST_WAIT_S = 0.5
 """How long the first page of a server waits for the first answer of the pool."""
@@ -45,12 +47,27 @@ class Page(Protocol):
 
 def shared_gate() -> Gate:
     """Return the gate of this process."""
-    gate: Gate = pn.state.as_cached("djinn-lab-gate", lambda: Gate(shared_hub()))
+    gate: Gate = pn.state.as_cached("djinn-lab-gate", _make_gate)
     return gate
 
 
+def _make_gate() -> Gate:
+    return Gate(shared_hub(), always_closed=recording_path() is not None)
+
+
 def shared_hub() -> Hub:
-    """Return the hub of this process, started on first use."""
+    """Return the hub of this process, started on first use. That of a recording asks nothing."""
+    if recording_path() is not None:
+        silent: Hub = pn.state.as_cached("djinn-lab-hub", lambda: Hub(_find_none))
+        return silent
     hub: Hub = pn.state.as_cached("djinn-lab-hub", lambda: Hub(PoolClient.find).start())
     hub.wait_for_first(FIRST_WAIT_S)
     return hub
+
+
+def _find_none() -> PoolClient:
+    """Raise the error of what only a pool can answer."""
+    raise PoolNotFound(
+        "This dashboard shows a recording, which has no users.",
+        "Open the address that djinn-lab dashboard printed when it started.",
+    )

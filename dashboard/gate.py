@@ -40,10 +40,17 @@ class Login:
 
 
 class Gate:
-    """Admit browsers. ``own``: the hub of the user who runs this process."""
+    """Admit browsers. ``own``: the hub of the user who runs this process. ``always_closed``: a login is
+    needed in any case."""
 
-    def __init__(self, own: Hub, make_hub: Callable[[Callable[[], PoolClient]], Hub] = Hub) -> None:
+    def __init__(
+        self,
+        own: Hub,
+        make_hub: Callable[[Callable[[], PoolClient]], Hub] = Hub,
+        always_closed: bool = False,
+    ) -> None:
         self._own = own
+        self._always_closed = always_closed
         self._make_hub = make_hub
         self._logins: dict[str, Login] = {}
         self._codes: dict[str, Login] = {}
@@ -56,7 +63,7 @@ class Gate:
         """Return whether a login is needed."""
         status = self._own.snapshot().status
         several = status is not None and (status.users > 1 or status.role != "admin")
-        return several or self._reached_from_elsewhere
+        return self._always_closed or several or self._reached_from_elsewhere
 
     def keeper(self) -> Snapshot:
         """Return what the user who runs this process knows of the pool."""

@@ -176,6 +176,11 @@ class Hub:
         with self._lock:
             return [sample for sample in self._history if sample.version > version]
 
+    def recall_memory(self, pool: str, at: float, used_bytes: dict[str, int]) -> None:
+        """Take a memory sample of a time before the first poll, after those before it."""
+        with self._lock:
+            self._history.append(MemorySample(0, pool, at, used_bytes))
+
     def reader(self) -> PoolClient:
         """Return the client with which a user's own requests reach the pool. Raises :class:`PoolNotFound`."""
         return self._reader or self._find()

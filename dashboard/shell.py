@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import panel as pn
 
@@ -53,7 +53,10 @@ LOGGED_OUT = empty_state("Your login has ended", "Load this page again to log in
 
 
 class Shell:
-    """Show one browser session its pages, which are built when they are first shown."""
+    """Show one browser session its pages, which are built when they are first shown. ``above``: what stands
+    over each page."""
+
+    above: Sequence[pn.viewable.Viewable] = ()
 
     def __init__(self, gate: Gate, login: Login) -> None:
         look = current_look()
@@ -67,7 +70,7 @@ class Shell:
             bool(login.cookie),
             gate.keeper,
         )
-        self._names = [name for name in PAGES if login.own or name not in OWN_PAGES]
+        self._names = [name for name in PAGES if name not in self._hidden(login)]
         self.navigation = Navigation(
             pages=[[name, PAGES[name][0]] for name in self._names],
             dark=look.dark,
@@ -86,17 +89,25 @@ class Shell:
         """The page that is shown."""
         return self.pages[self.navigation.active]
 
+    def _hidden(self, login: Login) -> Sequence[str]:
+        """Return the names of pages that this visitor does not get."""
+        return () if login.own else OWN_PAGES
+
+    def _make(self, name: str) -> Page:
+        return PAGES[name][1](self.board)
+
     def _show(self) -> None:
         name = self.board.route.get("page", "overview")
         name = name if name in self._names else "overview"
         if name not in self.pages:
-            self.pages[name] = PAGES[name][1](self.board)
+            self.pages[name] = self._make(name)
         page = self.pages[name]
         self.navigation.active = name
-        if list(self.content.objects) != [page.view]:
-            self.content.objects = [page.view]
         page.enter()
         page.update(self.board.hub.snapshot())
+        shown = [*self.above, page.view]
+        if list(self.content.objects) != shown:
+            self.content.objects = shown
 
     def tick(self) -> None:
         """Bring the shown page up to the newest snapshot."""
@@ -112,13 +123,18 @@ class Shell:
 
     def _refresh(self) -> None:
         snapshot = self.board.hub.snapshot()
-        text, detail, tone = freshness(snapshot, time.monotonic())
-        self.navigation.param.update(status=text, detail=detail, tone=tone)
         now = time.monotonic()
+        text, detail, tone = self._badge(snapshot, now)
+        self.navigation.param.update(status=text, detail=detail, tone=tone)
         if now - self._beat_at >= 1.0:
             self._beat_at = now
             self.navigation.beat += 1
-        self.page.update(snapshot)
+        if self.navigation.active in self.pages:
+            self.page.update(snapshot)
+
+    def _badge(self, snapshot: Snapshot, now: float) -> tuple[str, str, str]:
+        """Return text, explanation and tone of the badge. ``now``: monotonic seconds."""
+        return freshness(snapshot, now)
 
 
 def freshness(snapshot: Snapshot, now: float) -> tuple[str, str, str]:
@@ -139,7 +155,7 @@ def freshness(snapshot: Snapshot, now: float) -> tuple[str, str, str]:
     )
 
 
-def build_page() -> pn.Template:
+def build_page(make_shell: Callable[[Gate, Login], Shell] = Shell) -> pn.Template:
     """Build the page of one browser session, kept up to date until it closes."""
     pn.extension(design="native")
     gate = shared_gate()
@@ -148,7 +164,7 @@ def build_page() -> pn.Template:
     login = gate.enter(pn.state.cookies, code)
     if login is None:
         return _login_page(gate)
-    shell = Shell(gate, login)
+    shell = make_shell(gate, login)
     if not gate.holds(login):  # the pool answered meanwhile
         return _login_page(gate)
     if pn.state.curdoc is not None:

@@ -24,6 +24,7 @@ from djinn_lab.errors import OptionError, UserError
 from djinn_lab.protocol.certificates import fingerprint
 from djinn_lab.protocol.dashboard_login import with_code
 from djinn_lab.protocol.runtime_file import data_directory
+from djinn_lab.units import counted
 
 if TYPE_CHECKING:
     from djinn_lab.pool.certificates import ServerCertificate
@@ -59,6 +60,14 @@ def serve_dashboard(
             help="A result of djinn-lab simulate, for the page Simulator.", exists=True, dir_okay=False
         ),
     ] = None,
+    file: Annotated[
+        Path | None,
+        typer.Option(
+            help="A recorded pool, its pool.sqlite3, to show in place of a live one.",
+            exists=True,
+            dir_okay=False,
+        ),
+    ] = None,
     prefix: Annotated[
         str, typer.Option(help="Path before all of its addresses, as behind a proxy.", metavar="PATH")
     ] = "",
@@ -66,18 +75,16 @@ def serve_dashboard(
         bool, typer.Option("--with-parent", help="End with the program that started this one.")
     ] = False,
 ) -> None:
-    """Serve the dashboard of this user's pool until Ctrl-C: to this machine alone, or encrypted to others."""
+    """Serve the dashboard of this user's pool, or of a recorded one, until Ctrl-C: to this machine alone, or
+    encrypted to others."""
     parent = os.getppid() if with_parent else None
     folder = dashboard_folder()
     certificate = _certificate(host, tls, tls_certificate, tls_key, insecure_without_tls)
     chosen = free_port(port, host)
     path = f"/{prefix.strip('/')}" if prefix.strip("/") else ""
     page = f"{'http' if certificate is None else 'https'}://{_shown_host(host)}:{chosen}{path}/dashboard"
-    environment = dict(os.environ)
+    environment = {**os.environ, **_named_files(simulation, file)}
     if simulation is not None:
-        from djinn_lab.simulator.queue.result_file import FILE_VARIABLE
-
-        environment[FILE_VARIABLE] = str(simulation.resolve())
         page += "?page=simulation"
     if path:  # a proxy's log is no place for a code
         print_line(f"The dashboard is at {page} (Ctrl-C stops it).")
@@ -99,6 +106,24 @@ def serve_dashboard(
         return
     if code not in ENDED_WELL:
         raise UserError(f"The dashboard's server ended with code {code}.", "Try: djinn-lab doctor")
+
+
+def _named_files(simulation: Path | None, recording: Path | None) -> dict[str, str]:
+    """Return the variables that name files to the dashboard's server. Raises UserError for a file that is no
+    recording."""
+    found: dict[str, str] = {}
+    if simulation is not None:
+        from djinn_lab.simulator.queue.result_file import FILE_VARIABLE
+
+        found[FILE_VARIABLE] = str(simulation.resolve())
+    if recording is not None:
+        from djinn_lab.pool.database.recording import read_recording
+        from djinn_lab.protocol.recording_file import FILE_VARIABLE as RECORDING_VARIABLE
+
+        newest = read_recording(recording).runs[-1]
+        print_line(f"Shows a recorded pool: {newest.pool}, {counted(len(newest.records), 'event')}.")
+        found[RECORDING_VARIABLE] = str(recording.resolve())
+    return found
 
 
 def _certificate(

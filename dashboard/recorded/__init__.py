@@ -1,0 +1,1 @@
+"""The dashboard over a recorded pool in place of a live one."""
