@@ -22,8 +22,8 @@ from djinn_lab.pool.database.recording import Recording
 
 SAID = ("overview", "srg", "queue", "jobs", "memory", "simulation")
 """Pages that a recording says something of, or that need no pool."""
-HIDDEN = ("wizard",)
-"""Pages about this machine."""
+HIDDEN = ("wizard", "admin")
+"""Pages about this machine, and of changes."""
 
 
 class UnsaidPage:
