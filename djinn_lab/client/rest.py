@@ -13,7 +13,7 @@ import msgspec
 from djinn_lab.client.requests import PoolRequests, not_understood, path_part, path_parts
 from djinn_lab.errors import OptionError
 from djinn_lab.protocol.notebooks import ID_PREFIX
-from djinn_lab.srg.program import Program, decode_program
+from djinn_lab.srg.program import Program, decode_program, decode_programs
 
 if TYPE_CHECKING:  # each method imports its own: a command starts without the queue's modules
     from djinn_lab.jobs.decision import CalendarReservation, QueuePolicy
@@ -199,6 +199,10 @@ class PoolClient(PoolRequests):
         content = self._request("GET", f"/v1/jobs/{path_part(job)}/program", {"segment": segment}).content
         return decode_program(content)
 
+    def programs(self, job: str) -> list[Program]:
+        """Read the programs of a cell, from each cut to the next, in order."""
+        return decode_programs(self._request("GET", f"/v1/jobs/{path_part(job)}/programs").content)
+
     def graph(self, job: str, segment: int | None = None) -> SRG:
         """Read the graph of a segment (default: the largest)."""
         from djinn_lab.srg.export import from_json
@@ -209,11 +213,13 @@ class PoolClient(PoolRequests):
         except (msgspec.ValidationError, ValueError) as error:
             raise not_understood(error) from None
 
-    def schedule(self, job: str, segment: int | None = None) -> ExecutionSchedule:
-        """Read the schedule of a segment (default: the largest), with measured times where it ran."""
+    def schedule(self, job: str, segment: int | None = None, *, whole: bool = False) -> ExecutionSchedule:
+        """Read the schedule of a segment (default: the largest), with measured times where it ran.
+        ``whole``: of all parts of the cell as one."""
         from djinn_lab.scheduler import ExecutionSchedule
 
-        return self._read(ExecutionSchedule, f"/v1/jobs/{path_part(job)}/schedule", {"segment": segment})
+        query = {"segment": segment, "whole": "true" if whole else None}
+        return self._read(ExecutionSchedule, f"/v1/jobs/{path_part(job)}/schedule", query)
 
     # -- batch notebooks ------------------------------------------------------------------------------------
 

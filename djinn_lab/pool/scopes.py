@@ -60,6 +60,7 @@ SCOPES = {
     "POST /v1/jobs/{job}/cancel": _QUEUE,
     "POST /v1/jobs/{job}/preempt": _QUEUE,
     "GET /v1/jobs/{job}/program": _READ,
+    "GET /v1/jobs/{job}/programs": _READ,
     "GET /v1/jobs/{job}/graph": _READ,
     "GET /v1/jobs/{job}/schedule": _READ,
     "GET /v1/jobs/{job}/why": _READ | _QUEUE,

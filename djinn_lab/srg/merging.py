@@ -33,6 +33,7 @@ class _Merger:
         self._template_list: list[Template] = []
         self._sources: dict[int, Source] = {}
         self._made: set[int] = set()
+        self._dynamic: dict[int, int] = {}
         self._nodes: list[NodeRecord] = []
         self._keep: dict[int, None] = {}
         self._fetch: list[int] = []
@@ -45,7 +46,9 @@ class _Merger:
         scopes = [self._scopes.setdefault(scope, len(self._scopes)) for scope in program.scopes]
         templates = [self._template(template) for template in program.templates]
         for source in program.sources:
-            if source.value not in self._made and source.value not in self._sources:
+            if source.value in self._dynamic:
+                self._learn_layout(source.value, metas[source.meta])
+            elif source.value not in self._made and source.value not in self._sources:
                 self._sources[source.value] = msgspec.structs.replace(source, meta=metas[source.meta])
         for node in program.nodes:
             self._nodes.append(
@@ -56,7 +59,10 @@ class _Merger:
                     output_metas=tuple(None if meta is None else metas[meta] for meta in node.output_metas),
                 )
             )
-            self._made.update(value for value in node.outputs if value is not None)
+            made = [value for value in node.outputs if value is not None]
+            self._made.update(made)
+            if node.dynamic:
+                self._dynamic |= dict.fromkeys(made, len(self._nodes) - 1)
         self._keep.update(dict.fromkeys(program.keep))
         for value in program.release:
             self._keep.pop(value, None)
@@ -65,6 +71,16 @@ class _Merger:
         self._fetch.extend(program.fetch)
         self._rng_state = self._rng_state or program.rng_state
         self._settings = self._settings or program.settings
+
+    def _learn_layout(self, value: int, meta: int) -> None:
+        """Give a result whose shape depended on data the layout with which a later program reads it."""
+        index = self._dynamic.pop(value)
+        node = self._nodes[index]
+        known = node.output_metas or (None,) * len(node.outputs)
+        metas = tuple(
+            meta if output == value else old for output, old in zip(node.outputs, known, strict=True)
+        )
+        self._nodes[index] = msgspec.structs.replace(node, output_metas=metas, dynamic=False)
 
     def _template(self, template: Template) -> int:
         index = self._templates.get(id(template))

@@ -231,6 +231,7 @@ class Program(msgspec.Struct, frozen=True):
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Program)
+_programs_decoder = msgspec.msgpack.Decoder(list[Program])
 
 
 def encode_program(program: Program) -> bytes:
@@ -244,6 +245,19 @@ def decode_program(data: bytes) -> Program:
         return _decoder.decode(data)
     except (UnicodeDecodeError, RecursionError) as error:
         raise msgspec.DecodeError(f"not a program: {error}") from None
+
+
+def encode_programs(programs: Sequence[Program]) -> bytes:
+    """Serialise several programs to MessagePack, in order."""
+    return _encoder.encode(list(programs))
+
+
+def decode_programs(data: bytes) -> list[Program]:
+    """Parse several programs. Raises ``msgspec.DecodeError`` on anything else."""
+    try:
+        return _programs_decoder.decode(data)
+    except (UnicodeDecodeError, RecursionError) as error:
+        raise msgspec.DecodeError(f"no programs: {error}") from None
 
 
 _template_decoder = msgspec.msgpack.Decoder(Template)

@@ -80,6 +80,7 @@ REQUESTS = {
     "POST /v1/jobs/{job}/cancel": Needs(USER, OPERATOR, "queue"),
     "POST /v1/jobs/{job}/preempt": Needs(USER, OPERATOR, "queue"),
     "GET /v1/jobs/{job}/program": Needs(VIEWER, ADMIN, "read"),
+    "GET /v1/jobs/{job}/programs": Needs(VIEWER, ADMIN, "read"),
     "GET /v1/jobs/{job}/graph": Needs(VIEWER, ADMIN, "read"),
     "GET /v1/jobs/{job}/schedule": Needs(VIEWER, ADMIN, "read"),
     "GET /v1/jobs/{job}/why": all_of(VIEWER, "queue read"),

@@ -23,7 +23,7 @@ from djinn_lab.scheduler import SESSION_BOUND, ExecutionSchedule, Scheduler
 from djinn_lab.srg.export import to_json
 from djinn_lab.srg.graph import SRG
 from djinn_lab.srg.merging import merge_programs
-from djinn_lab.srg.program import Program, decode_program, encode_program
+from djinn_lab.srg.program import Program, decode_program, encode_program, encode_programs
 
 JOBS_MAX = 1000
 CUTS_LISTED_MAX = 32
@@ -87,14 +87,31 @@ def _add_program_routes(app: FastAPI, context: PoolContext) -> None:
         encoded = await asyncio.to_thread(lambda: encode_program(program_of(stored)))
         return Response(encoded, media_type="application/octet-stream")
 
+    @app.get(
+        "/v1/jobs/{job}/programs", summary="A job's encoded programs, from each cut to the next, in order"
+    )
+    async def programs(job: str, user: Annotated[User, Depends(reader)]) -> Response:
+        stored = await _own_parts(context, job, user)
+        encoded = await asyncio.to_thread(lambda: encode_programs([program_of(part) for part in stored]))
+        return Response(encoded, media_type="application/octet-stream")
+
     @app.get("/v1/jobs/{job}/graph", summary="A job's semantically rich graph")
     async def graph(job: str, user: Annotated[User, Depends(reader)], segment: Segment = None) -> Response:
         stored = await _own_program(context, job, segment, user)
         return await _computed(lambda: graph_json(stored))
 
     @app.get("/v1/jobs/{job}/schedule", summary="A job's execution schedule")
-    async def schedule(job: str, user: Annotated[User, Depends(reader)], segment: Segment = None) -> Response:
-        stored = await _own_program(context, job, segment, user)
+    async def schedule(
+        job: str,
+        user: Annotated[User, Depends(reader)],
+        segment: Segment = None,
+        whole: Annotated[bool, Query(description="Of all parts of the cell, as one.")] = False,
+    ) -> Response:
+        if whole:
+            parts = await _own_parts(context, job, user)
+            stored = StoredProgram(parts[-1].segment, [one for part in parts for one in part.parts])
+        else:
+            stored = await _own_program(context, job, segment, user)
         view, _ = await find_job(context, job)
         infos = context.driver.fleet.infos()
         return await _computed(lambda: schedule_json(stored, view, infos))
@@ -163,18 +180,35 @@ async def _stoppable(context: PoolContext, job: str, user: User) -> JobView:
 async def _own_program(
     context: PoolContext, job: str, segment: int | None, user: User
 ) -> history.StoredProgram:
-    view, _ = await find_job(context, job)
-    if view.user != user.name and user.role < Role.ADMIN:
-        raise HTTPException(403, f"Job {job} belongs to another user.")
-    ends = [cut.segment for cut in view.cuts]
+    view, ends = await _own_job(context, job, user)
     stored = await context.store.read(
         lambda connection: history.read_program(connection, view.job, segment, ends)
     )
     if stored is None:
-        raise HTTPException(
-            404, f"The pool keeps no such program of job {job} (only those of the last 200 jobs)."
-        )
+        raise _not_kept(job)
     return stored
+
+
+async def _own_parts(context: PoolContext, job: str, user: User) -> list[StoredProgram]:
+    view, ends = await _own_job(context, job, user)
+    stored = await context.store.read(lambda connection: history.read_parts(connection, view.job, ends))
+    if not stored:
+        raise _not_kept(job)
+    return stored
+
+
+async def _own_job(context: PoolContext, job: str, user: User) -> tuple[JobView, list[int]]:
+    """Find a job whose graphs the user may read, and which segments end with a cut. Raises HTTPException."""
+    view, _ = await find_job(context, job)
+    if view.user != user.name and user.role < Role.ADMIN:
+        raise HTTPException(403, f"Job {job} belongs to another user.")
+    return view, [cut.segment for cut in view.cuts]
+
+
+def _not_kept(job: str) -> HTTPException:
+    return HTTPException(
+        404, f"The pool keeps no such program of job {job} (only those of the last 200 jobs)."
+    )
 
 
 async def _computed(compute: Callable[[], bytes]) -> Response:

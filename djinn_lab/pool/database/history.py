@@ -82,6 +82,20 @@ def read_names(connection: sa.Connection, limit: int) -> list[str]:
     return list(connection.scalars(newest))[::-1]
 
 
+def read_parts(connection: sa.Connection, job: str, ends: Sequence[int]) -> list[StoredProgram]:
+    """Read all that was recorded, from each cut to the next, in order. ``ends``: the segments that end with
+    a cut."""
+    table = tables.programs
+    query = sa.select(table.c.segment, table.c.program, table.c.timings).where(table.c.job == job)
+    stretches: dict[int, StoredProgram] = {}
+    for row in connection.execute(query.order_by(table.c.segment)):
+        place = bisect_left(ends, row.segment)
+        parts = stretches[place].parts if place in stretches else []
+        parts.append(_stored_part(row.program, row.timings))
+        stretches[place] = StoredProgram(row.segment, parts)
+    return list(stretches.values())
+
+
 def read_program(
     connection: sa.Connection, job: str, segment: int | None, ends: Sequence[int]
 ) -> StoredProgram | None:
