@@ -12,12 +12,16 @@ from djinn_lab.srg.graph import Node
 from djinn_lab.units import format_bytes
 
 LIST_MAX = 8
+_LOOKED_FOR = "patterns are being looked for"
 
 
-def details_html(tree: Tree, item: Item) -> str:
-    """Render the item's fields as a table."""
+def details_html(tree: Tree, item: Item, shown: tuple[str, str] | None = None) -> str:
+    """Render the item's fields as a table, with patterns once the tree knows them. ``shown``: what its colour
+    stands for, and the figure."""
     node = None if item.node is None else tree.srg.nodes[item.node]
     rows = _group_rows(tree, item) if node is None else _node_rows(tree, node)
+    if shown is not None:
+        rows.insert(1, (escape(shown[0]), escape(shown[1])))
     body = "".join(f"<tr><th scope='row'>{label}</th><td>{value}</td></tr>" for label, value in rows)
     title = f"{item.name}" if node is None else node.op
     return f"<h2>{escape(title)}</h2><table class='facts'>{body}</table>"
@@ -52,7 +56,7 @@ def _node_rows(tree: Tree, node: Node) -> list[tuple[str, str]]:
         ("Cell", escape(node.cell) or "–"),
         ("Cell line", f"{node.line}" if node.line else "unknown"),
         ("Phase", _phase(node.phase)),
-        ("Part of", ", ".join(tree.kinds_of_node.get(node.id, ())) or "no pattern"),
+        ("Part of", _kinds(tree, node)),
         ("Modality", escape(node.modality)),
         ("Residency", escape(node.residency)),
         ("FLOPs", f"{format_flops(node.flops)} ({node.flops:,}, {counted})"),
@@ -71,8 +75,16 @@ def _node_rows(tree: Tree, node: Node) -> list[tuple[str, str]]:
     return [*rows, ("Reads", _inputs(tree, node)), ("Read by", _readers(tree, node)), ("Node", f"{node.id}")]
 
 
+def _kinds(tree: Tree, node: Node) -> str:
+    if not tree.patterns_known:
+        return _LOOKED_FOR
+    return ", ".join(tree.kinds_of_node.get(node.id, ())) or "no pattern"
+
+
 def _patterns(tree: Tree, item: Item) -> str:
     """Count the patterns that begin in the group."""
+    if not tree.patterns_known:
+        return _LOOKED_FOR
     counts = Counter(one.kind for one in tree.patterns if item.first <= one.nodes[0] < item.last)
     return ", ".join(f"{count} × {kind}" for kind, count in counts.most_common()) or "none"
 

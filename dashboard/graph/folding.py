@@ -76,6 +76,14 @@ class NodeRun(NamedTuple):
     inner: tuple[NodeRun, ...] = ()
 
 
+class PartRange(NamedTuple):
+    """The nodes ``first`` to ``last - 1``, recorded from one cut of a cell to the next."""
+
+    name: str
+    first: int
+    last: int
+
+
 class Repeats(NamedTuple):
     """``times`` repetitions of ``period`` siblings, from the sibling ``start`` on."""
 
@@ -85,10 +93,12 @@ class Repeats(NamedTuple):
 
 
 class Tree:
-    """The folded graph. Item 0 is the whole graph; items are numbered in the order of their first node."""
+    """The folded graph. Item 0 is the whole graph; items are numbered in the order of their first node.
+    ``parts``: of a whole cell, each a group of its own."""
 
-    def __init__(self, srg: SRG) -> None:
+    def __init__(self, srg: SRG, parts: Sequence[PartRange] = ()) -> None:
         self.srg = srg
+        self.parts = tuple(parts)
         self.items: list[Item] = []
         self._build(srg.nodes)
         self._flops = _prefix(node.flops for node in srg.nodes)
@@ -111,6 +121,11 @@ class Tree:
     def patterns(self) -> tuple[Pattern, ...]:
         """The graph's patterns, by their first nodes."""
         return find_patterns(self.srg)
+
+    @property
+    def patterns_known(self) -> bool:
+        """Return whether the patterns were found already, which takes a while in a large graph."""
+        return "kinds_of_node" in self.__dict__
 
     @cached_property
     def kinds_of_node(self) -> dict[int, tuple[PatternKind, ...]]:
@@ -195,7 +210,15 @@ class Tree:
         self._item_of_node = [0] * len(nodes)
         self.items.append(Item(0, "graph", "", None, 0, len(nodes)))
         parts = [module_parts(node) for node in nodes]
-        children = self._children(nodes, parts, 0, len(nodes), 0, 0)
+        if self.parts:
+            runs = [
+                NodeRun(part.name, part.first, part.last, inner=pack(_runs(nodes, parts, *part[1:], 0)))
+                for part in self.parts
+                if part.first < part.last
+            ]
+            children = tuple(self._run_item(nodes, parts, run, 0, 0) for run in pack(runs))
+        else:
+            children = self._children(nodes, parts, 0, len(nodes), 0, 0)
         self.items[0] = msgspec.structs.replace(self.items[0], children=children)
 
     def _children(
@@ -208,15 +231,7 @@ class Tree:
         parent: int,
     ) -> tuple[int, ...]:
         """Items for the nodes ``first`` to ``last - 1``, which share the first ``depth`` parts."""
-
-        def key(index: int) -> str | int:
-            return parts[index][depth] if len(parts[index]) > depth else index
-
-        runs = []
-        for name, members in groupby(range(first, last), key):
-            inside = list(members)
-            label = short_op(nodes[name].op) if isinstance(name, int) else name
-            runs.append(NodeRun(label, inside[0], inside[-1] + 1, node=isinstance(name, int)))
+        runs = _runs(nodes, parts, first, last, depth)
         return tuple(self._run_item(nodes, parts, run, depth, parent) for run in pack(runs))
 
     def _run_item(
@@ -243,6 +258,22 @@ class Tree:
     def _add(self, name: str, path: str, parent: int, first: int, last: int, node: int | None = None) -> int:
         self.items.append(Item(len(self.items), name, path, parent, first, last, (), node))
         return len(self.items) - 1
+
+
+def _runs(
+    nodes: Sequence[Node], parts: list[tuple[str, ...]], first: int, last: int, depth: int
+) -> list[NodeRun]:
+    """Nodes ``first`` to ``last - 1`` in runs of the same part at ``depth``; a node without one is alone."""
+
+    def key(index: int) -> str | int:
+        return parts[index][depth] if len(parts[index]) > depth else index
+
+    runs = []
+    for name, members in groupby(range(first, last), key):
+        inside = list(members)
+        label = short_op(nodes[name].op) if isinstance(name, int) else name
+        runs.append(NodeRun(label, inside[0], inside[-1] + 1, node=isinstance(name, int)))
+    return runs
 
 
 def _common_part(parts: list[tuple[str, ...]], first: int, last: int, depth: int) -> str | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -11,7 +11,8 @@ import numpy as np
 
 from djinn_lab.dashboard.graph.folding import Item, Tree
 from djinn_lab.dashboard.graph.layered import Pairs, place
-from djinn_lab.dashboard.widgets.theme import Look, blend, phase_colour
+from djinn_lab.dashboard.graph.shading import Shading
+from djinn_lab.dashboard.widgets.theme import Look
 from djinn_lab.units import counted, format_bytes
 
 Columns = dict[str, list[Any]]
@@ -21,6 +22,9 @@ GROUP_HEIGHT = 50.0
 PADDING = 18.0
 HEADER = 30.0
 LABEL_MAX = 34
+GROUP_CHARS_MIN = 18
+"""A group has space for the figure that its colour stands for, whichever is chosen later."""
+COUNT_HEIGHT = 15.0
 
 
 class Frame(msgspec.Struct, frozen=True):
@@ -71,7 +75,8 @@ class _Block:
         self.opened = item.is_group and item.index in opened
         self.children: list[_Block] = []
         if not self.opened:
-            longest = max(len(line) for line in label_lines(tree, item))
+            longest = max(map(len, label_lines(tree, item)))
+            longest = max(longest, GROUP_CHARS_MIN) if item.is_group else longest
             self.width = max(96.0, longest * CHAR_WIDTH + 26.0)
             self.height = GROUP_HEIGHT if item.is_group else BOX_HEIGHT
             return
@@ -132,14 +137,14 @@ def _links(tree: Tree, frames: list[Frame]) -> list[SceneLink]:
     ]
 
 
-def label_lines(tree: Tree, item: Item) -> list[str]:
-    """Label an item: one line for an op, two for a folded group."""
+def label_lines(tree: Tree, item: Item, figure: str = "") -> list[str]:
+    """Label an item: one line for an op, two for a folded group. ``figure``: in place of its FLOPs."""
     name = item.name if len(item.name) <= LABEL_MAX else f"{item.name[: LABEL_MAX - 1]}…"
     if not item.is_group:
         return [name]
     totals = tree.totals(item)
-    flops = f", {format_flops(totals.flops)}" if totals.flops else ""
-    return [f"▸ {name}", f"{counted(totals.ops, 'op')}{flops}"]
+    figure = figure or (format_flops(totals.flops) if totals.flops else "")
+    return [f"▸ {name}", ", ".join(part for part in (counted(totals.ops, "op"), figure) if part)]
 
 
 def format_flops(count: float) -> str:
@@ -150,7 +155,9 @@ def format_flops(count: float) -> str:
     return f"{count:.0f} FLOP"
 
 
-def box_columns(tree: Tree, scene: Scene, look: Look, marked: frozenset[int], chosen: int | None) -> Columns:
+def box_columns(
+    tree: Tree, scene: Scene, look: Look, shading: Shading, marked: frozenset[int], chosen: int | None
+) -> Columns:
     """Return the columns of folded groups and ops. ``marked``: items that match a search; ``chosen``: the one
     with details."""
     columns: Columns = {name: [] for name in BOX_COLUMNS}
@@ -158,8 +165,8 @@ def box_columns(tree: Tree, scene: Scene, look: Look, marked: frozenset[int], ch
         if frame.opened:
             continue
         totals = tree.totals(frame.item)
-        colour = phase_colour(totals.phase)
-        lines = label_lines(tree, frame.item)
+        shade = shading.shade(frame.item)
+        lines = label_lines(tree, frame.item, shade.figure)
         hit, picked = frame.item.index in marked, frame.item.index == chosen
         node = tree.srg.nodes[frame.item.first]
         values = (
@@ -168,8 +175,8 @@ def box_columns(tree: Tree, scene: Scene, look: Look, marked: frozenset[int], ch
             frame.y,
             frame.width,
             frame.height,
-            blend(colour, look.surface, 0.34 if frame.item.is_group else 0.16),
-            "#E69F00" if hit else look.text if picked else colour,
+            shade.fill,
+            "#E69F00" if hit else look.text if picked else shade.line,
             3.0 if hit or picked else 1.2,
             lines[0],
             lines[1] if len(lines) > 1 else "",
@@ -181,6 +188,7 @@ def box_columns(tree: Tree, scene: Scene, look: Look, marked: frozenset[int], ch
             format_flops(totals.flops),
             f"{format_bytes(totals.bytes_read)} read, {format_bytes(totals.bytes_written)} written",
             f"line {node.line}" if node.line else "unknown line",
+            shade.figure,
         )
         for name, value in zip(BOX_COLUMNS, values, strict=True):
             columns[name].append(value)
@@ -206,6 +214,7 @@ BOX_COLUMNS = (
     "flops",
     "bytes",
     "cell_line",
+    "figure",
 )
 
 
@@ -234,7 +243,7 @@ def link_columns(scene: Scene, backward: bool) -> Columns:
     most = max((link.nbytes for link in scene.links), default=0.0) or 1.0
     leaving, arriving = _ports(scene)
     columns: Columns = {
-        name: [] for name in ("x0", "y0", "x1", "y1", "cx0", "cy0", "cx1", "cy1", "thickness")
+        name: [] for name in ("x0", "y0", "x1", "y1", "cx0", "cy0", "cx1", "cy1", "thickness", "link")
     }
     for number, (source, target, nbytes, _, back) in enumerate(scene.links):
         if back != backward:
@@ -257,9 +266,31 @@ def link_columns(scene: Scene, backward: bool) -> Columns:
             x1 + swing,
             y1 - bend,
             0.9 + 2.2 * (nbytes / most) ** 0.5,
+            number,
         )
         for name, value in zip(columns, values, strict=True):
             columns[name].append(value)
+    return columns
+
+
+def count_columns(scene: Scene, curves: Sequence[Columns]) -> Columns:
+    """Return how many values each link stands for, at its middle; a link of one value has no count.
+    ``curves``: of :func:`link_columns`."""
+    columns: Columns = {name: [] for name in ("x", "y", "width", "height", "count", "what")}
+    for curve in curves:
+        for position, number in enumerate(curve["link"]):
+            link = scene.links[number]
+            if link.edges < 2:
+                continue
+            at = {name: values[position] for name, values in curve.items()}
+            x = (at["x0"] + 3 * at["cx0"] + 3 * at["cx1"] + at["x1"]) / 8
+            y = (at["y0"] + 3 * at["cy0"] + 3 * at["cy1"] + at["y1"]) / 8
+            names = [scene.frames[end].item.name for end in (link.source, link.target)]
+            what = f"{link.edges} edges with {format_bytes(link.nbytes)}, from {names[0]} to {names[1]}"
+            width = 10.0 + 6.5 * len(str(link.edges))
+            values = (x, y, width, COUNT_HEIGHT, str(link.edges), what)
+            for name, value in zip(columns, values, strict=True):
+                columns[name].append(value)
     return columns
 
 

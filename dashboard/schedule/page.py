@@ -11,7 +11,17 @@ from bokeh.plotting import figure
 
 from djinn_lab.client.phase_colours import TRANSFER_COLOUR
 from djinn_lab.dashboard.board import Board
+from djinn_lab.dashboard.graph.store import GraphStore, read_schedule
 from djinn_lab.dashboard.hub import Snapshot
+from djinn_lab.dashboard.schedule.critical import (
+    PATH_COLUMNS,
+    CriticalPaths,
+    critical_lanes,
+    critical_paths,
+    outline_columns,
+    path_rows,
+    path_sentence,
+)
 from djinn_lab.dashboard.schedule.gantt import (
     BAR_COLUMNS,
     lanes,
@@ -26,13 +36,22 @@ from djinn_lab.dashboard.schedule.gantt import (
     transfer_lane,
 )
 from djinn_lab.dashboard.widgets.bars import BarLane, make_lane
-from djinn_lab.dashboard.widgets.chooser import JobChooser
+from djinn_lab.dashboard.widgets.chooser import CellPart, JobChooser, graph_version
 from djinn_lab.dashboard.widgets.components import LiveTable
 from djinn_lab.dashboard.widgets.controls import button, control_bar, download, toggle
-from djinn_lab.dashboard.widgets.panes import NO_JOBS, empty_state, heading, html_pane, no_pool, show_html
+from djinn_lab.dashboard.widgets.panes import (
+    NO_JOBS,
+    empty_state,
+    heading,
+    html_pane,
+    no_pool,
+    notice,
+    show_html,
+)
 from djinn_lab.dashboard.widgets.table_cells import columns
 from djinn_lab.dashboard.widgets.theme import DEVICE_COLOURS, legend_html, new_figure
 from djinn_lab.errors import DjinnError
+from djinn_lab.scheduler.difference import difference_sentence
 from djinn_lab.scheduler.schedule import ExecutionSchedule
 
 TABLE_COLUMNS = columns(
@@ -59,14 +78,18 @@ class SchedulePage:
 
     def __init__(self, board: Board) -> None:
         self._board = board
+        self._store: GraphStore = board.hub.keep("graphs", GraphStore)
         self.chooser = JobChooser(board)
         self.schedule: ExecutionSchedule | None = None
+        self.paths: CriticalPaths | None = None
         self.lanes: dict[str, BarLane] = {}
+        self._critical_lanes: dict[str, BarLane] = {}
         self._transfer_lane = make_lane([], [], [], [])
         self._window: tuple[float, float] | None = None
-        self._wanted: tuple[str, int | None, int, bool] | None = None
+        self._wanted: tuple[str, CellPart, int, bool] | None = None
         self.ops = ColumnDataSource({name: [] for name in BAR_COLUMNS})
         self.transfers = ColumnDataSource({name: [] for name in BAR_COLUMNS})
+        self.outlines = ColumnDataSource({"row": [], "left": [], "right": []})
         self.memory = ColumnDataSource({"time": [], "live": []})
         self.figure = self._new_gantt()
         self.memory_figure = self._new_memory()
@@ -84,6 +107,10 @@ class SchedulePage:
     def _build_view(self) -> None:
         self._heading = html_pane(margin=(10, 0, 6, 0))
         self.decisions = html_pane(margin=(14, 0, 0, 0))
+        self.path_heading = html_pane(margin=(14, 0, 6, 0))
+        self.path_table = LiveTable(
+            columns=PATH_COLUMNS, label="Ops of the critical path", visible=False, sizing_mode="stretch_width"
+        )
         self.table = LiveTable(
             columns=TABLE_COLUMNS, label="Ops of the schedule", visible=False, sizing_mode="stretch_width"
         )
@@ -92,7 +119,8 @@ class SchedulePage:
             for plot in (self.figure, self.memory_figure)
         ]
         self._charts = pn.Column(*charts, sizing_mode="stretch_width", margin=0)
-        legend = html_pane(legend_html((("transfer (hatched)", TRANSFER_COLOUR),)), margin=(4, 0, 8, 0))
+        extra = (("transfer (hatched)", TRANSFER_COLOUR), ("critical path (outlined)", self._board.look.text))
+        legend = html_pane(legend_html(extra), margin=(4, 0, 8, 0))
         bar = control_bar(self.chooser.view, self.fit, self.as_table, self.trace, self.csv)
         self._live = pn.Column(
             bar,
@@ -100,6 +128,8 @@ class SchedulePage:
             legend,
             self._charts,
             self.table,
+            self.path_heading,
+            self.path_table,
             self.decisions,
             sizing_mode="stretch_width",
             margin=0,
@@ -131,6 +161,8 @@ class SchedulePage:
             hatch_pattern="/",
             hatch_alpha=0.5,
         )
+        outline = {"y": "row", "left": "left", "right": "right", "height": 0.8, "fill_alpha": 0.0}
+        plot.hbar(**outline, source=self.outlines, line_color=self._board.look.text, line_width=1.4)
         plot.add_tools(HoverTool(renderers=[ops, transfers], tooltips=_TOOLTIPS))
         return plot
 
@@ -167,7 +199,7 @@ class SchedulePage:
         self.chooser.update(snapshot)
         self.draw_window()
         job, segment = chosen
-        wanted = (job.job, segment, job.segments, job.finished)
+        wanted = (job.job, segment, graph_version(job, segment), job.finished)
         if wanted == self._wanted:
             return
         if self._wanted is None or self._wanted[:2] != wanted[:2]:
@@ -176,9 +208,43 @@ class SchedulePage:
         hub = self._board.hub
 
         def work() -> ExecutionSchedule:
-            return hub.reader().schedule(job.job, segment)
+            return read_schedule(hub.reader(), job.job, segment)
 
-        self._board.background.run("schedule", work, self.show, self._failed)
+        def done(schedule: ExecutionSchedule) -> None:
+            self.show(schedule)
+            self._find_paths(schedule, *wanted[:3])
+
+        self._board.background.run("schedule", work, done, self._failed)
+
+    def _find_paths(self, schedule: ExecutionSchedule, job: str, part: CellPart, segments: int) -> None:
+        """Find the critical paths, which need the graph: the chart does not wait for it."""
+        hub, store = self._board.hub, self._store
+
+        def work() -> CriticalPaths:
+            return critical_paths(schedule, store.tree(hub.reader(), job, part, segments))
+
+        def done(paths: CriticalPaths) -> None:
+            if self.schedule is schedule:
+                self.show_paths(paths)
+
+        def failed(error: DjinnError) -> None:
+            if self.schedule is not schedule:
+                return
+            text = f"The critical path is not known. {error.message}"
+            show_html(self.path_heading, notice(text, error.advice))
+
+        self._board.background.run("critical path", work, done, failed)
+
+    def show_paths(self, paths: CriticalPaths) -> None:
+        """Outline the ops of the critical paths, and list them."""
+        assert self.schedule is not None
+        self.paths = paths
+        self._critical_lanes = critical_lanes(self.lanes, paths)
+        self._window = None
+        self.draw_window()
+        show_html(self.path_heading, heading("Critical path", path_sentence(self.schedule, paths)))
+        self.path_table.show(*path_rows(self.schedule, paths))
+        self.path_table.visible = True
 
     def _failed(self, error: DjinnError) -> None:
         self._show_only(empty_state("This cell has no schedule to show", f"{error.message} {error.advice}"))
@@ -190,7 +256,10 @@ class SchedulePage:
 
     def show(self, schedule: ExecutionSchedule) -> None:
         """Draw a schedule."""
-        self.schedule = schedule
+        self.schedule, self.paths = schedule, None
+        self._critical_lanes = {}
+        show_html(self.path_heading, "")
+        self.path_table.visible = False
         self._window = None
         self._show_only("")
         self.figure.y_range.factors = row_names(schedule)[::-1]
@@ -199,7 +268,8 @@ class SchedulePage:
         self.memory.data = memory_columns(schedule)
         self._show_all()
         self._show_memory_limit(schedule)
-        show_html(self._heading, heading("Schedule of the cell", schedule_sentence(schedule)))
+        summary = f"{schedule_sentence(schedule)} {difference_sentence(schedule)}"
+        show_html(self._heading, heading("Schedule of the cell", summary))
         reasons = "".join(f"<li>{escape(sentence)}</li>" for sentence in schedule.explain())
         show_html(self.decisions, f"<h2>Why so</h2><ul>{reasons}</ul>" if reasons else "")
         self._fill_table()
@@ -232,6 +302,7 @@ class SchedulePage:
         self._window = window
         self.ops.data = op_columns(self.schedule, self.lanes, *window)
         self.transfers.data = transfer_columns(self.schedule, self._transfer_lane, *window)
+        self.outlines.data = outline_columns(self._critical_lanes, *window)
 
     def _table_toggled(self) -> None:
         self.table.visible = self.as_table.value

@@ -30,7 +30,7 @@ if (w > 0 && h > 0 && width > 0) {
 const unit = fig.inner_width / (fig.x_range.end - fig.x_range.start);
 const size = (base) => ({ value: `${Math.max(1, Math.min(15, base * unit)).toFixed(1)}px` });
 const alpha = { value: 12.5 * unit < 4.5 ? 0 : 1 };
-for (const [glyph, base] of [[label, 12.5], [sublabel, 10.5], [header, 12.5]]) {
+for (const [glyph, base] of [[label, 12.5], [sublabel, 10.5], [header, 12.5], [count, 10.5]]) {
   glyph.text_font_size = size(base);
   glyph.text_alpha = alpha;
 }

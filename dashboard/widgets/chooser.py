@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final, Literal
+
 import panel as pn
 
 from djinn_lab.dashboard.board import Board
@@ -10,6 +12,9 @@ from djinn_lab.dashboard.widgets.controls import control_bar, select
 from djinn_lab.protocol.rest.jobs import JobCut, JobView
 
 LARGEST = "largest"
+WHOLE: Final = "all"
+CellPart = int | Literal["all"] | None
+"""A part of a cell by one of its segments, all parts, or None for the largest part."""
 
 
 class JobChooser:
@@ -25,15 +30,16 @@ class JobChooser:
         self.job.param.watch(lambda event: self._job_chosen(event.new), "value")
         self.segment.param.watch(lambda event: self._segment_chosen(event.new), "value")
 
-    def wanted(self, snapshot: Snapshot) -> tuple[JobView, int | None] | None:
-        """Return the job to show and its segment (None: the largest); None when there is none."""
+    def wanted(self, snapshot: Snapshot) -> tuple[JobView, CellPart] | None:
+        """Return the job to show and the part of its cell; None when there is none."""
         name = self._board.route.get("job")
         found = snapshot.job(name) if name else None
         if found is None and name:
             found = next((job for job in snapshot.jobs if job.job.startswith(name)), JobView(name))
         if found is None:
             found = next((job for job in snapshot.jobs if job.ops_total), None)
-        return (found, self._board.route.number("segment")) if found else None
+        whole = self._board.route.get("segment") == WHOLE
+        return (found, WHOLE if whole else self._board.route.number("segment")) if found else None
 
     def update(self, snapshot: Snapshot) -> None:
         """Bring the choices up to date."""
@@ -44,9 +50,11 @@ class JobChooser:
         jobs = [found for found in snapshot.jobs if found.ops_total or found.job == job.job]
         if job not in jobs:
             jobs.insert(0, job)
-        labels: dict[str, object] = {_label(found): found.job for found in jobs}
+        labels: dict[str, object] = {job_label(found): found.job for found in jobs}
         parts: dict[str, object] = {"largest": LARGEST}
-        parts |= {_part(cut): str(cut.segment) for cut in job.cuts}
+        if len(job.cuts) > 1 or segment == WHOLE:
+            parts["whole cell"] = WHOLE
+        parts |= {part_name(cut): str(cut.segment) for cut in job.cuts}
         self._fill(self.job, labels, job.job)
         wanted = LARGEST if segment is None else str(segment)
         self._fill(self.segment, parts, wanted if wanted in parts.values() else LARGEST)
@@ -61,7 +69,8 @@ class JobChooser:
 
     def _job_chosen(self, job: str | None) -> None:
         if not self._filling and job:
-            self._board.route.update(job=job, segment=None, open=None, item=None)
+            diff = "previous" if self._board.route.get("diff") else None
+            self._board.route.update(job=job, segment=None, open=None, item=None, diff=diff)
 
     def _segment_chosen(self, segment: str) -> None:
         if not self._filling:
@@ -69,12 +78,20 @@ class JobChooser:
             self._board.route.update(segment=number, open=None, item=None)
 
 
-def _part(cut: JobCut) -> str:
+def graph_version(job: JobView, part: CellPart) -> int:
+    """Number the states of a job's graph to read: of a whole cell that grows, only those after twice as many
+    parts as the last."""
+    if part != WHOLE or job.finished:
+        return job.segments
+    return 1 << max(job.segments.bit_length() - 1, 0)
+
+
+def part_name(cut: JobCut) -> str:
     line = f", line {cut.line}" if cut.line else ""
     return f"up to {cut.cause}{line} (#{cut.segment + 1})"
 
 
-def _label(job: JobView) -> str:
+def job_label(job: JobView) -> str:
     """Describe a job in one line, without changing figures, so that the list stays as it is while a job
     runs."""
     cell = job.cell if len(job.cell) <= 40 else f"{job.cell[:39]}…"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from html import escape
 from typing import NamedTuple
 
 import panel as pn
@@ -70,11 +72,16 @@ def blend(colour: str, other: str, share: float) -> str:
 
 def legend_html(extra: tuple[tuple[str, str], ...] = ()) -> str:
     """Phases (and ``extra`` labels) with their colours, as HTML for the page's style sheet."""
-    entries = [*PHASE_COLOURS.items(), *extra]
+    return colour_legend((*PHASE_COLOURS.items(), *extra), "Colours of the phases")
+
+
+def colour_legend(entries: Iterable[tuple[str, str]], label: str) -> str:
+    """Return labels with their colours as HTML; ``label`` says to screen readers what the colours are for."""
     items = "".join(
-        f'<span class="key"><i style="background:{colour}"></i>{name}</span>' for name, colour in entries
+        f'<span class="key"><i style="background:{colour}"></i>{escape(name)}</span>'
+        for name, colour in entries
     )
-    return f'<div class="legend" aria-label="Colours of the phases">{items}</div>'
+    return f'<div class="legend" aria-label="{escape(label)}">{items}</div>'
 
 
 _DURATION_JS = """

@@ -103,6 +103,44 @@ def test_a_click_opens_a_group_and_shows_its_fields(
     page.wait_for_selector("table.facts >> text=Residency")
 
 
+def test_the_small_map_moves_the_graph_and_pictures_are_saved(
+    visitor: Any, dashboard_url: str, finished_job: str
+) -> None:
+    page = visitor.open(f"{dashboard_url}?page=srg&job={finished_job}&colour=measured")
+    page.wait_for_selector("[aria-label='Colours: Measured']")
+    page.wait_for_function(_BOX_SPOT + "() !== null")
+    before = page.evaluate(_VIEW)
+    spot = page.evaluate(_MAP_CORNER)
+    page.mouse.click(spot["x"], spot["y"])
+    page.wait_for_function(
+        f"JSON.stringify({_VIEW}) !== {json.dumps(json.dumps(before, separators=(',', ':')))}"
+    )
+    for button, start in (("SVG", b"<svg"), ("PNG", b"\x89PNG")):
+        with page.expect_download() as waiting:
+            page.click(f"text='{button}'")
+        assert Path(waiting.value.path()).read_bytes().startswith(start)
+
+
+_VIEW = """(() => {
+  const fig = [...Bokeh.documents[0]._all_models.values()]
+    .find((model) => model.type === "Figure" && model.tags.length === 5);
+  return [fig.x_range.start, fig.y_range.start];
+})()"""
+_MAP_CORNER = """(() => {
+  const find = (root) => {
+    for (const element of root.querySelectorAll("*")) {
+      if (!element.shadowRoot) continue;
+      const canvas = element.shadowRoot.querySelector("canvas");
+      if (canvas && canvas.getBoundingClientRect().height === 150) return canvas;
+      const inner = find(element.shadowRoot);
+      if (inner) return inner;
+    }
+    return null;
+  };
+  const area = find(document).getBoundingClientRect();
+  return { x: area.left + 20, y: area.top + 20 };
+})()"""
+
 _BOX_SPOT = """(() => {
   const models = [...Bokeh.documents[0]._all_models.values()];
   const fig = models.find((model) => model.type === "Figure" && model.tags.length === 5);

@@ -113,6 +113,70 @@ def test_the_graph_page_draws_folds_searches_and_shows_details(board: Board, fin
     assert page.table.rows
 
 
+@pytest.fixture(scope="module")
+def two_runs(session: Any, pool: Any) -> tuple[str, str]:
+    """Two runs of a cell with a cut; the second has another op behind the cut. Their ids, the older first."""
+    import torch
+
+    jobs = []
+    for again in (False, True):
+        with session.capture("compared"):
+            value = torch.ones(32) * 2
+            if value.sum().item() > 1:
+                value = torch.tanh(value) if again else value
+            assert (value + 1).sum().item() > 0
+        jobs.append(str(pool.wait_for_job(state="DONE", cell="compared").job))
+    return jobs[0], jobs[1]
+
+
+def test_the_graph_page_shows_a_whole_cell_in_colours_of_its_times(
+    two_runs: tuple[str, str], board: Board
+) -> None:
+    board.route.update(job=two_runs[1], segment="all")
+    page = SrgPage(board)
+    page.update(board.hub.snapshot())
+    wait_until(lambda: page.tree is not None and page.scene is not None)
+    assert page.tree is not None
+    parts = [page.tree.items[child] for child in page.tree.root.children]
+    assert [part.name.split(":")[0] for part in parts] == ["part 1", "part 2"]
+    assert "whole cell" in page.chooser.segment.options
+    for by in ("predicted", "measured", "memory"):
+        board.route.update(colour=by)
+        page.update(board.hub.snapshot())
+        wait_until(lambda by=by: page.colouring.by == by)  # type: ignore[misc]
+        assert all(page.graph.boxes.data["figure"])
+    assert page._svg().getvalue().startswith(b"<svg")
+    page.png.clicks += 1
+    assert page.graph.picture.data["svg"][0].startswith("<svg")
+    schedule = SchedulePage(board)
+    schedule.update(board.hub.snapshot())
+    wait_until(lambda: schedule.paths is not None)
+    assert schedule.schedule is not None
+    assert len(schedule.schedule.nodes) == len(page.tree.srg.nodes)
+
+
+def test_the_graph_page_compares_with_the_previous_run(two_runs: tuple[str, str], board: Board) -> None:
+    board.route.update(job=two_runs[1], segment="all")
+    page = SrgPage(board)
+    page.update(board.hub.snapshot())
+    wait_until(lambda: page.tree is not None and page.scene is not None)
+    page.update(board.hub.snapshot())
+    page.colouring.comparer.compare.value = True
+    assert board.route.get("diff") == two_runs[0]
+    page.update(board.hub.snapshot())
+    wait_until(lambda: page.colouring.changes is not None)
+    assert page.colouring.by == "change"
+    assert "1 op added, 0 removed" in page.colouring._heading.object
+    page.colouring.rows_by.value = "op"
+    [row] = [row for row in page.colouring.table.rows if row["name"] == "tanh"]
+    assert row["added"] == 1
+    board.route.update(diff="0" * 32)
+    page.update(board.hub.snapshot())
+    wait_until(lambda: "There is no job" in page.colouring.message.object)
+    assert not page.colouring.compared.visible
+    assert page.graph.boxes.data["label"]
+
+
 def test_a_cell_that_does_not_exist_has_an_empty_state(board: Board) -> None:
     board.route.update(job="0" * 32)
     graph, schedule = SrgPage(board), SchedulePage(board)
@@ -135,6 +199,11 @@ def test_the_schedule_page_draws_predicted_and_measured(board: Board, finished_j
     assert page.table.rows[0]["measured"] is not None
     assert b"traceEvents" in page._trace().getvalue()
     assert page._csv().getvalue().startswith(b"node,op")
+    wait_until(lambda: page.paths is not None)
+    assert page.outlines.data["row"]
+    assert "critical path has" in page.path_heading.object
+    assert page.path_table.rows
+    assert "than predicted, mostly in" in page._heading.object
 
 
 def test_the_memory_page_shows_devices_and_the_session_of_the_address(board: Board, session: Any) -> None:

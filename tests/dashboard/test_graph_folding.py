@@ -16,6 +16,7 @@ from djinn_lab.dashboard.graph.details import details_html
 from djinn_lab.dashboard.graph.folding import VISIBLE_MAX, Tree, find_repeats, short_op
 from djinn_lab.dashboard.graph.layered import assign_layers, break_cycles, place
 from djinn_lab.dashboard.graph.scene import arrange, box_columns, container_columns, link_columns, sentence
+from djinn_lab.dashboard.graph.shading import PhaseShading
 from djinn_lab.dashboard.widgets.theme import DARK, LIGHT
 from djinn_lab.srg.families import FamilyWork
 from djinn_lab.srg.graph import SRG, Node, Value
@@ -175,7 +176,7 @@ def test_columns_of_a_scene_have_one_length_and_marks_show() -> None:
     scene = arrange(tree, {1})
     wanted = tree.root.children[1]
     for look in (LIGHT, DARK):
-        columns = box_columns(tree, scene, look, frozenset({wanted}), None)
+        columns = box_columns(tree, scene, look, PhaseShading(tree, look), frozenset({wanted}), None)
         assert len({len(values) for values in columns.values()}) == 1
         assert columns["line"][columns["item"].index(wanted)] == "#E69F00"
     containers = container_columns(scene, LIGHT)
