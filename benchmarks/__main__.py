@@ -25,6 +25,7 @@ from benchmarks import (
     fair_share,
     gang,
     generation,
+    graph_page,
     isolation,
     long_cell,
     memory_live,
@@ -86,6 +87,7 @@ TOPICS: dict[str, Callable[[Bench], list[Figure]]] = {
         devices,
         isolation,
         dashboard_paint,
+        graph_page,
         start_times,
         quickstart,
     )

@@ -46,7 +46,7 @@ class StaticPage(http.server.BaseHTTPRequestHandler):
 
 
 def measure(bench: Bench) -> list[Figure]:
-    reason = _missing()
+    reason = missing_browser()
     if reason is not None:
         return [skipped(NAME, "first paint", "s", reason)]
     from playwright.sync_api import sync_playwright
@@ -60,7 +60,7 @@ def measure(bench: Bench) -> list[Figure]:
         with closing(browser):
             _visit(browser, static, shown)
             for _ in range(bench.rounds(5, 1)):
-                with _dashboard_server() as url:
+                with dashboard_server() as url:
                     for title in TITLES:
                         _pair(browser, url, static, shown, paints[title], data[title])
     return [
@@ -84,7 +84,8 @@ def chromium() -> str | None:
     return shutil.which("chromium") or shutil.which("chromium-browser")
 
 
-def _missing() -> str | None:
+def missing_browser() -> str | None:
+    """Return why no page can be opened here, None where one can."""
     if chromium() is None:
         return "there is no Chromium on this machine (make browser installs it)"
     try:
@@ -110,7 +111,7 @@ def _visit(browser: Any, url: str, shown: str) -> tuple[float, float]:
 
 
 @contextmanager
-def _dashboard_server() -> Iterator[str]:
+def dashboard_server() -> Iterator[str]:
     """What ``djinn-lab dashboard`` starts, listening."""
     port = free_port(0)
     command = serve_command(dashboard_folder(), port)

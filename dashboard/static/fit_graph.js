@@ -1,7 +1,8 @@
 // Keeps one unit of the drawing square on the screen and the labels in proportion to their boxes.
 // `fig.tags` is [width, height, serial, focus_x, focus_y]; a new serial asks for the whole drawing or, with a focus, that spot.
 const [width, height, serial, focusX, focusY] = fig.tags;
-const w = fig.inner_width, h = fig.inner_height;
+const sides = ["inner_width", "inner_height"].map((name) => fig.properties[name]);
+const [w, h] = sides.map((side) => side.is_unset ? 0 : side.get_value()); // none before it is laid out
 if (w > 0 && h > 0 && width > 0) {
   const known = fig.__djinn ?? { serial: null, w: 0, h: 0 };
   const x = fig.x_range, y = fig.y_range;
@@ -27,7 +28,7 @@ if (w > 0 && h > 0 && width > 0) {
     set(scale, (x.start + x.end) / 2, y.end);
   }
 }
-const unit = fig.inner_width / (fig.x_range.end - fig.x_range.start);
+const unit = w / (fig.x_range.end - fig.x_range.start);
 const size = (base) => ({ value: `${Math.max(1, Math.min(15, base * unit)).toFixed(1)}px` });
 const alpha = { value: 12.5 * unit < 4.5 ? 0 : 1 };
 for (const [glyph, base] of [[label, 12.5], [sublabel, 10.5], [header, 12.5], [count, 10.5]]) {

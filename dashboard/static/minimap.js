@@ -1,7 +1,8 @@
 // Fits the whole drawing into the small figure, and frames the part of it that the large figure shows.
 // `fig.tags` begins with the width and the height of the drawing.
 const [width, height] = fig.tags;
-const w = map.inner_width, h = map.inner_height;
+const size = ["inner_width", "inner_height"].map((name) => map.properties[name]);
+const [w, h] = size.map((side) => side.is_unset ? 0 : side.get_value()); // none before it is laid out
 if (w > 0 && h > 0 && width > 0 && height > 0) {
   const even = 0.94 * Math.min(w / width, h / height);
   const across = Math.min(0.94 * w / width, 5 * even); // a long narrow drawing is stretched, or it would be a line
