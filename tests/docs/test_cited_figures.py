@@ -28,6 +28,7 @@ LOSSES, OUTAGES = f"losses-{MACHINE}-2026-11-25", f"outages-{MACHINE}-2026-11-25
 OFFLOAD = f"offload-{MACHINE}-2026-11-26"
 COSTS, DEVICES = f"cost-model-{MACHINE}-2026-11-26", f"devices-{MACHINE}-2026-11-26"
 PLAN, COMPILE = f"plan-{MACHINE}-2026-11-26", f"compile-{MACHINE}-2026-11-26"
+GRAPH_PAGE = f"graph-page-{MACHINE}-2026-11-26"
 DECODE, BATCHING = f"decode-{MACHINE}-2026-11-26", f"batching-{MACHINE}-2026-11-26"
 ISOLATION = f"isolation-{MACHINE}-2026-11-25"
 PATTERNS_FOUND = f"patterns-{MACHINE}-2026-11-25"
@@ -457,6 +458,14 @@ def graph_scheduler() -> Iterator[str]:
         yield f"`{name}.json`"
 
 
+def graph_page() -> Iterator[str]:
+    found = figures(GRAPH_PAGE)
+    ops = next(iter(found.values()))["facts"]["ops"]
+    yield f"With {ops:,} ops on two cores (`{GRAPH_PAGE}.json`)"
+    for name, figure in found.items():
+        yield f"{name}: {ours(figure):.2f} s"
+
+
 def losses() -> Iterator[str]:
     found = result(LOSSES)
     assert found["wrong"] == []
@@ -550,7 +559,7 @@ CLAIMS = {
     "coverage": (operators, fuzz, models, libraries, tutorials),
     "benchmarks": (
         *(recording, whole_cells, why_truth, scale, turns, early_starts, decisions),
-        *(isolation_costs, offload, costs, graph_scheduler),
+        *(isolation_costs, offload, costs, graph_scheduler, graph_page),
     ),
     "pool": (kills, outages),
     "session-memory": (losses,),
