@@ -148,11 +148,11 @@ def _seconds(seconds: float) -> str:
 def _ratio(memory: MemoryView) -> str:
     wakes = memory.wake_ups
     if wakes.p99_ratio is None:
-        return _tile("Over its floor, p99", "–", "no wake-up needed a copy yet")
+        return _tile("Wake-up beside the best copy, p99", "–", "no wake-up needed a copy yet")
     middle = "–" if wakes.p50_ratio is None else f"{wakes.p50_ratio:.2f}"
     tone = "bad" if wakes.p99_ratio > USED_BAD_RATIO else ""
-    sub = f"p50 {middle} ×; the floor is bytes over the link’s rate"
-    return _tile("Over its floor, p99", f"{wakes.p99_ratio:.2f} ×", sub, tone)
+    sub = f"p50 {middle} ×; the best copy is bytes over the link’s rate"
+    return _tile("Wake-up beside the best copy, p99", f"{wakes.p99_ratio:.2f} ×", sub, tone)
 
 
 def _prefetches(memory: MemoryView) -> str:

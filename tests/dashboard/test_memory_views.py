@@ -112,7 +112,7 @@ def test_each_figure_moves_its_tile() -> None:
     assert "1.0 ms / 400.0 ms" in tile(html, "Wake-up, p50 / p99")
     assert "n = 100" in tile(html, "Wake-up, p50 / p99")
     assert "90% without a wait" in tile(html, "Wake-up, p50 / p99")
-    assert "1.80 ×" in tile(html, "Over its floor")
+    assert "1.80 ×" in tile(html, "Wake-up beside the best copy")
     assert "60%" in tile(html, "Prefetches on time")
     assert "3 on time, 1 late, 1 wasted" in tile(html, "Prefetches on time")
     assert "9 of 10" in tile(html, "Useful swaps")
@@ -140,7 +140,7 @@ def test_memory_figures_mark_what_went_wrong() -> None:
     assert "bad" not in tile(figures(memory()), "Checked / failed")
     assert tile(figures(counters(mismatches=1)), "Checked / failed").startswith(" bad")
     slow = memory(wake_ups=WakeUps(5, 0, 1.0, 2.0, 2.0, 2.5, 3.5))
-    assert tile(figures(slow), "Over its floor").startswith(" bad")
+    assert tile(figures(slow), "Wake-up beside the best copy").startswith(" bad")
 
 
 def test_before_anything_happened_the_figures_say_so() -> None:

@@ -47,7 +47,7 @@ def test_explain_next_job_names_the_holder_and_its_expected_end() -> None:
     pool.arrive(request("mine", 9, seconds=90, account="bob", at_s=10))
     pool.run(until_s=10)
     assert explained(pool, "mine") == (
-        "It is next, and what it needs is in use; gpu:0 is held by holder0 of ann (expected to end in 90 s). "
+        "It is next, and waits for gpu:0, held by holder0 of ann (expected to end in 90 s). "
         "It is expected to start in 90 s, as number 1 of 1 waiting jobs. "
         "With `--priority HIGH` it would start now."
     )
@@ -70,7 +70,7 @@ def test_explain_names_a_holder_past_its_predicted_end() -> None:
     pool.arrive(request("mine", 9, seconds=50.0, account="bob", rank=3))
     pool.run(until_s=0)
     found = explain(pool.cluster, pool.shares, pool.policy, 1.5, "mine")
-    assert "gpu:0 is held by holder of ann (runs longer than predicted)" in sentence(found)
+    assert "gpu:0, held by holder of ann (runs longer than predicted)" in sentence(found)
 
 
 def test_explain_names_a_holder_that_ends_in_a_moment() -> None:

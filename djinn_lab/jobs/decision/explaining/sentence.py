@@ -162,7 +162,7 @@ def _why(explanation: Explanation, say: Clock) -> str:
             first = _count(ahead) if ahead else "no job is expected to start before it"
             return first + _held(explanation, say)
         case Reason.BUSY:
-            return f"it is next, and {_wanted(explanation)}" + _held(explanation, say)
+            return f"it is next, and waits for {_wanted(explanation, say)}"
 
 
 def _reserved(explanation: Explanation, say: Clock) -> str:
@@ -176,12 +176,17 @@ def _reserved(explanation: Explanation, say: Clock) -> str:
     return listed([*named, f"{more} more"] if more > 0 else named)
 
 
-def _wanted(explanation: Explanation) -> str:
-    """Say of a gang how many of its members could not start."""
+def _wanted(explanation: Explanation, say: Clock) -> str:
+    """Say what the next job waits for, and who holds it; of a gang, how many of its members could not
+    start."""
     free = 0 if explanation.nodes is None else explanation.nodes.members_open
     if free < explanation.needs > 1:
-        return f"waits for {explanation.needs - free} of {explanation.needs} devices at once"
-    return "what it needs is in use"
+        missing = explanation.needs - free
+        return f"{missing} of {explanation.needs} devices at once" + _held(explanation, say)
+    nodes = _held_nodes(explanation)
+    if not nodes:
+        return f"a {explanation.place}" + _held(explanation, say)
+    return f"{_names(nodes)}, held by {_jobs(explanation, say)}"
 
 
 def _starts_now(explanation: Explanation) -> str:
@@ -223,10 +228,14 @@ def _instead(explanation: Explanation, say: Clock) -> list[str]:
 
 def _held(explanation: Explanation, say: Clock) -> str:
     if explanation.blockers:
-        held = {node for one in explanation.blockers for node in one.where}
-        nodes = [node for node in explanation.expected_where if node in held]
+        nodes = _held_nodes(explanation)
         return f"; {_names(nodes)} {_is(nodes)} held by {_jobs(explanation, say)}"
     return _nodes(explanation)
+
+
+def _held_nodes(explanation: Explanation) -> list[str]:
+    held = {node for one in explanation.blockers for node in one.where}
+    return [node for node in explanation.expected_where if node in held]
 
 
 def _cordoned(explanation: Explanation) -> str:
