@@ -20,10 +20,7 @@ from benchmarks.samples import Summary
 ROOT = Path(__file__).parents[2]
 DOCUMENTED = (ROOT / "docs" / "benchmarks.md").read_text()
 TIMEOUT_S = 540
-SAMPLE = (
-    *("capture", "round-trip", "serialisation", "offload", "memory-turns", "cost-model", "plan"),
-    *("queue-simulated", "decisions", "why-truth", "decode", "devices", "dashboard"),
-)
+SAMPLE = (*("capture", "round-trip", "serialisation", "offload", "plan", "decisions", "decode", "dashboard"),)
 TOP = ("format", "finished_at", "quick", "commit", "machine", "figures")
 
 

@@ -13,6 +13,7 @@ import pytest
 import torch
 from pool_kit import new_user, rest, running_pool
 
+from djinn_lab.client import executor
 from djinn_lab.client.session import Session
 from djinn_lab.config import default_profile
 from djinn_lab.errors import DeviceMemoryError, PoolLost
@@ -126,7 +127,8 @@ def test_a_worker_killed_in_mid_cell(real_pool: RuntimeInfo) -> None:
     session.close()
 
 
-def test_a_pool_killed_in_mid_cell(tmp_path: Path) -> None:
+def test_a_pool_killed_in_mid_cell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(executor, "RESUME_S", 2.0)
     with running_pool(tmp_path, "cpu:1", memory_bytes=64 * MIB, worker_command=None) as info:
         session = open_session(info)
 
