@@ -30,7 +30,7 @@ class Board(NamedTuple):
     background: Background
     look: Look
     own: bool = True
-    logged_in: bool = True
+    logged_in: bool = False
     keeper: Callable[[], Snapshot] = Snapshot
 
 

@@ -15,6 +15,7 @@ from djinn_lab.dashboard.widgets.components import LiveTable
 from djinn_lab.dashboard.widgets.controls import button, choice_bar, control_bar, whose_bar
 from djinn_lab.dashboard.widgets.panes import NO_JOBS, heading, html_pane, notice, show_html, show_known
 from djinn_lab.dashboard.widgets.table_cells import columns
+from djinn_lab.dashboard.widgets.theme import DEVICE_STATE_COLOURS
 from djinn_lab.errors import DjinnError
 from djinn_lab.protocol.rest.jobs import JobDetail, JobView
 from djinn_lab.protocol.rest.sessions import SessionView
@@ -34,13 +35,6 @@ SESSION_COLUMNS = columns(
     ("jobs", "Cells", "number"),
     ("seen", "Last seen", "number"),
 )
-DEVICE_TONES = {
-    "idle": "#7F8C99",
-    "busy": "#009E73",
-    "starting": "#E69F00",
-    "silent": "#CC79A7",
-    "lost": "#D55E00",
-}
 _RUNNING_FIRST = ("RUNNING", "RESTORING", "PREEMPTED", "QUEUED", "SUBMITTED", "WAITING")
 
 
@@ -221,7 +215,7 @@ def _device_card(device: DeviceView, cells: dict[str, str]) -> str:
         for label, text in rows
     )
     used = f"{format_bytes(device.used_bytes)} of {format_bytes(device.memory_bytes)}"
-    tone = DEVICE_TONES.get(device.state, "#7F8C99")
+    tone = DEVICE_STATE_COLOURS.get(device.state, "#7F8C99")
     return (
         f"<section class='card' aria-label='Device {escape(device.device)}'><div class='head'>"
         f"<b>{escape(device.device)}</b>"

@@ -1,4 +1,4 @@
-"""Which visitors may change the pool from pages, and whom to ask for what they may not.
+"""Which visitors may change the pool from pages, and who can allow them what they may not.
 
 The pool decides by the visitor's token, whatever pages offer. One thing only pages can know: whether the
 browser has proven its user at all. Where a pool has one user the dashboard lets each program of its machine
@@ -24,7 +24,7 @@ def role_of(snapshot: Snapshot) -> Role | None:
 
 
 def refusal(board: Board, snapshot: Snapshot, needed: Role, what: str) -> str:
-    """Say in one sentence why the visitor may not do ``what``, and whom to ask; empty where the visitor
+    """Say in one sentence why the visitor may not do ``what``, and who can allow it; empty where the visitor
     may."""
     role = role_of(snapshot)
     if role is None:

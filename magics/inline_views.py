@@ -9,7 +9,7 @@ import html
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from djinn_lab.client.phase_colours import PHASE_COLOURS, TRANSFER_COLOUR
+from djinn_lab.client.phase_colours import TRANSFER_COLOUR, phase_colour
 from djinn_lab.scheduler import ExecutionSchedule
 from djinn_lab.scheduler.schedule import ScheduledNode
 from djinn_lab.srg.graph import SRG
@@ -72,7 +72,7 @@ def _rows_at(graph: SRG, depth: int) -> list[ModuleRow]:
     number: dict[tuple[str, str], int] = {}
     of_node: dict[int, int] = {}
     for node in graph.nodes:
-        name = ".".join(node.module.split(".")[:depth]) or f"{node.phase}, outside modules"
+        name = node.module_at(depth) or f"{node.phase}, outside modules"
         key = (name, node.phase)
         if key not in number:
             number[key] = len(rows)
@@ -164,7 +164,7 @@ def _blocks(graph: SRG, nodes: Iterable[tuple[ScheduledNode, float, float]]) -> 
     for depth in range(MODULE_DEPTH, -1, -1):
         blocks = []
         for start, end, node in ordered:
-            name = ".".join(node.module.split(".")[:depth])
+            name = node.module_at(depth)
             if blocks and blocks[-1][2:] == (name, node.phase):
                 blocks[-1] = (blocks[-1][0], end, name, node.phase)
             else:
@@ -226,7 +226,7 @@ def _figure(title: str, picture: str, below: str) -> str:
 
 
 def _colour(phase: str) -> str:
-    return TRANSFER_COLOUR if phase == TRANSFER else PHASE_COLOURS.get(phase, PHASE_COLOURS["other"])
+    return TRANSFER_COLOUR if phase == TRANSFER else phase_colour(phase)
 
 
 def _shortened(module: str) -> str:

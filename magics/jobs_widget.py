@@ -11,6 +11,7 @@ import ipywidgets as widgets
 from djinn_lab.client.rest import PoolClient
 from djinn_lab.errors import DjinnError
 from djinn_lab.magics.jobs_command import HEADINGS, describe_jobs, job_row
+from djinn_lab.magics.text_table import html_table
 from djinn_lab.protocol.rest.jobs import JobView
 
 JOBS_SHOWN = 15
@@ -34,7 +35,9 @@ class JobTable(widgets.VBox):  # type: ignore[misc]
     def _show(self, jobs: Sequence[JobView]) -> None:
         now_s = time.time()
         self._text = describe_jobs(jobs, now_s)
-        self.table.value = _table_html([job_row(job, now_s) for job in jobs]) if jobs else escape(self._text)
+        self.table.value = (
+            html_table(HEADINGS, [job_row(job, now_s) for job in jobs]) if jobs else escape(self._text)
+        )
         active = {job.job: job for job in jobs if not job.finished}
         chosen = self.active.value
         self.active.options = [
@@ -72,9 +75,3 @@ class JobTable(widgets.VBox):  # type: ignore[misc]
         if data is not None:
             data["text/plain"] = self._text
         return bundle
-
-
-def _table_html(rows: Sequence[Sequence[str]]) -> str:
-    heads = "".join(f"<th style='text-align:left'>{heading}&emsp;</th>" for heading in HEADINGS)
-    lines = "".join(f"<tr>{''.join(f'<td>{escape(cell)}&emsp;</td>' for cell in row)}</tr>" for row in rows)
-    return f"<table><tr>{heads}</tr>{lines}</table>"

@@ -114,7 +114,7 @@ def summarise(srg: SRG) -> str:
     phases = Counter(node.phase for node in srg.nodes)
     flops: Counter[str] = Counter()
     for node in srg.nodes:
-        flops[".".join(node.module.split(".")[:3]) or "(outside modules)"] += node.flops
+        flops[node.module_at(3) or "(outside modules)"] += node.flops
     total = sum(flops.values())
     lines = [
         f"{len(srg.nodes)} nodes, {len(srg.edges)} edges, {total / 1e9:.3f} GFLOP, hash "

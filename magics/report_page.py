@@ -177,7 +177,7 @@ def _modules(graph: SRG) -> str:
     ops: Counter[str] = Counter()
     flops: Counter[str] = Counter()
     for node in graph.nodes:
-        name = ".".join(node.module.split(".")[:MODULE_DEPTH]) or "(outside modules)"
+        name = node.module_at(MODULE_DEPTH) or "(outside modules)"
         ops[name] += 1
         flops[name] += node.flops
     ranked = sorted(ops, key=lambda name: (-flops[name], -ops[name], name))

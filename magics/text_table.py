@@ -1,8 +1,9 @@
-"""Tables in plain text, for what commands print."""
+"""Tables for what commands show: in plain text, and in HTML for widgets."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from html import escape
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
@@ -12,3 +13,10 @@ def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
     return [
         "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() for row in rows
     ]
+
+
+def html_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a table without a style sheet: a widget has none of its own."""
+    heads = "".join(f"<th style='text-align:left'>{heading}&emsp;</th>" for heading in headings)
+    lines = "".join(f"<tr>{''.join(f'<td>{escape(cell)}&emsp;</td>' for cell in row)}</tr>" for row in rows)
+    return f"<table><tr>{heads}</tr>{lines}</table>"

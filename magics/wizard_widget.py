@@ -15,6 +15,7 @@ from djinn_lab.config.store import read_text
 from djinn_lab.config.terminal import facts_rows
 from djinn_lab.config.wizard import Draft, begin, equivalent_command, preview, save, set_text, use_recommended
 from djinn_lab.errors import DjinnError
+from djinn_lab.magics.text_table import html_table
 
 _LABEL = {"description_width": "190px"}
 _TONES = {"error": "#b4460a", "warning": "#8a6100", "good": "#00775a"}
@@ -164,12 +165,7 @@ def _effects_html(draft: Draft) -> str:
     title = f"<b>Predicted effect</b><br>{escape(effect_sentence(draft.work))}."
     if draft.work is None:
         return title
-    heads = "".join(f"<th style='text-align:left'>{heading}&emsp;</th>" for heading in EFFECT_HEADINGS)
-    rows = "".join(
-        f"<tr>{''.join(f'<td>{escape(cell)}&emsp;</td>' for cell in row)}</tr>"
-        for row in effect_rows(draft.work, draft.profile)
-    )
-    return f"{title}<table><tr>{heads}</tr>{rows}</table>"
+    return title + html_table(EFFECT_HEADINGS, effect_rows(draft.work, draft.profile))
 
 
 def _tinted(text: str, tone: str) -> str:

@@ -14,9 +14,9 @@ from djinn_lab.dashboard.hub import Snapshot
 from djinn_lab.dashboard.widgets.changes import Changes
 from djinn_lab.dashboard.widgets.controls import button, text_input, toggle
 from djinn_lab.dashboard.widgets.forms import Form
-from djinn_lab.dashboard.widgets.panes import heading, html_pane, notice, show_html
+from djinn_lab.dashboard.widgets.panes import heading, html_pane, show_html
 from djinn_lab.dashboard.widgets.table_cells import columns
-from djinn_lab.errors import DjinnError, OptionError
+from djinn_lab.errors import OptionError
 from djinn_lab.protocol.rest.audit import AuditRow
 
 ROWS_MAX = 200
@@ -52,9 +52,8 @@ class AuditSection:
             }
         )
         self.refused = toggle("Only refusals and faults", align="end")
-        self._reading = PoolReading(board, "audit", self._ask, self._show, self._failed)
+        self._reading = PoolReading(board, "audit", self._ask, self._show)
         self._heading = html_pane(heading("Audit", "Asking the pool."), margin=(0, 0, 6, 0))
-        self._problem = html_pane(margin=0)
         head = text_input("Head noted earlier (optional)", placeholder="ROW:HASH", width=330)
         self.chain = Form({"head": head})
         self.check = button("Check the chain")
@@ -64,7 +63,7 @@ class AuditSection:
             self._heading,
             self.form.view,
             self.refused,
-            self._problem,
+            self._reading.problem,
             self.rows,
             html_pane(heading("Check", words), margin=(14, 0, 6, 0)),
             self.chain.view,
@@ -123,10 +122,6 @@ class AuditSection:
         self.rows.show([audit_row(row) for row in found], more if len(found) == ROWS_MAX else "")
         words = f"{len(found)} rows, the newest first. The pool notes each change and each refusal."
         show_html(self._heading, heading("Audit", words))
-        show_html(self._problem, "")
-
-    def _failed(self, error: DjinnError) -> None:
-        show_html(self._problem, notice(error.message, error.advice, "bad"))
 
 
 def audit_row(row: AuditRow) -> dict[str, object]:

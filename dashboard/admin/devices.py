@@ -77,7 +77,7 @@ class DevicesSection:
             price, watts = form.number("price"), form.number("watts")
         except OptionError:
             return
-        labels, taints = _listed(form.text("labels")), _listed(form.text("taints"))
+        labels, taints = form.parts("labels"), form.parts("taints")
         hub = self._board.hub
         self.changes.run(
             f"Describing {device.device}.",
@@ -107,10 +107,6 @@ class DevicesSection:
             self.form.fields["price"].value = f"{device.price:g}" if device.price else ""
             self.form.fields["watts"].value = "" if device.watts is None else f"{device.watts:g}"
         self.update(self._snapshot)
-
-
-def _listed(text: str) -> list[str]:
-    return [part for part in (piece.strip() for piece in text.split(",")) if part]
 
 
 def description_sentence(

@@ -100,7 +100,7 @@ class AdminPage:
         return refusal(self._board, snapshot, entry.needs, f"the section {entry.label}")
 
     def _notice(self, snapshot: Snapshot, wanted: str, allowed: list[str]) -> str:
-        """Say what the visitor may not do here, and whom to ask; nothing for an admin."""
+        """Say what the visitor may not do here, and who can allow it; nothing for an admin."""
         if wanted in SECTIONS and wanted not in allowed:
             return notice(self._refusal(snapshot, SECTIONS[wanted]))
         role = role_of(snapshot)

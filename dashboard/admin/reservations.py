@@ -11,7 +11,7 @@ from djinn_lab.dashboard.hub import Snapshot
 from djinn_lab.dashboard.widgets.changes import Changes
 from djinn_lab.dashboard.widgets.controls import button, control_bar, text_input
 from djinn_lab.dashboard.widgets.forms import Form
-from djinn_lab.dashboard.widgets.panes import heading, html_pane, notice, show_html
+from djinn_lab.dashboard.widgets.panes import heading, html_pane, show_html
 from djinn_lab.dashboard.widgets.table_cells import columns
 from djinn_lab.errors import DjinnError, OptionError
 from djinn_lab.jobs.decision import CalendarReservation
@@ -51,14 +51,11 @@ class ReservationsSection:
         )
         self.reserve = button("Reserve", color="primary")
         self.making = Changes(board.background, "make-reservation")
-        self._reading = PoolReading(
-            board, "reservations", lambda reader: reader.reservations(), self._show, self._failed
-        )
+        self._reading = PoolReading(board, "reservations", lambda reader: reader.reservations(), self._show)
         self._heading = html_pane(heading("Reservations", "Asking the pool."), margin=(0, 0, 6, 0))
-        self._problem = html_pane(margin=0)
         self.view = stack(
             self._heading,
-            self._problem,
+            self._reading.problem,
             self.reservations,
             control_bar(self.end, margin=(8, 0, 0, 0)),
             self.ending.view,
@@ -99,12 +96,14 @@ class ReservationsSection:
         """Read the form. Raises OptionError, with the note beside the field."""
         form = self.form
         name = form.required("name", "a name")
-        devices = _parts(form.required("devices", "the devices"))
+        form.required("devices", "the devices")
+        devices = form.parts("devices")
         unknown = [device for device in devices if device not in self._devices]
         if unknown:
             there = listed(self._devices)
             raise form.refused("devices", f"The pool has no device {unknown[0]}; it has {there}.")
-        accounts = _parts(form.required("accounts", "the accounts"))
+        form.required("accounts", "the accounts")
+        accounts = form.parts("accounts")
         begins_s = self._moment("begins", "From", now_s)
         ends_s = self._moment("ends", "Until", begins_s)
         if ends_s <= max(begins_s, now_s):
@@ -171,14 +170,6 @@ class ReservationsSection:
         self.reservations.empty = "No device is reserved"
         self.reservations.show([_row(one) for one in known])
         show_html(self._heading, heading("Reservations", f"{counted(len(known), 'reservation')}."))
-        show_html(self._problem, "")
-
-    def _failed(self, error: DjinnError) -> None:
-        show_html(self._problem, notice(error.message, error.advice, "bad"))
-
-
-def _parts(text: str) -> list[str]:
-    return [part for part in (piece.strip() for piece in text.split(",")) if part]
 
 
 def terms(one: CalendarReservation) -> str:

@@ -12,6 +12,7 @@ from djinn_lab.client.rest import PoolClient
 from djinn_lab.dashboard.board import Board
 from djinn_lab.dashboard.hub import Snapshot
 from djinn_lab.dashboard.widgets.components import LiveTable
+from djinn_lab.dashboard.widgets.panes import html_pane, notice, show_html
 from djinn_lab.errors import DjinnError, Refused
 
 Answer = TypeVar("Answer")
@@ -29,8 +30,8 @@ class Section(Protocol):
 
 class PoolReading(Generic[Answer]):
     """Ask the pool what its snapshots do not hold, again every few seconds while a section is shown.
-    ``name``: distinct among the readings of the page. A pool that refuses is not asked again by itself, for
-    it notes each refusal in its audit."""
+    ``name``: distinct among the readings of the page. ``problem`` shows why there is no answer. A pool that
+    refuses is not asked again by itself, for it notes each refusal in its audit."""
 
     def __init__(
         self,
@@ -38,13 +39,12 @@ class PoolReading(Generic[Answer]):
         name: str,
         ask: Callable[[PoolClient], Answer],
         answered: Callable[[Answer], None],
-        failed: Callable[[DjinnError], None],
     ) -> None:
         self._board = board
         self._name = name
         self._ask = ask
-        self._answered = answered
-        self._failed = failed
+        self._show = answered
+        self.problem = html_pane(margin=0)
         self._asked_at: float | None = None
         self._refused = False
 
@@ -66,9 +66,13 @@ class PoolReading(Generic[Answer]):
             self._not_answered,
         )
 
+    def _answered(self, answer: Answer) -> None:
+        show_html(self.problem, "")
+        self._show(answer)
+
     def _not_answered(self, error: DjinnError) -> None:
         self._refused = isinstance(error, Refused)
-        self._failed(error)
+        show_html(self.problem, notice(error.message, error.advice, "bad"))
 
 
 def table(columns: list[dict[str, str]], label: str, **options: Any) -> LiveTable:

@@ -12,7 +12,7 @@ from djinn_lab.dashboard.permissions import role_of
 from djinn_lab.dashboard.widgets.changes import Changes
 from djinn_lab.dashboard.widgets.controls import button, control_bar, select, text_input
 from djinn_lab.dashboard.widgets.forms import Form
-from djinn_lab.dashboard.widgets.panes import heading, html_pane, notice, show_html
+from djinn_lab.dashboard.widgets.panes import heading, html_pane, show_html
 from djinn_lab.dashboard.widgets.table_cells import columns
 from djinn_lab.errors import DjinnError, OptionError
 from djinn_lab.pool.authentication import Role
@@ -60,14 +60,13 @@ class TokensSection:
         self.make = button("Make token", color="primary")
         self.making = Changes(board.background, "make-token")
         self.secret, self.rotated = NewTokens(), NewTokens()
-        self._reading = PoolReading(board, "tokens", lambda reader: reader.tokens(), self._show, self._failed)
+        self._reading = PoolReading(board, "tokens", lambda reader: reader.tokens(), self._show)
         self._heading = html_pane(heading("Tokens", "Asking the pool."), margin=(0, 0, 6, 0))
-        self._problem = html_pane(margin=0)
         self._chosen_heading = html_pane(margin=(12, 0, 4, 0))
         making = heading("Make a token", "One for each place where it is used. Its secret is shown once.")
         self.view = stack(
             self._heading,
-            self._problem,
+            self._reading.problem,
             self.tokens,
             self._chosen_heading,
             self.rotation.view,
@@ -105,7 +104,7 @@ class TokensSection:
             return
         user = form.text("user")
         role = "" if form.value("role") == SAME_ROLE else str(form.value("role"))
-        scopes = tuple(filter(None, (part.strip() for part in form.text("scopes").split(","))))
+        scopes = tuple(form.parts("scopes"))
         hub = self._board.hub
 
         def work() -> tuple[TokenMade, str]:
@@ -208,12 +207,8 @@ class TokensSection:
         self._show_chosen()
         self.tokens.empty = "There are no tokens but the runtime file's"
         self.tokens.show([token_row(name, token) for name, token in self._known.items()])
-        show_html(self._problem, "")
         whose = "of all users" if any(token.user != self._user for token in known) else "of yours"
         show_html(self._heading, heading("Tokens", f"{len(known)} {whose}. The pool has no secrets of them."))
-
-    def _failed(self, error: DjinnError) -> None:
-        show_html(self._problem, notice(error.message, error.advice, "bad"))
 
 
 def token_row(name: str, token: TokenView) -> dict[str, object]:

@@ -11,7 +11,7 @@ from djinn_lab.dashboard.hub import Snapshot
 from djinn_lab.dashboard.widgets.changes import Changes
 from djinn_lab.dashboard.widgets.controls import button, control_bar, select, text_input
 from djinn_lab.dashboard.widgets.forms import Form
-from djinn_lab.dashboard.widgets.panes import heading, html_pane, notice, show_html
+from djinn_lab.dashboard.widgets.panes import heading, html_pane, show_html
 from djinn_lab.dashboard.widgets.table_cells import columns
 from djinn_lab.errors import DjinnError, OptionError
 from djinn_lab.pool.authentication import Role
@@ -49,13 +49,12 @@ class UsersSection:
         self.add = button("Add user", color="primary")
         self.adding = Changes(board.background, "add-user")
         self.secret = NewTokens()
-        self._reading = PoolReading(board, "users", lambda reader: reader.users(), self._show, self._failed)
+        self._reading = PoolReading(board, "users", lambda reader: reader.users(), self._show)
         self._heading = html_pane(heading("Users", "Asking the pool."), margin=(0, 0, 6, 0))
-        self._problem = html_pane(margin=0)
         adding = heading("Add a user", "The user gets a first token, which is shown once.")
         self.view = stack(
             self._heading,
-            self._problem,
+            self._reading.problem,
             self.users,
             control_bar(self.remove, margin=(8, 0, 0, 0)),
             self.removing.view,
@@ -131,16 +130,12 @@ class UsersSection:
     def _show(self, known: list[UserView]) -> None:
         self._known = known
         self.users.empty = "There are no users"
-        show_html(self._problem, "")
         self._show_rows()
 
     def _show_rows(self) -> None:
         self.users.show([user_row(user, self._sessions) for user in self._known])
         if self._known:
             show_html(self._heading, heading("Users", users_sentence(self._known)))
-
-    def _failed(self, error: DjinnError) -> None:
-        show_html(self._problem, notice(error.message, error.advice, "bad"))
 
 
 def user_row(user: UserView, sessions: tuple[SessionView, ...]) -> dict[str, object]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import panel as pn
 
-from djinn_lab.client.rest import PoolClient
 from djinn_lab.dashboard.board import Board
+from djinn_lab.dashboard.devices.tables import running_on
 from djinn_lab.dashboard.hub import Snapshot
 from djinn_lab.dashboard.permissions import may
 from djinn_lab.dashboard.widgets.changes import Changes
@@ -76,7 +76,7 @@ class DeviceActions:
 
         def work() -> str:
             reader = self._board.hub.reader()
-            running = _running_on(reader, device)
+            running = len(running_on(reader.queue(), device))
             reader.cordon(device, drain)
             sessions = sum(session.device == device for session in reader.sessions())
             return cordoned_sentence(device, drain, running, sessions)
@@ -100,11 +100,6 @@ class DeviceActions:
                 lambda: self._board.hub.reader().calibrate(name),
                 lambda answer: f"{name} is measured again as soon as it is idle.",
             )
-
-
-def _running_on(reader: PoolClient, device: str) -> int:
-    running = reader.queue().running
-    return sum(job.device == device or device in job.members for job in running)
 
 
 def cordon_question(device: DeviceView, drain: bool, last: bool) -> str:

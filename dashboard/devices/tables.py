@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from djinn_lab.dashboard.costs.curve_chart import with_power
 from djinn_lab.dashboard.hub import Snapshot
 from djinn_lab.dashboard.widgets.table_cells import columns, number_cell, whole_seconds
+from djinn_lab.dashboard.widgets.theme import DEVICE_STATE_COLOURS
 from djinn_lab.protocol.rest.costs import CostView, DeviceCosts
 from djinn_lab.protocol.rest.jobs import JobView
 from djinn_lab.protocol.rest.queue import QueueView, RunningJob, WaitingJob
@@ -26,13 +27,6 @@ DEVICE_COLUMNS = columns(
     ("speed", "Speed", "number"),
     ("labels", "Labels", "text"),
 )
-STATE_COLOURS = {
-    "idle": "#7F8C99",
-    "busy": "#009E73",
-    "starting": "#E69F00",
-    "silent": "#CC79A7",
-    "lost": "#D55E00",
-}
 CORDONED_COLOUR = "#56B4E9"
 NUMA = "numa="
 
@@ -101,7 +95,7 @@ def _device_row(
     measured = costs_of(costs, device.device)
     rate = device.flops_per_s if measured is None else measured.flops_per_s
     running = job.job if job is not None else device.job
-    colour = CORDONED_COLOUR if device.cordoned else STATE_COLOURS.get(device.state, "#7F8C99")
+    colour = CORDONED_COLOUR if device.cordoned else DEVICE_STATE_COLOURS.get(device.state, "#7F8C99")
     return {
         "id": device.device,
         "device": device.device,
@@ -134,7 +128,7 @@ def devices_sentence(devices: Sequence[DeviceView]) -> str:
     if not devices:
         return "The pool has no devices yet; they are starting."
     states = [device.state for device in devices]
-    parts = [f"{states.count(state)} {state}" for state in STATE_COLOURS if state in states]
+    parts = [f"{states.count(state)} {state}" for state in DEVICE_STATE_COLOURS if state in states]
     cordoned = sum(device.cordoned for device in devices)
     closed = f"; {cordoned} cordoned" if cordoned else ""
     return f"{counted(len(devices), 'device')}: {', '.join(parts)}{closed}."

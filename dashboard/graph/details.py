@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from html import escape
 
+from djinn_lab.client.phase_colours import phase_colour
 from djinn_lab.dashboard.graph.folding import Item, Tree, short_op
 from djinn_lab.dashboard.graph.scene import format_flops
-from djinn_lab.dashboard.widgets.theme import phase_colour
 from djinn_lab.srg.graph import Node
 from djinn_lab.units import format_bytes
 

@@ -7,11 +7,11 @@ from typing import Literal, NamedTuple, Protocol, get_args
 
 import numpy as np
 
-from djinn_lab.client.phase_colours import PHASE_COLOURS
+from djinn_lab.client.phase_colours import PHASE_COLOURS, phase_colour
 from djinn_lab.dashboard.graph.changes import ItemChanges
 from djinn_lab.dashboard.graph.figures import Floats, NodeFigures
 from djinn_lab.dashboard.graph.folding import Item, Tree
-from djinn_lab.dashboard.widgets.theme import Look, blend, phase_colour
+from djinn_lab.dashboard.widgets.theme import Look, blend
 from djinn_lab.units import format_bytes, format_seconds
 
 ColourBy = Literal["phase", "predicted", "measured", "memory", "change"]

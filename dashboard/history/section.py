@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from html import escape
 from io import BytesIO
 
 import panel as pn
@@ -13,6 +12,7 @@ from djinn_lab.dashboard.history.tables import BucketTable
 from djinn_lab.dashboard.widgets.components import LiveTable
 from djinn_lab.dashboard.widgets.controls import control_bar, download, toggle
 from djinn_lab.dashboard.widgets.panes import heading, html_pane, show_html
+from djinn_lab.dashboard.widgets.theme import colour_legend
 
 
 class HistorySection:
@@ -46,11 +46,7 @@ class HistorySection:
         """Show what the chart was given."""
         self._make_table = make_table
         show_html(self._heading, heading(self.title, sentence))
-        keys = "".join(
-            f'<span class="key"><i style="background:{colour}"></i>{escape(name)}</span>'
-            for name, colour in self.chart.legend.items()
-        )
-        show_html(self._legend, f'<div class="legend">{keys}</div>')
+        show_html(self._legend, colour_legend(self.chart.legend.items(), f"Colours: {self.title}"))
         self.switch()
 
     def switch(self) -> None:

@@ -9,11 +9,10 @@ from collections.abc import Mapping, Sequence
 from io import StringIO
 from typing import Any, NamedTuple
 
-from djinn_lab.client.phase_colours import PHASE_COLOURS, TRANSFER_COLOUR
+from djinn_lab.client.phase_colours import PHASE_COLOURS, TRANSFER_COLOUR, phase_colour
 from djinn_lab.dashboard.graph.folding import short_op
 from djinn_lab.dashboard.widgets.bars import BarLane, bars_in, make_lane
 from djinn_lab.dashboard.widgets.table_cells import number_cell
-from djinn_lab.dashboard.widgets.theme import phase_colour
 from djinn_lab.scheduler.schedule import ExecutionSchedule, ScheduledNode
 from djinn_lab.srg.curves import Bound
 from djinn_lab.srg.program import Phase

@@ -39,6 +39,10 @@ class Form:
             raise self.refused(name, f"Type {what} first.")
         return text
 
+    def parts(self, name: str) -> list[str]:
+        """Return what was typed between commas."""
+        return [part for part in (piece.strip() for piece in self.text(name).split(",")) if part]
+
     def number(self, name: str, least: float = 0.0) -> float | None:
         """Return a number, None where nothing was typed. Raises OptionError, with the note beside the
         field."""

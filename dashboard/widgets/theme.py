@@ -13,6 +13,13 @@ from bokeh.plotting import figure
 from djinn_lab.client.phase_colours import PHASE_COLOURS
 
 DEVICE_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+DEVICE_STATE_COLOURS: dict[str, str] = {
+    "idle": "#7F8C99",
+    "busy": "#009E73",
+    "starting": "#E69F00",
+    "silent": "#CC79A7",
+    "lost": "#D55E00",
+}
 STATE_COLOURS: dict[str, str] = {
     "RUNNING": "#009E73",
     "RESTORING": "#56B4E9",
@@ -57,11 +64,6 @@ def current_look() -> Look:
     """Return the look that the page's address asks for (``?theme=dark``)."""
     arguments = pn.state.session_args or {}
     return DARK if arguments.get("theme", [b""])[0] == b"dark" else LIGHT
-
-
-def phase_colour(phase: str) -> str:
-    """The colour of a phase, the same on every page."""
-    return PHASE_COLOURS.get(phase, PHASE_COLOURS["other"])
 
 
 def blend(colour: str, other: str, share: float) -> str:

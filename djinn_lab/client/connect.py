@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, TypeVar
 
 import torch
@@ -135,16 +136,13 @@ def start_pool(profile: Profile) -> RuntimeInfo:
 def _run_patiently(command: Sequence[str]) -> str:
     """Run a command, say so where it takes long, and return what it printed."""
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
-        try:
-            printed, _ = process.communicate(timeout=SAY_AFTER_S)
-        except subprocess.TimeoutExpired:
-            print("A pool starts on this machine. That takes longer where it is busy.", file=sys.stderr)
-            try:
-                printed, _ = process.communicate(timeout=START_TIMEOUT_S)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                return f"it was not ready within {START_TIMEOUT_S:.0f} s."
-        return printed.strip()
+        with suppress(subprocess.TimeoutExpired):
+            return process.communicate(timeout=SAY_AFTER_S)[0].strip()
+        print("A pool starts on this machine. That takes longer where it is busy.", file=sys.stderr)
+        with suppress(subprocess.TimeoutExpired):
+            return process.communicate(timeout=START_TIMEOUT_S)[0].strip()
+        process.kill()
+        return f"it was not ready within {START_TIMEOUT_S:.0f} s."
 
 
 def fetch(tree: Tree) -> Tree:

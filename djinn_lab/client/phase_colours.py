@@ -12,3 +12,8 @@ PHASE_COLOURS: dict[str, str] = {
     "other": "#7F8C99",
 }
 TRANSFER_COLOUR = "#56B4E9"
+
+
+def phase_colour(phase: str) -> str:
+    """Return the colour of a phase; that of ``other`` for one that has none."""
+    return PHASE_COLOURS.get(phase, PHASE_COLOURS["other"])

@@ -8,7 +8,7 @@ from collections import Counter
 import msgspec
 
 from djinn_lab.scheduler.schedule import ExecutionSchedule, ScheduledNode
-from djinn_lab.units import format_seconds
+from djinn_lab.units import format_seconds, listed
 
 _NUMBER = re.compile(r"(?<=\.)\d+(?=\.|$)")
 BETWEEN_OPS = "time between ops"
@@ -76,7 +76,7 @@ def difference_sentence(schedule: ExecutionSchedule) -> str:
     if not named:
         return "Predicted and measured times are equal."
     sentence = (
-        f"The run took {format_seconds(abs(total_s))} {direction} than predicted, mostly in {_joined(named)}"
+        f"The run took {format_seconds(abs(total_s))} {direction} than predicted, mostly in {listed(named)}"
     )
     against = next((share for share in shares if share.seconds * total_s < 0), None)
     if against is not None and abs(against.seconds) >= 0.25 * whole_s:
@@ -87,7 +87,3 @@ def difference_sentence(schedule: ExecutionSchedule) -> str:
 def _named(share: Share) -> str:
     sign = "+" if share.seconds >= 0 else "−"
     return f"{share.name} ({sign}{format_seconds(abs(share.seconds))})"
-
-
-def _joined(names: list[str]) -> str:
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

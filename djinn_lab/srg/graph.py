@@ -66,6 +66,10 @@ class Node(msgspec.Struct, frozen=True, gc=False):
     is_view: bool
     charge: FamilyWork
 
+    def module_at(self, depth: int) -> str:
+        """Return the first ``depth`` names of the module's path; empty outside modules."""
+        return ".".join(self.module.split(".")[:depth])
+
 
 class Edge(msgspec.Struct, frozen=True, gc=False):
     """``target`` needs ``value`` as ``source`` left it: the node that produced the value, or that last

@@ -41,7 +41,7 @@ def wait_until(condition: Callable[[], Any]) -> None:
 
 @contextmanager
 def board_of(find: Callable[[], PoolClient], logged_in: bool = True) -> Iterator[Board]:
-    """A board of the user with whom ``find`` reaches the pool, with one snapshot."""
+    """A board of the user as which ``find`` reaches the pool, with one snapshot."""
     hub = Hub(find)
     hub.poll()
     yield Board(hub, Route(), WhileTheTestWaits(hub.executor), LIGHT, logged_in=logged_in)
