@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import httpx
 import msgspec
@@ -98,6 +98,9 @@ def new_user(info: RuntimeInfo, role: str = "user") -> tuple[str, str]:
     return name, rest(info).create_user(name, role).token
 
 
+Answer = TypeVar("Answer", bound=messages.FromPool)
+
+
 class Wire:
     """A session's WebSocket, message by message."""
 
@@ -160,10 +163,23 @@ class Client(Wire):
         process: int | None = None,
     ) -> None:
         super().__init__(info, token)
+        self._set_aside: list[messages.FromPool] = []
         welcome = self.hello(session, host=host, latest_only=latest_only, process=process)
         assert isinstance(welcome, messages.Welcome), welcome
         self.welcome = welcome
         self.updates: list[messages.JobUpdate] = []
+
+    def receive(self) -> messages.FromPool:
+        return self._set_aside.pop(0) if self._set_aside else super().receive()
+
+    def answer(self, kind: type[Answer]) -> Answer:
+        """Wait for a message of ``kind``; those of running jobs that arrive meanwhile are kept for later."""
+        while True:
+            message = super().receive()
+            if isinstance(message, kind):
+                return message
+            assert isinstance(message, messages.JobUpdate | messages.SegmentResult), message
+            self._set_aside.append(message)
 
     @property
     def session(self) -> str:
@@ -212,9 +228,7 @@ class Client(Wire):
 
     def signal(self, phase: str, expected_s: float | None = None) -> messages.PhaseAnswered:
         self.send(messages.SignalPhase(phase, expected_s))
-        answer = self.receive()
-        assert isinstance(answer, messages.PhaseAnswered), answer
-        return answer
+        return self.answer(messages.PhaseAnswered)
 
     def until(self, job: str, state: str) -> messages.JobUpdate:
         """Wait for an update of ``job`` with ``state``."""
@@ -227,9 +241,7 @@ class Client(Wire):
 
     def missing(self, *digests: str) -> list[str]:
         self.send(messages.QueryBlobs(list(digests)))
-        answer = self.receive()
-        assert isinstance(answer, messages.BlobsMissing)
-        return answer.digests
+        return self.answer(messages.BlobsMissing).digests
 
     def write_blob(self, digest: str, data: bytes) -> None:
         """Upload bytes as a client on the pool's host does: write the file and announce it."""

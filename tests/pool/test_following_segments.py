@@ -75,7 +75,7 @@ def test_a_refused_follower_is_answered_in_its_turn(client: Client) -> None:
 def test_blobs_of_a_follower_are_kept_until_it_runs(client: Client) -> None:
     data = bytes(range(META.nbytes))
     digest = blake3(data).hexdigest()
-    job = client.submit(act("sleep 0.3"), final=False)
+    job = client.submit(act("sleep 1"), final=False)
     client.until(job, "RUNNING")
     assert client.missing(digest) == [digest]
     client.write_blob(digest, data)

@@ -21,7 +21,7 @@ SEPARATOR = "/"
 class RunningGang:
     """``handed``: what each part exported. ``sent_s`` (when it first went to a worker, without the time for
     which the gang was preempted before), ``done``, ``executed``, ``stops``: by part. ``opened``: groups that
-    have a session. ``used``: the device that last ran each part."""
+    have a session. ``used``: the device that last ran each part; ``visited``: every device that ran one."""
 
     job: str
     segment: int
@@ -36,6 +36,7 @@ class RunningGang:
     stops: dict[PartName, SegmentPreemptions] = field(default_factory=dict)
     opened: set[int] = field(default_factory=set)
     used: dict[PartName, str] = field(default_factory=dict)
+    visited: set[str] = field(default_factory=set)
 
     def part(self, name: PartName) -> PlannedPart:
         if isinstance(name, int):
@@ -82,10 +83,10 @@ class RunningGang:
 
     def summary(self) -> str:
         """Say on which devices the gang ran, and why not on more."""
-        used = sorted(set(self.used.values()))
-        where = f"It ran on {len(used)} devices: {', '.join(used)}."
-        if len(used) == 1:
-            where = f"It ran on one device: {used[0]}."
+        visited = sorted(self.visited)
+        where = f"It ran on {len(visited)} devices: {', '.join(visited)}."
+        if len(visited) == 1:
+            where = f"It ran on one device: {visited[0]}."
         return f"{where} {self.record.gang}" if self.record.gang else where
 
     def node_devices(self) -> tuple[str, ...]:

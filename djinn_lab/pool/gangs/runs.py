@@ -237,6 +237,7 @@ class GangRuns:
             gang.sent_s[part] = self._clock_s(gang)
             gang.executed[part] = 0
         gang.used[part] = device
+        gang.visited.add(device)
         flight = gang.record.flight
         self._launcher.run(
             device,
