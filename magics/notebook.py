@@ -137,6 +137,6 @@ class Notebook:
         self._typing.close()
         self.dashboard.close()
         if self._session is not None:
-            self._session.close()
+            self._session.close(keep=True)
             self._session = None
         self._note.remove()

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import atexit
 import copy
+from contextlib import suppress
 from time import monotonic, sleep
 from typing import NamedTuple, TypeVar
+from warnings import warn
 
 import torch
 from torch.utils._pytree import tree_leaves, tree_map
@@ -19,7 +21,7 @@ from djinn_lab.client.executor import PoolExecutor
 from djinn_lab.client.profile_terms import terms_of, terms_of_scheduler
 from djinn_lab.client.rest import PoolClient
 from djinn_lab.config import Profile
-from djinn_lab.errors import OptionError, PoolLost, PoolSilent, UserError
+from djinn_lab.errors import DjinnError, OptionError, PoolLost, PoolSilent, UserError, ValueLost
 from djinn_lab.jobs import Terms
 from djinn_lab.protocol.devices import device_profile
 from djinn_lab.protocol.messages import PhaseAnswered, SignalPhase, Welcome
@@ -268,14 +270,37 @@ class Session:
         found = [device_profile(info) for info in self.welcome.devices]
         return [profile for profile in found if profile.device == device] or found
 
-    def close(self) -> None:
-        """Free everything this session holds on the pool. A later cell opens a new session, without its
-        values."""
+    def close(self, keep: bool = False) -> None:
+        """Free everything this session holds on the pool, and cancel its cell under way. ``keep``: bring home
+        what tensors hold first, so that a model goes on in plain torch, or in a later cell, which opens a new
+        session. That may wait for the pool; what could not be brought is named in a warning. After a cell was
+        cancelled nothing is brought. Tensors whose values are not kept raise ValueLost when used."""
         atexit.unregister(self.executor.close)
-        self.executor.close()
-        with self.recorder.lock:
-            if not self.recorder.capturing:
-                self.recorder.segment.lose_pool()
+        idle = not self.recorder.capturing and self.recorder.segment.launched is None
+        try:
+            if keep and idle and self.executor.connected:
+                with suppress(PoolLost):  # as quiet as the executor
+                    self._bring_home()
+        except DjinnError as failed:
+            warn(f"What tensors of the closed session hold is lost: {failed}", stacklevel=2)
+        finally:
+            self.executor.close()
+            with self.recorder.lock:
+                if not self.recorder.capturing:
+                    self.recorder.segment.lose_pool()
+
+    def _bring_home(self) -> None:
+        """Fetch all that only the pool has, but for what turns out to be lost."""
+        with self.recorder.paused_recording():
+            left = self.recorder.only_on_pool()
+            while left:
+                try:
+                    self.recorder.fetch_whole(left, "fetch")
+                    return
+                except ValueLost:
+                    tried, left = len(left), self.recorder.only_on_pool()
+                    if len(left) >= tried:
+                        raise
 
 
 def tensors_in(tree: object) -> list[torch.Tensor]:

@@ -27,6 +27,7 @@ from djinn_lab.client.connect import connect
 from djinn_lab.client.session import Session
 from djinn_lab.errors import (
     AuthenticationError,
+    CaptureError,
     CellCancelled,
     DeviceMemoryError,
     PoolLost,
@@ -378,6 +379,38 @@ def test_a_program_that_ends_frees_the_pool(pool: PoolUnderTest, before: str) ->
     )
     subprocess.run([sys.executable, "-c", code], env=pool.environment, check=True, timeout=60)
     assert wait_for(lambda: "short-lived" not in [row.name for row in pool.rest.sessions()])
+
+
+@pytest.mark.parametrize("recorder", ["native", "python"])
+def test_a_model_goes_on_when_its_session_is_closed(
+    pool: PoolUnderTest, monkeypatch: pytest.MonkeyPatch, recorder: str
+) -> None:
+    monkeypatch.setenv("DJINN_LAB_RECORDER", recorder)
+    network, x = nn.Linear(3, 2), torch.randn(4, 3)
+    reference = copy.deepcopy(network)
+
+    def train(model: nn.Linear, optimizer: torch.optim.Optimizer) -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = model(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    remote, local = (torch.optim.Adam(model.parameters()) for model in (network, reference))
+    with pool.session() as session:
+        with session.capture():
+            train(network, remote)
+        train(reference, local)
+        session.close(keep=True)
+        assert torch.equal(network(x).detach(), reference(x).detach())
+        with session.capture():  # opens a new session
+            loss = train(network, remote)
+        assert torch.equal(loss.cpu(), train(reference, local))
+        session.close()
+        with pytest.raises(ValueLost, match="session or pool that went away"):
+            network(x)
+    with pool.session() as other, pytest.raises(CaptureError, match="bring the tensor home"), other.capture():
+        network(x)
 
 
 def test_execute_model_again_and_again(pool: PoolUnderTest, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -410,7 +410,7 @@ def test_cell_on_full_tiers_is_deferred_with_a_reason_and_memory_rests(
             if cell.is_alive():
                 break
         assert cell.is_alive(), "all cells were granted memory"
-        (deferred,) = pool.rest.memory().deferred
+        (deferred,) = wait_for(lambda: pool.rest.memory().deferred)
         assert "fill the device and the tiers below; it waits for a session to close" in deferred.reason
         opened[number - 1].close()
         cell.join(30)

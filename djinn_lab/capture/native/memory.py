@@ -17,7 +17,7 @@ from djinn_lab.capture.host.exposure import Exposures
 from djinn_lab.capture.host.memory_bytes import bytes_of_storage
 from djinn_lab.capture.native.extension import NativeCore, NativeStorage, NativeValue, native
 from djinn_lab.capture.sending.backend import INLINE_SOURCE_BYTES_MAX, Backend, Cut
-from djinn_lab.capture.sending.segment import Segment, paused
+from djinn_lab.capture.sending.segment import POOL_LOST, Segment, paused
 from djinn_lab.capture.values import Layout, read_as
 from djinn_lab.errors import CaptureError, ValueLost
 
@@ -32,6 +32,11 @@ def all_of(storage: NativeStorage, dtype: torch.dtype) -> NativeValue:
     """Return the value that is all of a storage, as elements of ``dtype``."""
     made: NativeValue = native.Value(storage, Layout.of(dtype, (storage.nbytes // dtype.itemsize,), (1,)), 0)
     return made
+
+
+def whole(storage: NativeStorage) -> NativeValue:
+    """Return all elements of a storage as one row; as bytes, where they fill it only in part."""
+    return all_of(storage, _dtype_of(storage))
 
 
 def host_view(value: NativeValue) -> torch.Tensor:
@@ -59,10 +64,7 @@ class HostMemory:
         if storage.base_id is not None:
             return
         if not storage.host_is_current():
-            raise ValueLost(
-                "the values of this tensor were on a device whose process died.",
-                "Run again the cell that made it.",
-            )
+            raise ValueLost(POOL_LOST, "Run again the cell that made it.")
         held = bytes_of_storage(storage.host)[: storage.nbytes]  # others may have let the host's grow
         self.stage(storage, self._base_layout(storage), held)
 
@@ -129,7 +131,7 @@ class HostMemory:
             wanted = {s.serial: s for s in storages if s.nbytes and not s.host_is_current()}
             if wanted:
                 self._segment.settle_launched()
-            targets = [self._target(all_of(s, _dtype_of(s)), True) for s in wanted.values()]
+            targets = [self._target(whole(s), True) for s in wanted.values()]
             for target, tensor in zip(targets, self._bring(targets, cause), strict=True):
                 kept = _keep(target, tensor)
                 assert kept

@@ -29,7 +29,7 @@ from djinn_lab.capture.native import on_host
 from djinn_lab.capture.native.cell import CellSurroundings
 from djinn_lab.capture.native.extension import NativeCore, NativeStorage, NativeValue, native
 from djinn_lab.capture.native.layout_changes import LayoutChanges
-from djinn_lab.capture.native.memory import HostMemory, NativeCheckpoint
+from djinn_lab.capture.native.memory import HostMemory, NativeCheckpoint, whole
 from djinn_lab.capture.native.nodes import NativeNodes
 from djinn_lab.capture.native.plain_tensors import PlainTensors
 from djinn_lab.capture.native.questions import RECORD, introduce
@@ -186,7 +186,7 @@ class NativeRecorder:
             if native.owner_of(tensor)() is not self:
                 raise CaptureError(
                     "this tensor belongs to another pool session.",
-                    "Fetch it with .cpu() before using it here.",
+                    "Use that session, or bring the tensor home first, by its pull(model) or .cpu().",
                 )
             storage = native.storage_of(tensor)
             if not storage.usable:
@@ -319,6 +319,12 @@ class NativeRecorder:
         """Make the host's copy of the memory behind lazy tensors current, but for what is lost."""
         storages = [native.storage_of(tensor) for tensor in tensors]
         self.memory.fetch_whole([s for s in storages if s.lost is None and s.base_id is not None], cause)
+
+    @one_thread
+    def only_on_pool(self) -> list[torch.Tensor]:
+        """Return a tensor for each memory that tensors of this process hold, and the host has no copy of."""
+        held = [s for s in self.core.storages() if s.lost is None and s.base_id is not None]
+        return [native.wrap(whole(storage)) for storage in held if not storage.host_is_current()]
 
     def host_bytes(self, tensor: torch.Tensor) -> torch.UntypedStorage:
         """Return the host's copy of the memory behind a lazy tensor, which must be current."""

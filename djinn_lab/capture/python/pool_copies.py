@@ -21,7 +21,7 @@ from djinn_lab.capture.python.assembly import PendingSource
 from djinn_lab.capture.python.nodes import PythonNodes
 from djinn_lab.capture.python.tensor import LazyTensor, wrap
 from djinn_lab.capture.sending.backend import INLINE_SOURCE_BYTES_MAX, Cut
-from djinn_lab.capture.sending.segment import Segment, paused
+from djinn_lab.capture.sending.segment import POOL_LOST, Segment, paused
 from djinn_lab.capture.shapes.signature import signature_of
 from djinn_lab.capture.values import Layout, LazyStorage, LazyValue, StorageOwner
 from djinn_lab.errors import ValueLost
@@ -76,10 +76,7 @@ class PoolCopies:
     def _send_base(self, value: LazyValue) -> None:
         storage = value.storage
         if not storage.host_is_current():
-            raise ValueLost(
-                "the values of this tensor were on a device whose process died.",
-                "Run again the cell that made it.",
-            )
+            raise ValueLost(POOL_LOST, "Run again the cell that made it.")
         assert storage.host is not None
         storage.id = self._table.new_id()
         base = value

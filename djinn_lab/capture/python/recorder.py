@@ -321,7 +321,7 @@ class PythonRecorder:
         if storage.recorder is not self:
             raise CaptureError(
                 "this tensor belongs to another pool session.",
-                "Fetch it with .cpu() before using it here.",
+                "Use that session, or bring the tensor home first, by its pull(model) or .cpu().",
             )
         if value.generation != storage.generation or self.table.lost or self.exposures.present:
             self.copies.ready(value)
@@ -371,6 +371,12 @@ class PythonRecorder:
         """Make the host's copy of the memory behind lazy tensors current, but for what is lost."""
         known = [t._value for t in tensors if t._value.generation == t._value.storage.generation]
         self.copies.fetch_whole([value for value in known if value.id not in self.table.lost], cause)
+
+    @one_thread
+    def only_on_pool(self) -> list[torch.Tensor]:
+        """Return a tensor for each memory that tensors of this process hold, and the host has no copy of."""
+        held = [value for value in self.table.values() if self.table.is_held(value)]
+        return [wrap(value) for value in held if not value.storage.host_is_current()]
 
     def host_bytes(self, tensor: Any) -> torch.UntypedStorage:
         """Return the host's copy of the memory behind a lazy tensor, which must be current."""

@@ -77,6 +77,11 @@ class ValueTable:
                 self._watched.pop(id(reference), None)
         return dead, [identifier for identifier in dead if self._is_on_pool(identifier)]
 
+    def is_held(self, value: LazyValue) -> bool:
+        """Return whether the pool has what ``value`` holds now, or gets it with the next program."""
+        current = value.generation == value.storage.generation
+        return current and value.id in self.held and value.id not in self.lost
+
     def _is_on_pool(self, identifier: int) -> bool:
         source = self.held.get(identifier)
         return source is not None and source.blob is None and source.inline is None
