@@ -1,8 +1,9 @@
-"""Users of the pool: list, add, remove."""
+"""Users of the pool: list, add, change the role, remove."""
 
 from __future__ import annotations
 
 from djinn_lab.client.moments import shown_moment
+from djinn_lab.client.role_sentence import role_sentence
 from djinn_lab.client.shell_line import shell_line
 from djinn_lab.dashboard.admin.new_tokens import NewTokens
 from djinn_lab.dashboard.admin.section import PoolReading, stack, table
@@ -29,15 +30,18 @@ ROLES = tuple(role.label for role in Role)
 
 
 class UsersSection:
-    """Show users with their roles, add one with a first token, and remove one."""
+    """Show users with their roles, add one with a first token, change a role, and remove a user."""
 
     def __init__(self, board: Board) -> None:
         self._board = board
         self._known: list[UserView] = []
         self._sessions: tuple[SessionView, ...] = ()
+        self._asking = ""
         self.users = table(USER_COLUMNS, "Users", empty="Asking the pool")
+        self.role_form = Form({"role": select("Role", list(ROLES), value="user", width=120, disabled=True)})
+        self.change_role = button("Change role", disabled=True)
         self.remove = button("Remove user", color="danger", disabled=True)
-        self.removing = Changes(board.background, "remove-user")
+        self.changing = Changes(board.background, "change-user")
         self.form = Form(
             {
                 "name": text_input("Name", width=200),
@@ -51,13 +55,16 @@ class UsersSection:
         self.secret = NewTokens()
         self._reading = PoolReading(board, "users", lambda reader: reader.users(), self._show)
         self._heading = html_pane(heading("Users", "Asking the pool."), margin=(0, 0, 6, 0))
+        self._chosen_heading = html_pane(margin=(12, 0, 4, 0))
         adding = heading("Add a user", "The user gets a first token, which is shown once.")
         self.view = stack(
             self._heading,
             self._reading.problem,
             self.users,
-            control_bar(self.remove, margin=(8, 0, 0, 0)),
-            self.removing.view,
+            self._chosen_heading,
+            self.role_form.view,
+            control_bar(self.change_role, self.remove),
+            self.changing.view,
             html_pane(adding, margin=(14, 0, 6, 0)),
             self.form.view,
             self.add,
@@ -65,11 +72,13 @@ class UsersSection:
             self.secret.view,
         )
         self.add.on_click(lambda event: self.add_user())
+        self.change_role.on_click(lambda event: self.ask_role())
         self.remove.on_click(lambda event: self.ask_remove())
         self.users.param.watch(lambda event: self._chosen(), "selected")
 
     def update(self, snapshot: Snapshot) -> None:
         """Bring the section up to the snapshot."""
+        self._asking = snapshot.user
         if snapshot.sessions != self._sessions:
             self._sessions = snapshot.sessions
             self._show_rows()
@@ -108,12 +117,43 @@ class UsersSection:
         field = "account" if "is not an account" in words else "days" if "days, not" in words else "name"
         self.form.refused(field, words)
 
+    def ask_role(self) -> None:
+        """Give the chosen user the chosen role; first ask where that takes something from the user."""
+        user, role = self._user(), str(self.role_form.value("role"))
+        self.role_form.clear_notes()
+        if user is None:
+            return
+        if role == user.role:
+            self.role_form.refused("role", f"{user.name} has this role.")
+            return
+        question = lower_role_question(user, Role[role.upper()], user.name == self._asking)
+        if question:
+            self.changing.ask(question, f"Make it {role}", lambda: self._set_role(user.name, role))
+        else:
+            self._set_role(user.name, role)
+
+    def _set_role(self, name: str, role: str) -> None:
+        hub = self._board.hub
+
+        def work() -> str:
+            reader = hub.reader()
+            return role_sentence(reader.set_role(name, role), reader.tokens())
+
+        def done(sentence: str) -> str:
+            self._reading.again()
+            return sentence
+
+        def refused(error: DjinnError) -> None:
+            self.role_form.refused("role", error.message)
+
+        self.changing.run(f"Changing the role of {name}.", work, done, refused)
+
     def ask_remove(self) -> None:
         """Say what the removal of the chosen user ends, and remove the user once that is confirmed."""
         name = self.users.selected
         if name:
             sessions = sum(session.user == name for session in self._sessions)
-            self.removing.ask(removal_question(name, sessions), f"Remove {name}", lambda: self._remove(name))
+            self.changing.ask(removal_question(name, sessions), f"Remove {name}", lambda: self._remove(name))
 
     def _remove(self, name: str) -> None:
         def done(answer: None) -> str:
@@ -121,16 +161,31 @@ class UsersSection:
             self._reading.again()
             return f"{name} may not use the pool any more."
 
-        self.removing.run(f"Removing {name}.", lambda: self._board.hub.reader().delete_user(name), done)
+        self.changing.run(f"Removing {name}.", lambda: self._board.hub.reader().delete_user(name), done)
+
+    def _user(self) -> UserView | None:
+        return next((user for user in self._known if user.name == self.users.selected), None)
 
     def _chosen(self) -> None:
-        self.remove.disabled = not self.users.selected
-        self.removing.clear()
+        user = self._user()
+        if user is not None:
+            self.role_form.fields["role"].value = user.role
+        self.role_form.clear_notes()
+        self.changing.clear()
+        self._show_chosen()
+
+    def _show_chosen(self) -> None:
+        user = self._user()
+        for widget in (self.role_form.fields["role"], self.change_role, self.remove):
+            widget.disabled = user is None
+        words = "Choose a user above." if user is None else f"{user.name} has the role {user.role}."
+        show_html(self._chosen_heading, heading("Change or remove", words))
 
     def _show(self, known: list[UserView]) -> None:
         self._known = known
         self.users.empty = "There are no users"
         self._show_rows()
+        self._show_chosen()
 
     def _show_rows(self) -> None:
         self.users.show([user_row(user, self._sessions) for user in self._known])
@@ -152,6 +207,18 @@ def users_sentence(users: list[UserView]) -> str:
     """Count users by role: ``3 users: 1 admin, 2 users.``"""
     by_role = [(sum(user.role == role for user in users), role) for role in reversed(ROLES)]
     return f"{counted(len(users), 'user')}: {', '.join(counted(n, role) for n, role in by_role if n)}."
+
+
+def lower_role_question(user: UserView, role: Role, own: bool) -> str:
+    """Say what a lower role takes from a user; empty for a higher one. ``own``: the visitor's own role."""
+    if role > Role[user.role.upper()]:
+        return ""
+    ends = " Cells and batch notebooks that run or wait are cancelled." if role < Role.USER else ""
+    page = " That is your own role: you lose this section, and only another admin can give it back."
+    return (
+        f"Give {user.name} the role {role.label} in place of {user.role}? It holds at once, for all tokens "
+        f"of {user.name}.{ends}{page if own else ''}"
+    )
 
 
 def removal_question(name: str, sessions: int) -> str:

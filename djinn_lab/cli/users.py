@@ -20,6 +20,7 @@ Name = Annotated[str, typer.Argument(help="The user's name.")]
 def build_group() -> typer.Typer:
     group = listing_group("Users of the pool, with role and account (admins).", show_users)
     group.command("add")(add_user)
+    group.command("role")(set_role)
     group.command("remove")(remove_user)
     group.add_typer(tokens.build_group(), name="token")
     return group
@@ -57,6 +58,17 @@ def add_user(
         "For its shell:"
     )
     print_line(f"  {shell_line(client, made.token)}")
+
+
+def set_role(
+    name: Name, role: Annotated[str, typer.Argument(help="viewer, user, operator or admin.")]
+) -> None:
+    """Give a user another role, which holds for the user's tokens and sessions at once."""
+    from djinn_lab.client.rest import PoolClient
+    from djinn_lab.client.role_sentence import role_sentence
+
+    client = PoolClient.find()
+    print_line(role_sentence(client.set_role(name, role), client.tokens()))
 
 
 def remove_user(name: Name) -> None:

@@ -391,6 +391,12 @@ class PoolClient(PoolRequests):
 
         return self._send_body(UserToken, "POST", "/v1/users", NewUser(name, role, account, days))
 
+    def set_role(self, name: str, role: str) -> UserView:
+        """Give a user another role, which holds for the user's tokens and sessions at once."""
+        from djinn_lab.protocol.rest.users import RoleChoice, UserView
+
+        return self._send_body(UserView, "PATCH", f"/v1/users/{path_part(name)}", RoleChoice(role))
+
     def tokens(self) -> list[TokenView]:
         """List the tokens of this user; as an admin, of all."""
         from djinn_lab.protocol.rest.users import TokenView

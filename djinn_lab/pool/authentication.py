@@ -51,16 +51,17 @@ DAY_S = 86_400.0
 
 class User(msgspec.Struct, frozen=True):
     """``above``: the account in the share tree that the user's own lies below, such as ``"vision/train"``,
-    None at the top. ``notebook``: the batch notebook that speaks for the user, empty for none. ``role``: of
-    the token, where a token was presented. ``token``: its digest. ``scopes``: what it is limited to, None for
-    all that the role may. ``way``: by which token the user came in, ``provider``: which identity provider
-    knows the user, empty for the pool itself."""
+    None at the top. ``notebook``: the batch notebook that speaks for the user, empty for none. ``role``: the
+    lower of the user's and of ``token_role``, that of the token that was presented. ``token``: its digest.
+    ``scopes``: what it is limited to, None for all that the role may. ``way``: by which token the user came
+    in, ``provider``: which identity provider knows the user, empty for the pool itself."""
 
     name: str
     role: Role
     above: str | None = None
     notebook: str = ""
     token: str = ""
+    token_role: Role = Role.ADMIN
     scopes: frozenset[TokenScope] | None = None
     way: str = ""
     provider: str = ""
@@ -72,8 +73,9 @@ class User(msgspec.Struct, frozen=True):
 
 
 class Token(msgspec.Struct, frozen=True):
-    """``expires_at``: seconds since the epoch, None for never. ``notebook``, ``scopes``,
-    ``provider``: as of :class:`User`."""
+    """``role``: the most that it may do, whatever its user may; ``ADMIN`` for all that the user may at the
+    time. ``expires_at``: seconds since the epoch, None for never. ``notebook``, ``scopes``, ``provider``: as
+    of :class:`User`."""
 
     digest: str
     user: str
@@ -165,9 +167,10 @@ class Authentication:
         user = self._users[token.user]
         return msgspec.structs.replace(
             user,
-            role=min(user.role, token.role),
+            role=self.role_of(token),
             notebook=token.notebook,
             token=token.digest,
+            token_role=token.role,
             scopes=token.scopes,
             way=token.way,
         )
@@ -191,6 +194,14 @@ class Authentication:
         token = self._tokens.get(digest)
         return token is not None and not self._expired(token)
 
+    def runs_cells(self, digest: str) -> bool:
+        """Return whether the user of the token with this digest may still run cells with it."""
+        return self.role_of(self._tokens[digest]) >= Role.USER
+
+    def role_of(self, token: Token) -> Role:
+        """Return what a token may do now: as much as its user, up to its own role."""
+        return min(token.role, self._users[token.user].role)
+
     def named(self, name: str) -> User | None:
         return self._users.get(name)
 
@@ -208,6 +219,20 @@ class Authentication:
         if name in self._users:
             raise ValueError(f"There is a user {name!r} already")
         user = self._users[name] = User(name, checked, above)
+        return user
+
+    def set_role(self, name: str, role: str) -> User:
+        """Give a user another role, which holds for the user's tokens from now on. Raises LookupError for an
+        unknown user, ValueError for a role that is none, and where the role is not an admin's to change."""
+        known = self._users.get(name)
+        if known is None:
+            raise LookupError(f"There is no user {name[:80]!r}")
+        checked = checked_role(role)
+        if known.provider:
+            raise ValueError(f"{name} logs in by {known.provider}, which gives the role")
+        if name == self.owner and checked is not Role.ADMIN:
+            raise ValueError(f"{name} runs this pool and stays admin, so that there is always one")
+        user = self._users[name] = msgspec.structs.replace(known, role=checked)
         return user
 
     def remove(self, name: str) -> bool:
@@ -238,8 +263,8 @@ class Authentication:
         expires_at: float | None,
         scopes: frozenset[TokenScope] | None = None,
     ) -> tuple[Token, str]:
-        """Make a token with at most the user's role; the second part is the secret. Raises ValueError on a
-        bad or taken name, or when the user has too many."""
+        """Make a token of at most this role; the second part is the secret. Raises ValueError on a bad or
+        taken name, or when the user has too many."""
         if not _NAME.fullmatch(name) or name.endswith(ROTATED):
             raise ValueError(f"{name!r} is not a token's name (letters, digits and . _ @ -, at most 64)")
         theirs = self.tokens(user)
@@ -250,7 +275,6 @@ class Authentication:
         if len(theirs) >= TOKENS_MAX:
             raise ValueError(f"{user} has {TOKENS_MAX} tokens, which is the limit; revoke some first")
         secret = new_token()
-        role = min(role, self._users[user].role)
         token = Token(token_digest(secret), user, name, role, self._now_s(), expires_at, scopes=scopes)
         self._add(token)
         return token, secret

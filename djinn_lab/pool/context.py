@@ -27,6 +27,9 @@ REFRESH_EVERY_TICKS = 4
 LAG_TICKS = 40
 FORECAST_JOBS_MAX = 200
 TOKEN_ENDED = "The token of this connection has expired or was revoked. Open a session with another one."
+ROLE_LOST = (
+    "The user of this connection has the role viewer now, which runs no cells. An admin can change that."
+)
 """For so long a session that holds nothing, or something, waits for its vanished client."""
 MIDDLE_COLLECTIONS_MAX = 200
 """Collections of the middle generation after which a full one is due though cells run. A full one stops the
@@ -46,13 +49,19 @@ def tokens_in_use(driver: Driver) -> set[str]:
 
 
 def disconnect_ended_tokens(driver: Driver, authentication: Authentication) -> None:
-    """Close the connections whose tokens have expired or were revoked. Their sessions wait for another one as
-    after a broken connection."""
+    """Close the connections whose tokens have expired or were revoked; their sessions wait for another one as
+    after a broken connection. Where the user may run no cells any more, the session's cells end, too."""
     for session in driver.registry:
         link = session.link
-        if link is not None and link.token and not authentication.is_valid(link.token):
+        if link is None or not link.token:
+            continue
+        if not authentication.is_valid(link.token):
             driver.await_client(session)
             link.send(RequestRefused("token", TOKEN_ENDED))
+            link.close()
+        elif not authentication.runs_cells(link.token):
+            driver.detach(session)
+            link.send(RequestRefused("token", ROLE_LOST))
             link.close()
 
 

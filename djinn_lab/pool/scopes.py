@@ -50,6 +50,7 @@ SCOPES = {
     "GET /v1/results/{name}": _CELLS,
     "GET /v1/users": _ADMIN,
     "POST /v1/users": _ADMIN,
+    "PATCH /v1/users/{name}": _ADMIN,
     "DELETE /v1/users/{name}": _ADMIN,
     "GET /v1/tokens": _READ | _ADMIN,
     "POST /v1/tokens": _ADMIN,

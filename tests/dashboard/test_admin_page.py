@@ -60,14 +60,44 @@ def test_user_is_added_with_a_token_and_removed_after_the_question(board: Board,
     wait_until(lambda: any(row["id"] == "carla" for row in users.users.rows))
     users.users.selected = "carla"
     users.ask_remove()
-    assert "All tokens of carla end at once" in users.removing.question.object
-    users.removing.no.clicks += 1
+    assert "All tokens of carla end at once" in users.changing.question.object
+    users.changing.no.clicks += 1
     assert with_token.status().user == "carla"
     users.ask_remove()
-    users.removing.yes.clicks += 1
-    wait_until(lambda: "carla may not use the pool any more" in users.removing.answer.object)
+    users.changing.yes.clicks += 1
+    wait_until(lambda: "carla may not use the pool any more" in users.changing.answer.object)
     with pytest.raises(AuthenticationError):
         with_token.status()
+
+
+def test_role_is_raised_at_once_and_lowered_after_the_question(board: Board, pool: PoolUnderTest) -> None:
+    with_token = PoolClient(pool.info.url, pool.rest.create_user("fay").token)
+    users = section_of(board, "users")
+    wait_until(lambda: any(row["id"] == "fay" for row in users.users.rows))
+    users.users.selected = "fay"
+    role = users.role_form.fields["role"]
+    assert role.value == "user"
+    users.ask_role()
+    assert "fay has this role" in users.role_form.notes["role"].object
+    role.value = "operator"
+    users.ask_role()
+    wait_until(lambda: "fay has the role operator now" in users.changing.answer.object)
+    assert with_token.status().role == "operator"
+    wait_until(lambda: {row["id"]: row["role"] for row in users.users.rows}["fay"] == "operator")
+    role.value = "viewer"
+    users.ask_role()
+    assert "run or wait are cancelled" in users.changing.question.object
+    assert with_token.status().role == "operator"
+    users.changing.confirm()
+    wait_until(lambda: "fay has the role viewer now" in users.changing.answer.object)
+    assert with_token.status().role == "viewer"
+    users.users.selected = board.hub.snapshot().user
+    role.value = "user"
+    users.ask_role()
+    assert "That is your own role" in users.changing.question.object
+    users.changing.confirm()
+    wait_until(lambda: "stays admin" in users.role_form.notes["role"].object)
+    assert role.value == "user"
 
 
 def test_token_is_made_rotated_and_revoked(board: Board, pool: PoolUnderTest) -> None:

@@ -70,6 +70,7 @@ REQUESTS = {
     "GET /v1/results/{name}": all_of(USER, "cells"),  # those of others are not found
     "GET /v1/users": all_of(ADMIN, "admin"),
     "POST /v1/users": all_of(ADMIN, "admin"),
+    "PATCH /v1/users/{name}": all_of(ADMIN, "admin"),
     "DELETE /v1/users/{name}": all_of(ADMIN, "admin"),
     "GET /v1/tokens": all_of(VIEWER, "admin read"),  # own ones; an admin sees all
     "POST /v1/tokens": all_of(VIEWER, "admin"),

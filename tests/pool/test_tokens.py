@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 from pool_kit import Client, Wire, act, http, new_user, rest, running_pool
+from real_pool import wait_for
 
 from djinn_lab.errors import AuthenticationError, OptionError, PoolError, Refused
 from djinn_lab.pool.authentication import TOKEN_DAYS, Authentication, Role, new_token, token_digest
@@ -77,7 +78,7 @@ def test_users_make_rotate_and_revoke_their_own_tokens(shared_pool: RuntimeInfo)
             assert board.status().role == "viewer"
             with pytest.raises(OptionError, match="viewer at most"):
                 board.make_token("more", role="user")
-            with pytest.raises(Refused, match="changes none of the role user"):
+            with pytest.raises(Refused, match="changes none that may do more"):
                 board.rotate_token(name, "first")
         with pytest.raises(OptionError, match="has a token 'board' already"):
             ann.make_token("board")
@@ -152,6 +153,67 @@ def test_an_ended_token_closes_its_websocket_and_the_session_continues_with_anot
 
 
 @pytest.mark.processes
+def test_new_role_holds_for_tokens_at_once_but_not_above_what_they_were_made_for(
+    shared_pool: RuntimeInfo,
+) -> None:
+    name, token = new_user(shared_pool)
+    owner, ann = rest(shared_pool), rest(shared_pool, token)
+    board = rest(shared_pool, ann.make_token("board", role="viewer").secret)
+    again = rest(shared_pool, ann.make_token("again").secret)
+    limited = rest(shared_pool, owner.make_token("limited", user=name, role="user").secret)
+    for role, limit in (("operator", "user"), ("viewer", "viewer"), ("admin", "user")):
+        changed = owner.set_role(name, role)
+        assert (changed.name, changed.role) == (name, role)
+        roles = [client.status().role for client in (ann, again, limited, board)]
+        assert roles == [role, role, limit, "viewer"]
+    assert {one.name: one.role for one in ann.tokens() if one.user == name} == {
+        "first": "admin",
+        "again": "admin",
+        "limited": "user",
+        "board": "viewer",
+    }
+    with pytest.raises(Refused, match="changes none that may do more"):
+        limited.rotate_token(name, "again")
+    assert rest(shared_pool, limited.make_token("derived").secret).status().role == "user"
+    rows = owner.audit(action=f"PATCH /v1/users/{name}")
+    assert next(row.body for row in rows if row.status == 200) == '{"role":"admin"}'
+
+
+@pytest.mark.processes
+def test_bad_changes_of_a_role_are_refused(shared_pool: RuntimeInfo) -> None:
+    name, token = new_user(shared_pool)
+    owner = rest(shared_pool)
+    with pytest.raises(OptionError, match="not a role"):
+        owner.set_role(name, "king")
+    with pytest.raises(OptionError, match="stays admin"):
+        owner.set_role(owner.status().user, "user")
+    with pytest.raises(PoolError, match="There is no user"):
+        owner.set_role("nobody", "user")
+    with pytest.raises(Refused, match="needs the role admin"):
+        rest(shared_pool, token).set_role(name, "admin")
+    assert rest(shared_pool, token).status().role == "user"
+
+
+@pytest.mark.processes
+def test_user_who_becomes_viewer_loses_cells_and_keeps_the_session(shared_pool: RuntimeInfo) -> None:
+    name, token = new_user(shared_pool)
+    owner = rest(shared_pool)
+    with Client(shared_pool, token) as client:
+        client.run(act("", keep=True))
+        job = client.submit(act("sleep 60"))
+        client.until(job, "RUNNING")
+        owner.set_role(name, "viewer")
+        while not isinstance(refused := client.receive(), RequestRefused):
+            pass
+        assert "has the role viewer now" in refused.message
+        wait_for(lambda: owner.job(job).state == "CANCELLED")
+        owner.set_role(name, "user")
+        with Client(shared_pool, token, session=client.session) as again:
+            assert again.welcome.resumed
+            assert again.run(act("")).outcome == "done"
+
+
+@pytest.mark.processes
 def test_a_short_token_closes_its_websocket_by_itself(shared_pool: RuntimeInfo) -> None:
     name, _ = new_user(shared_pool)
     short = rest(shared_pool).make_token("short", user=name, days=2 / DAY_S).secret
@@ -167,8 +229,10 @@ def test_tokens_survive_the_pool_and_end_with_their_user(tmp_path: Path, databas
     with running_pool(tmp_path, "cpu:1", database=database) as info:
         name, token = new_user(info)
         board = rest(info, token).make_token("board", role="viewer", scopes=["queue"]).secret
+        assert rest(info).set_role(name, "operator").role == "operator"
     with running_pool(tmp_path, "cpu:1", database=database) as info:
         assert rest(info, board).status().role == "viewer"
+        assert rest(info, token).status().role == "operator"
         with pytest.raises(Refused, match="needs a token with the scope read"):
             rest(info, board).usage()
         with Wire(info, token) as wire:

@@ -29,13 +29,18 @@ def add_token_routes(app: FastAPI, context: PoolContext) -> None:
     """List, make, rotate, revoke. A batch notebook's own token may do none of these."""
     authentication, clock = context.authentication, context.driver.core.clock
 
+    def view(token: Token, asking: User) -> TokenView:
+        role, scopes = authentication.role_of(token).label, tuple(sorted(token.scopes or ()))
+        in_use = token.digest == asking.token
+        return TokenView(token.user, token.name, role, token.created_at, token.expires_at, in_use, scopes)
+
     async def store(user: str) -> None:
         await context.store.commit(write_tokens(user, authentication.tokens(user)))
 
     @app.get("/v1/tokens", responses=documented(list[TokenView]), summary="Own tokens; all for admins")
     async def tokens(user: Annotated[User, Depends(reader)]) -> Response:
         theirs = None if user.role >= Role.ADMIN else user.name
-        return answer([_view(token, user) for token in authentication.tokens(theirs)])
+        return answer([view(token, user) for token in authentication.tokens(theirs)])
 
     @app.post("/v1/tokens", status_code=201, responses=documented(TokenMade, 201), summary="Make a token")
     async def make_token(request: Request, user: Annotated[User, Depends(reader)]) -> Response:
@@ -43,9 +48,9 @@ def add_token_routes(app: FastAPI, context: PoolContext) -> None:
             new = msgspec.json.decode(await request.body(), type=NewToken)
             owner = _owner(authentication, user, new.user or user.name)
             most = min(owner.role, user.role)
-            role = checked_role(new.role) if new.role else most
+            role = checked_role(new.role) if new.role else user.token_role
             expires_at = expiry(new.days, clock.now_s())
-            if role > most:
+            if new.role and role > most:
                 raise ValueError(f"A token of {owner.name} has here the role {most.label} at most")
             scopes = checked_scopes(new.scopes) or user.scopes
             if not within(scopes, user.scopes):
@@ -55,7 +60,7 @@ def add_token_routes(app: FastAPI, context: PoolContext) -> None:
         except ValueError as error:
             raise HTTPException(422, f"{error}.") from None
         await store(owner.name)
-        return answer(TokenMade(_view(token, user), secret), 201)
+        return answer(TokenMade(view(token, user), secret), 201)
 
     @app.post(
         "/v1/tokens/{owner}/{name}/rotate",
@@ -75,7 +80,7 @@ def add_token_routes(app: FastAPI, context: PoolContext) -> None:
         except LookupError as error:
             raise HTTPException(404, f"{error.args[0]}.") from None
         await store(owner)
-        return answer(TokenMade(_view(made[0], user), secret))
+        return answer(TokenMade(view(made[0], user), secret))
 
     @app.delete("/v1/tokens/{owner}/{name}", status_code=204, summary="End a token at once")
     async def revoke_token(owner: str, name: str, user: Annotated[User, Depends(reader)]) -> None:
@@ -104,25 +109,10 @@ def _owner(authentication: Authentication, user: User, name: str) -> User:
 def _check_reach(authentication: Authentication, user: User, owner: User, name: str) -> None:
     """Raise HTTPException where a token would rotate or revoke one that may do more than itself."""
     for token in authentication.tokens(owner.name):
-        if token.name == name and token.role > user.role:
-            detail = f"A token of the role {user.role.label} changes none of the role {token.role.label}."
-            raise HTTPException(403, detail)
-        if token.name == name and not token.within(user.role, user.scopes):
-            raise HTTPException(403, "A token that is limited to scopes changes none that may do more.")
+        if token.name == name and not token.within(user.token_role, user.scopes):
+            raise HTTPException(403, "A token with a limit changes none that may do more than itself.")
 
 
 def _check_overlap(overlap_s: float) -> None:
     if not math.isfinite(overlap_s) or not 0 <= overlap_s <= OVERLAP_S_MAX:
         raise ValueError(f"The old secret stays valid for 0 to {OVERLAP_S_MAX:.0f} s, not {overlap_s:g}")
-
-
-def _view(token: Token, user: User) -> TokenView:
-    return TokenView(
-        token.user,
-        token.name,
-        token.role.label,
-        token.created_at,
-        token.expires_at,
-        token.digest == user.token,
-        tuple(sorted(token.scopes or ())),
-    )

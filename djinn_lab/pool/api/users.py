@@ -8,19 +8,19 @@ import msgspec
 from fastapi import Depends, FastAPI, HTTPException, Request, Response
 
 from djinn_lab.pool.api.responses import admin, answer, documented
-from djinn_lab.pool.authentication import FIRST_TOKEN, User, expiry
+from djinn_lab.pool.authentication import FIRST_TOKEN, Role, User, expiry
 from djinn_lab.pool.context import PoolContext
-from djinn_lab.pool.database.users import delete_user, write_tokens, write_user
-from djinn_lab.protocol.rest.users import NewUser, UserToken, UserView
+from djinn_lab.pool.database.users import delete_user, write_role, write_tokens, write_user
+from djinn_lab.protocol.rest.users import NewUser, RoleChoice, UserToken, UserView
 
 
 def add_user_routes(app: FastAPI, context: PoolContext) -> None:
-    """List, add, remove."""
+    """List, add, change the role, remove."""
     authentication = context.authentication
 
     @app.get("/v1/users", responses=documented(list[UserView]), summary="All users (admins)")
     async def users(_user: Annotated[User, Depends(admin)]) -> Response:
-        return answer([UserView(user.name, user.role.label, user.account) for user in authentication.users()])
+        return answer([_view(user) for user in authentication.users()])
 
     @app.post(
         "/v1/users", status_code=201, responses=documented(UserToken, 201), summary="Add a user (admins)"
@@ -32,10 +32,26 @@ def add_user_routes(app: FastAPI, context: PoolContext) -> None:
             user = authentication.add(new.name, new.role, new.account)
         except ValueError as error:
             raise HTTPException(422, str(error)) from None
-        token, secret = authentication.issue(user.name, FIRST_TOKEN, user.role, expires_at)
+        token, secret = authentication.issue(user.name, FIRST_TOKEN, Role.ADMIN, expires_at)
         await context.store.commit(write_user(user.name, user.role.label, user.above))
         await context.store.commit(write_tokens(user.name, [token]))
         return answer(UserToken(user.name, user.role.label, secret, expires_at), 201)
+
+    @app.patch(
+        "/v1/users/{name}", responses=documented(UserView), summary="Give a user another role (admins)"
+    )
+    async def set_role(name: str, request: Request, user: Annotated[User, Depends(admin)]) -> Response:
+        try:
+            role = msgspec.json.decode(await request.body(), type=RoleChoice).role
+            changed = authentication.set_role(name, role)
+        except ValueError as error:
+            raise HTTPException(422, f"{error}.") from None
+        except LookupError as error:
+            raise HTTPException(404, f"{error.args[0]}.") from None
+        await context.store.commit(write_role(name, changed.role.label))
+        if changed.role < Role.USER:
+            context.notebooks.cancel_all_of(name, f"because {user.name} gave {name} the role viewer")
+        return answer(_view(changed))
 
     @app.delete("/v1/users/{name}", status_code=204, summary="Remove a user (admins)")
     async def remove_user(name: str, user: Annotated[User, Depends(admin)]) -> None:
@@ -46,3 +62,7 @@ def add_user_routes(app: FastAPI, context: PoolContext) -> None:
         for session in context.driver.registry:
             if session.user == name:
                 context.driver.close(session, f"{name} was removed by {user.name}")
+
+
+def _view(user: User) -> UserView:
+    return UserView(user.name, user.role.label, user.account)

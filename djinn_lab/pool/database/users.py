@@ -43,6 +43,13 @@ def write_user(name: str, role: str, account: str | None) -> Work:
     return write
 
 
+def write_role(name: str, role: str) -> Work:
+    def write(connection: sa.Connection) -> None:
+        connection.execute(sa.update(users).where(users.c.name == name).values(role=role))
+
+    return write
+
+
 def delete_user(name: str) -> Work:
     """Delete a user with all tokens."""
 

@@ -23,6 +23,12 @@ class UserView(msgspec.Struct, frozen=True):
     account: str
 
 
+class RoleChoice(msgspec.Struct, frozen=True):
+    """Give a user another role."""
+
+    role: str
+
+
 class UserToken(msgspec.Struct, frozen=True):
     """Give a new user's token, which is shown this once. ``expires_at``: seconds since the epoch, None for
     never."""

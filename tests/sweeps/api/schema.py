@@ -18,10 +18,11 @@ from djinn_lab.protocol.rest.queue import (
     NewReservation,
     PolicyChoice,
 )
-from djinn_lab.protocol.rest.users import NewToken, NewUser, TokenRotation
+from djinn_lab.protocol.rest.users import NewToken, NewUser, RoleChoice, TokenRotation
 
 BODIES: Mapping[str, type] = {
     "POST /v1/users": NewUser,
+    "PATCH /v1/users/{name}": RoleChoice,
     "POST /v1/tokens": NewToken,
     "POST /v1/tokens/{owner}/{name}/rotate": TokenRotation,
     "POST /v1/sessions/{session}/phase": SignalPhase,
