@@ -9,10 +9,10 @@ import ipywidgets as widgets
 
 from djinn_lab.config.detection import Facts, detect
 from djinn_lab.config.effects import EFFECT_HEADINGS, OwnWork, effect_rows, effect_sentence
+from djinn_lab.config.facts_text import facts_rows
 from djinn_lab.config.fields import FIELDS, Field
 from djinn_lab.config.profiles import WORKLOADS
 from djinn_lab.config.store import read_text
-from djinn_lab.config.terminal import facts_rows
 from djinn_lab.config.wizard import Draft, begin, equivalent_command, preview, save, set_text, use_recommended
 from djinn_lab.errors import DjinnError
 from djinn_lab.magics.text_table import html_table
@@ -124,7 +124,7 @@ class WizardWidget(widgets.VBox):  # type: ignore[misc]
 
     def _saving_html(self) -> str:
         try:
-            diff = preview(self.draft.profile, read_text(), make_default=self.default.value)
+            diff = preview(self.draft, read_text(), make_default=self.default.value)
         except DjinnError as error:
             self.save.disabled = True
             return _tinted(f"{error.message} {error.advice}", "error")

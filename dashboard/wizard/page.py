@@ -12,10 +12,10 @@ from djinn_lab.client.own_work import own_work
 from djinn_lab.config import profiles_path
 from djinn_lab.config.detection import Facts, RunningPool, detect
 from djinn_lab.config.effects import EFFECT_HEADINGS, OwnWork, effect_rows, effect_sentence
+from djinn_lab.config.facts_text import facts_rows
 from djinn_lab.config.fields import FIELDS, Field
 from djinn_lab.config.profiles import WORKLOADS
 from djinn_lab.config.store import read_text
-from djinn_lab.config.terminal import facts_rows
 from djinn_lab.config.wizard import (
     Draft,
     begin,
@@ -299,7 +299,7 @@ class WizardPage:
     def _show_saving(self, draft: Draft) -> None:
         self.save.disabled = not draft.can_save
         try:
-            diff = preview(draft.profile, read_text(), make_default=self.default.value)
+            diff = preview(draft, read_text(), make_default=self.default.value)
         except DjinnError as error:
             show_html(self._diff, notice(error.message, error.advice, "bad"))
             self.save.disabled = True

@@ -52,6 +52,7 @@ COMMANDS = (
     Entry("sessions", "sessions", "show_sessions"),
     Entry("close", "sessions", "close_session"),
     Entry("profiles", "profiles", "show_profiles"),
+    Entry("wizard", "setup", "run_setup"),
     Entry("setup", "setup", "run_setup"),
     Entry("dashboard", "dashboard", "serve_dashboard"),
     Entry("doctor", "doctor", "examine"),

@@ -32,4 +32,4 @@ def show_profiles(
         for profile in list_profiles()
     ]
     print_table("Profiles", ("name", "", "workload", "objective", "kept free", "description"), listed)
-    print_line(f"Your own profiles are in {profiles_path()}; make one with: djinn-lab setup")
+    print_line(f"Your own profiles are in {profiles_path()}; make one with: djinn-lab wizard")

@@ -1,4 +1,4 @@
-"""``djinn-lab setup``: the wizard in a terminal."""
+"""``djinn-lab wizard``, also called ``setup``: the wizard in a terminal."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.prompt import Prompt
 
 from djinn_lab.config.detection import RunningPool, detect
 from djinn_lab.config.effects import OwnWork
-from djinn_lab.config.terminal import Ask, run_terminal_wizard
+from djinn_lab.config.questions import ArrowQuestions, PlainQuestions, Questions
+from djinn_lab.config.terminal import run_terminal_wizard, run_undo
 from djinn_lab.config.workload import joined_cells
 from djinn_lab.errors import DjinnError, OptionError
 
@@ -34,14 +34,19 @@ def run_setup(
     default: Annotated[
         bool, typer.Option("--default/--no-default", help="Make it the default profile, or not.")
     ] = True,
+    undo: Annotated[
+        bool, typer.Option("--undo", help="Restore the profiles file as it was before the last change.")
+    ] = False,
 ) -> None:
     """Detect this machine, recommend settings with reasons, let you change them, and save a profile."""
     console = Console(highlight=False)
+    if undo:
+        run_undo(console, dry_run)
+        return
     pool, work = _look_at_pool()
     run_terminal_wizard(
         console=console,
-        ask=_asker(console) if sys.stdin.isatty() else None,
-        assume_yes=yes,
+        questions=None if yes else _questions(console),
         overrides=dict(map(_setting, settings or ())),
         profile=profile,
         dry_run=dry_run,
@@ -52,11 +57,17 @@ def run_setup(
     )
 
 
-def _asker(console: Console) -> Ask:
-    def ask(question: str, default: str) -> str:
-        return Prompt.ask(question, console=console, default=default, show_default=bool(default))
+def _questions(console: Console) -> Questions:
+    if sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty():
+        return ArrowQuestions()
+    return PlainQuestions(console, _read_line)
 
-    return ask
+
+def _read_line() -> str:
+    line = "" if sys.stdin is None else sys.stdin.readline()
+    if not line:
+        raise EOFError
+    return line
 
 
 def _setting(text: str) -> tuple[str, str]:

@@ -11,8 +11,8 @@ from djinn_lab.config.profiles import (
     SessionSettings,
     Workload,
 )
+from djinn_lab.config.profiles_text import DEFAULT_NAME
 from djinn_lab.config.store import (
-    DEFAULT_NAME,
     config_directory,
     default_profile,
     list_profiles,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -50,10 +51,26 @@ class RunningPool(msgspec.Struct, frozen=True):
     detail: str = ""
 
 
+class Torch(msgspec.Struct, frozen=True):
+    """The installed torch. ``cuda``: the CUDA version that it is built for, empty for a CPU build."""
+
+    status: Status
+    version: str = ""
+    cuda: str = ""
+
+
+class NetworkLink(msgspec.Struct, frozen=True):
+    """A network interface that is up. ``bytes_per_s``: None where its driver does not say."""
+
+    name: str
+    bytes_per_s: float | None
+
+
 class Facts(msgspec.Struct, frozen=True):
     """What is known of a machine. ``cores`` may be a fraction under a container's CPU quota.
 
-    None means that a probe failed. ``memory_bytes`` is what new processes may use now.
+    None means that a probe failed. ``memory_bytes`` is what new processes may use now. ``network``: without
+    the loopback.
     """
 
     cores: float
@@ -63,6 +80,8 @@ class Facts(msgspec.Struct, frozen=True):
     shared_memory_bytes: int | None
     packages: tuple[str, ...] = ()
     pool: RunningPool = RunningPool("unknown")
+    torch: Torch = Torch("unknown")
+    network: tuple[NetworkLink, ...] | None = None
 
     @property
     def whole_cores(self) -> int:
@@ -70,16 +89,20 @@ class Facts(msgspec.Struct, frozen=True):
 
 
 def detect(find_pool: Callable[[], RunningPool] | None = None) -> Facts:
-    """Probe cores, memory, CUDA devices, shared memory, packages and (by ``find_pool``) a running pool."""
+    """Probe cores, memory, CUDA devices, shared memory, torch, packages, network and (by ``find_pool``) a
+    running pool."""
     memory, detail = _available_memory()
+    torch = _probe_torch()
     return Facts(
         cores=_usable_cores(),
         memory_bytes=memory,
         memory_detail=detail,
-        cuda=_probe_cuda(),
+        cuda=usable_cuda(_probe_cuda(), torch),
         shared_memory_bytes=_free_bytes(Path("/dev/shm")),
         packages=tuple(name for name in _PACKAGES if importlib.util.find_spec(name) is not None),
         pool=find_pool() if find_pool else RunningPool("unknown", "a running pool was not looked for"),
+        torch=torch,
+        network=_probe_network(),
     )
 
 
@@ -155,6 +178,43 @@ def parse_nvidia_smi(code: int, output: str, error_output: str) -> Cuda:
     if not devices:
         return Cuda("absent", (), "nvidia-smi found no devices")
     return Cuda("found", tuple(devices), f"{len(devices)} CUDA device(s), the first a {devices[0].name}")
+
+
+def usable_cuda(cuda: Cuda, torch: Torch) -> Cuda:
+    """Return the CUDA devices that the installed torch can use: none where it is a build for CPUs."""
+    if cuda.status != "found" or torch.status != "found" or torch.cuda:
+        return cuda
+    unused = f"{len(cuda.devices)} CUDA device(s) found, but torch {torch.version} is built for CPUs only"
+    return Cuda("absent", (), unused)
+
+
+def _probe_torch() -> Torch:
+    """Read what torch says of itself, without the seconds that its import takes."""
+    found = importlib.util.find_spec("torch")
+    if found is None or found.origin is None:
+        return Torch("absent")
+    return parse_torch_version(_text(Path(found.origin).with_name("version.py")) or "")
+
+
+def parse_torch_version(text: str) -> Torch:
+    """Read ``torch/version.py``."""
+    version = re.search(r"^__version__\s*=\s*'([^']+)'", text, re.MULTILINE)
+    cuda = re.search(r"^cuda\b[^=]*=\s*(?:None|'([^']*)')", text, re.MULTILINE)
+    if version is None or cuda is None:
+        return Torch("unknown")
+    return Torch("found", version[1], cuda[1] or "")
+
+
+def _probe_network() -> tuple[NetworkLink, ...] | None:
+    try:
+        states = psutil.net_if_stats()
+    except (OSError, psutil.Error):
+        return None
+    return tuple(
+        NetworkLink(name, state.speed * 1e6 / 8 if state.speed > 0 else None)
+        for name, state in sorted(states.items())
+        if state.isup and name not in ("lo", "lo0")
+    )
 
 
 def _free_bytes(path: Path) -> int | None:

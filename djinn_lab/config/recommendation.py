@@ -11,7 +11,7 @@ from djinn_lab.config.detection import Facts
 from djinn_lab.config.effects import OwnWork, best_objective
 from djinn_lab.config.fields import Value
 from djinn_lab.config.profiles import BUILT_IN, Profile, Workload
-from djinn_lab.units import format_bytes
+from djinn_lab.units import counted, format_bytes
 
 MEMORY_SHARE: dict[Workload, float] = {
     "basic_inference": 0.4,
@@ -112,9 +112,9 @@ def _memory(facts: Facts, workload: Workload, count: int) -> _Choice:
     share = MEMORY_SHARE[workload]
     each = max(_STEP_BYTES, int(available * share / count) // _STEP_BYTES * _STEP_BYTES)
     sentence = (
-        f"{share:.0%} of the {format_bytes(available)} {facts.memory_detail}, divided by {count} device(s)"
+        f"{share:.0%} of the {format_bytes(available)} {facts.memory_detail}, for {counted(count, 'device')}"
     )
-    return _Choice(each, f"{format_bytes(each)}: {sentence}")
+    return _Choice(each, sentence)
 
 
 def _memory_elsewhere(facts: Facts) -> str:
@@ -125,7 +125,7 @@ def _memory_elsewhere(facts: Facts) -> str:
 
 def _threads(facts: Facts, count: int) -> _Choice:
     each = max(1, facts.whole_cores // count)
-    return _Choice(each, f"{each}: {facts.cores:g} usable cores divided by {count} device(s)")
+    return _Choice(each, f"{counted(count, 'device')} on {facts.cores:g} usable cores")
 
 
 def _objective(facts: Facts, workload: Workload, cpu_bytes: Value) -> _Choice:

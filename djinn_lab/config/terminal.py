@@ -2,31 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from rich.console import Console
+from rich.padding import Padding
 from rich.syntax import Syntax
 from rich.table import Table
+from rich.text import Text
 
 from djinn_lab.config.detection import Facts, detect
 from djinn_lab.config.effects import EFFECT_HEADINGS, OwnWork, effect_rows, effect_sentence
-from djinn_lab.config.fields import FIELD_BY_PATH, FIELDS, Issue, did_you_mean
+from djinn_lab.config.facts_text import facts_rows
+from djinn_lab.config.fields import FIELD_BY_PATH, FIELDS, Field, Issue, did_you_mean
 from djinn_lab.config.profiles import BUILT_IN, WORKLOADS, Profile
-from djinn_lab.config.store import load_profile, profiles_path, read_text
-from djinn_lab.config.wizard import Draft, begin, begin_from, equivalent_command, preview, save, set_text
+from djinn_lab.config.questions import Option, Questions
+from djinn_lab.config.store import last_change, load_file, profiles_path, read_text, undo
+from djinn_lab.config.wizard import (
+    Draft,
+    begin,
+    begin_again,
+    begin_from,
+    choose_workload,
+    equivalent_command,
+    file_change,
+    preview,
+    refresh,
+    save,
+    set_text,
+    use_recommended,
+)
+from djinn_lab.config.workload import detect_workload
 from djinn_lab.errors import ProfileError
-from djinn_lab.units import format_bytes
+from djinn_lab.units import capitalised, counted
 
-Ask = Callable[[str, str], str]
-"""Question and default answer to what was typed (the default when nothing was)."""
 _OTHER_PATHS = ("workload", "name", "description")
+_SECTIONS = {
+    "pool": "Settings of the pool",
+    "session": "Settings of your sessions",
+    "scheduler": "Settings of the scheduler",
+}
+_BACK = "back"
 
 
 def run_terminal_wizard(
     *,
     console: Console,
-    ask: Ask | None = None,
-    assume_yes: bool = False,
+    questions: Questions | None = None,
     overrides: Mapping[str, str] | None = None,
     profile: str | None = None,
     dry_run: bool = False,
@@ -37,41 +58,51 @@ def run_terminal_wizard(
 ) -> Profile:
     """Detect, recommend, customise, validate, preview and save (unless ``dry_run``); returns the profile.
 
-    ``overrides`` maps settings (also ``workload`` and ``description``) to text. ``assume_yes`` never asks.
-    Without it ``ask`` is needed. ``source``: code from which the workload is recognised; ``work``: the user's
-    own graphs, on which settings are compared. Raises ProfileError when a setting is refused or there is no
-    user to ask.
+    It begins with the stored profile, where there is one. Without ``questions`` it asks nothing, and takes
+    what is recommended for every setting that the user did not choose. ``overrides`` maps settings (also
+    ``workload`` and ``description``) to text. ``source``: code from which the workload is recognised;
+    ``work``: the user's own graphs, on which settings are compared. Raises ProfileError when a setting is
+    refused.
     """
-    if ask is None and not assume_yes:
-        raise ProfileError(
-            "The wizard asks questions, and there is no terminal",
-            "Run djinn-lab setup --yes, with --set pool.devices=cpu:2 and the like for your own values",
-        )
-    known = facts or detect()
-    draft = _apply(_start(known, profile, source, work), profile, overrides or {})
+    draft = _start(facts or detect(), profile, source, work)
+    if questions is None:
+        draft = refresh(draft)
+    draft = _apply(draft, profile, overrides or {})
     _show_facts(console, draft)
-    if not assume_yes:
-        assert ask is not None
-        draft = _customise(console, ask, draft, fixed_name=profile)
+    _show_differences(console, draft)
+    if questions is not None:
+        return _Dialogue(console, questions, draft, profile, make_default, dry_run).run()
     _show_settings(console, draft)
     _show_effects(console, draft)
     _refuse_errors(draft)
-    return _finish(console, None if assume_yes else ask, draft, make_default, dry_run)
+    _show_change(console, draft, make_default)
+    _store(console, draft, make_default, dry_run)
+    return draft.profile
+
+
+def run_undo(console: Console, dry_run: bool = False) -> None:
+    """Restore the previous profiles file, and show what that changes. Raises ProfileError where there is no
+    previous one."""
+    change = last_change() if dry_run else undo()
+    console.print(f"[bold]Change to {change.path}[/bold]")
+    diff = file_change(change.path, change.before, change.after, "after undo")
+    console.print(Syntax(diff, "diff", background_color="default") if diff else "none")
+    if dry_run:
+        console.print("Nothing was written (dry run).")
+    else:
+        console.print("[green]Restored[/green] the previous file; --undo once more brings the change back")
 
 
 def _start(facts: Facts, name: str | None, source: str | None, work: OwnWork | None) -> Draft:
-    stored = None if name is None else _stored(name)
-    return begin_from(facts, stored, work) if stored else begin(facts, source, work=work)
-
-
-def _stored(name: str) -> Profile | None:
-    try:
-        return load_profile(name)
-    except ProfileError:
-        if name in BUILT_IN:
-            raise
-        read_text()
-        return None
+    """Begin with the stored profile. Code that the user names decides the workload in any case."""
+    if name is None:
+        draft = begin_again(facts, source, work)
+    else:
+        stored = load_file().profiles.get(name)
+        draft = begin_from(facts, stored, work, source) if stored else begin(facts, source, work=work)
+    if draft.stored is None or source is None:
+        return draft
+    return choose_workload(draft, detect_workload(source, facts.packages).workload)
 
 
 def _apply(draft: Draft, name: str | None, overrides: Mapping[str, str]) -> Draft:
@@ -90,90 +121,207 @@ def _apply(draft: Draft, name: str | None, overrides: Mapping[str, str]) -> Draf
     return draft
 
 
-def _customise(console: Console, ask: Ask, draft: Draft, fixed_name: str | None) -> Draft:
-    draft = _ask_until_accepted(
-        console, ask, draft, "workload", f"Workload ({', '.join(WORKLOADS)})", draft.profile.workload
-    )
-    if fixed_name is None:
-        draft = _ask_until_accepted(console, ask, draft, "name", "Name of the profile", draft.profile.name)
-    while True:
-        _show_settings(console, draft)
-        path = ask("Setting to change (Enter to continue)", "").strip()
-        if not path and draft.can_save:
-            return draft
-        if not path:
-            console.print("[red]Errors have to be mended first.[/red]")
-            continue
-        if path not in FIELD_BY_PATH and path not in _OTHER_PATHS:
-            hint = did_you_mean(path, [*FIELD_BY_PATH, *_OTHER_PATHS])
-            console.print(f"[red]No setting is called {path!r}{hint}[/red]")
-            continue
-        draft = _ask_until_accepted(console, ask, draft, path, _question(path), _current(draft, path))
+class _Dialogue:
+    """Asks until the draft is saved or left."""
+
+    def __init__(
+        self,
+        console: Console,
+        questions: Questions,
+        draft: Draft,
+        fixed_name: str | None,
+        make_default: bool,
+        dry_run: bool,
+    ) -> None:
+        self._console = console
+        self._questions = questions
+        self._draft = draft
+        self._fixed_name = fixed_name
+        self._make_default = make_default
+        self._dry_run = dry_run
+
+    def run(self) -> Profile:
+        """Return the profile as it was in the end."""
+        self._change_workload()
+        _show_settings(self._console, self._draft)
+        _show_effects(self._console, self._draft)
+        while True:
+            answer = self._questions.choose(self._menu_title(), self._menu(), "save")
+            if answer == "leave":
+                self._console.print("Nothing was written.")
+                return self._draft.profile
+            if answer == "save":
+                if self._saved():
+                    return self._draft.profile
+            elif answer in _SECTIONS:
+                self._section(answer)
+            elif answer == "workload":
+                self._change_workload()
+            elif answer in ("name", "description"):
+                self._write(answer, answer.capitalize(), getattr(self._draft.profile, answer))
+            else:
+                before = self._draft
+                self._draft = refresh(before) if answer == "refresh" else use_recommended(before)
+                _show_settings(self._console, self._draft)
+
+    def _menu_title(self) -> str:
+        profile = self._draft.profile
+        return f"Profile {profile.name} for {profile.workload}: what next?"
+
+    def _menu(self) -> list[Option]:
+        draft = self._draft
+        options = [Option("save", "See the change to the file, then save")]
+        for section, label in _SECTIONS.items():
+            values = [
+                f"{field.key} {draft.profile.text(field.path)}"
+                for field in FIELDS
+                if field.section == section
+            ]
+            options.append(Option(section, label, ", ".join(values)))
+        options.append(Option("workload", "Workload", draft.profile.workload))
+        if self._fixed_name is None:
+            options.append(Option("name", "Name", draft.profile.name))
+        options.append(Option("description", "Description", draft.profile.description))
+        count = sum(not _is_recommended(draft, field) for field in FIELDS)
+        if count:
+            options.append(
+                Option("recommended", f"Take the recommended value of {counted(count, 'setting')}")
+            )
+        return [*options, Option("leave", "Leave without saving")]
+
+    def _saved(self) -> bool:
+        """Lead to the first wrong setting, or show the change and ask. Returns whether the wizard is done."""
+        if self._draft.errors:
+            issue = self._draft.errors[0]
+            self._console.print(f"[red]{_plain(issue)}[/red]")
+            self._change(issue.path)
+            return False
+        _show_change(self._console, self._draft, self._make_default)
+        options = [
+            Option("save", "Save"),
+            Option("change", "Change something else"),
+            Option("leave", "Leave without saving"),
+        ]
+        answer = self._questions.choose("Save it?", options, "save")
+        if answer == "change":
+            return False
+        _store(self._console, self._draft, self._make_default, self._dry_run or answer == "leave")
+        return True
+
+    def _section(self, section: str) -> None:
+        position = _BACK
+        while True:
+            options = [
+                Option(
+                    field.path, f"{field.label} {self._draft.profile.text(field.path)}", self._comes_to(field)
+                )
+                for field in FIELDS
+                if field.section == section
+            ]
+            options.append(Option(_BACK, "Back"))
+            default = options[0].value if position == _BACK else position
+            position = self._questions.choose(_SECTIONS[section], options, default)
+            if position == _BACK:
+                return
+            self._change(position)
+
+    def _comes_to(self, field: Field) -> str:
+        return self._draft.consequence(field.path)
+
+    def _change(self, path: str) -> None:
+        """Ask for a setting, and say what its new value comes to."""
+        if path not in FIELD_BY_PATH:
+            self._write(path, path.capitalize(), str(getattr(self._draft.profile, path)))
+            return
+        field = FIELD_BY_PATH[path]
+        before = self._draft.profile.text(path)
+        if field.choices:
+            options = [
+                Option(choice, choice, self._draft.consequence(path, choice)) for choice in field.choices
+            ]
+            answer = self._questions.choose(f"{field.label}: {field.help}", options, before)
+            if answer != before:
+                self._draft = set_text(self._draft, path, answer)
+        else:
+            say = self._console.print
+            say(f"{field.label}: {field.help}. Accepted: {field.accepted}.", markup=False)
+            recommended = self._draft.recommendation
+            say(f"Recommended: {recommended.profile.text(path)}. {recommended.reasons[path]}.", markup=False)
+            self._write(path, field.label, before)
+        self._show_changed(field, before)
+
+    def _show_changed(self, field: Field, before: str) -> None:
+        after = self._draft.profile.text(field.path)
+        change = f"{before} stays" if before == after else f"{before} becomes {after}"
+        self._console.print(f"{field.label}: {change}. {self._draft.consequence(field.path)}.", markup=False)
+        for issue in self._draft.issues:
+            if issue.path == field.path:
+                self._console.print(_coloured(issue))
+
+    def _write(self, path: str, label: str, default: str) -> None:
+        def check(text: str) -> str | None:
+            if text == default:
+                return None
+            issue = set_text(self._draft, path, text).refused.get(path)
+            return None if issue is None else f"{issue.message}. {issue.fix}"
+
+        answer = self._questions.write(f"{label}:", default, check)
+        if answer != default:
+            self._draft = set_text(self._draft, path, answer)
+
+    def _change_workload(self) -> None:
+        options = [Option(name, name, BUILT_IN[name].description) for name in WORKLOADS]
+        evidence = self._draft.guess.evidence
+        message = f"What kind of work? {evidence}."
+        answer = self._questions.choose(message, options, self._draft.profile.workload)
+        if answer != self._draft.profile.workload:
+            self._draft = set_text(self._draft, "workload", answer)
 
 
-def _ask_until_accepted(
-    console: Console, ask: Ask, draft: Draft, path: str, question: str, default: str
-) -> Draft:
-    while True:
-        answer = ask(question, default)
-        if answer == default:
-            return draft
-        changed = set_text(draft, path, answer)
-        issue = changed.refused.get(path)
-        if issue is None:
-            return changed
-        console.print(f"[red]{_plain(issue)}[/red]")
-
-
-def _question(path: str) -> str:
-    field = FIELD_BY_PATH.get(path)
-    return f"{field.label}: {field.help}\n  accepted: {field.accepted}\n " if field else path.capitalize()
-
-
-def _current(draft: Draft, path: str) -> str:
-    return draft.profile.text(path) if path in FIELD_BY_PATH else str(getattr(draft.profile, path))
+def _is_recommended(draft: Draft, field: Field) -> bool:
+    return draft.profile.value(field.path) == draft.recommendation.profile.value(field.path)
 
 
 def _refuse_errors(draft: Draft) -> None:
-    errors = [issue for issue in draft.issues if issue.severity == "error"]
-    if errors:
-        raise ProfileError(f"{errors[0].path}: {errors[0].message}", errors[0].fix)
+    for issue in draft.errors:
+        raise ProfileError(f"{issue.path}: {issue.message}", issue.fix)
 
 
-def _finish(console: Console, ask: Ask | None, draft: Draft, make_default: bool, dry_run: bool) -> Profile:
-    profile = draft.profile
-    diff = preview(profile, read_text(), make_default=make_default)
+def _show_change(console: Console, draft: Draft, make_default: bool) -> None:
+    diff = preview(draft, read_text(), make_default=make_default)
     console.print(f"\n[bold]Change to {profiles_path()}[/bold]")
     console.print(Syntax(diff, "diff", background_color="default") if diff else "none: it already says this")
+
+
+def _store(console: Console, draft: Draft, make_default: bool, dry_run: bool) -> None:
+    profile = draft.profile
     if dry_run:
-        console.print("Nothing was written (dry run).")
-    elif ask is not None and ask("Save? (yes, no)", "yes").strip().lower() not in ("y", "yes"):
         console.print("Nothing was written.")
     else:
         path = save(draft, make_default=make_default)
         console.print(f"[green]Saved[/green] profile {profile.name} in {path}")
+        console.print("djinn-lab wizard --undo restores the file as it was")
     console.print("The same without questions:")
-    console.print(
-        f"  {equivalent_command(profile, make_default=make_default)}",
-        soft_wrap=True,
-        markup=False,
-        highlight=False,
+    command = equivalent_command(profile, make_default=make_default)
+    console.print(f"  {command}", soft_wrap=True, markup=False, highlight=False)
+
+
+def _show_differences(console: Console, draft: Draft) -> None:
+    if draft.stored is None:
+        return
+    if not draft.differences:
+        console.print(f"Profile {draft.stored.name} is stored, and all its values are recommended today.")
+        return
+    table = Table(
+        title=f"Stored profile {draft.stored.name} and today's recommendation", title_justify="left"
     )
-    return profile
-
-
-def facts_rows(facts: Facts) -> list[tuple[str, str]]:
-    """Return what was detected, as label and sentence; a failed probe says *unknown*."""
-    memory = format_bytes(facts.memory_bytes) if facts.memory_bytes is not None else "unknown:"
-    shared = facts.shared_memory_bytes
-    return [
-        ("CUDA devices", f"{facts.cuda.status}: {facts.cuda.detail}"),
-        ("Cores", f"{facts.cores:g} usable"),
-        ("Memory", f"{memory} {facts.memory_detail}"),
-        ("Shared memory", f"{format_bytes(shared)} free in /dev/shm" if shared is not None else "unknown"),
-        ("Packages", ", ".join(facts.packages) or "none that shows the workload"),
-        ("Pool", f"{facts.pool.status}: {facts.pool.detail}" if facts.pool.detail else facts.pool.status),
-    ]
+    for heading in ("setting", "stored", "recommended"):
+        table.add_column(heading, no_wrap=True)
+    table.add_column("why")
+    for one in draft.differences:
+        stored = f"{one.stored} (you chose it)" if one.chosen else one.stored
+        table.add_row(one.path, stored, one.recommended, one.reason)
+    console.print(table)
 
 
 def _show_facts(console: Console, draft: Draft) -> None:
@@ -185,16 +333,19 @@ def _show_facts(console: Console, draft: Draft) -> None:
 
 
 def _show_settings(console: Console, draft: Draft) -> None:
-    table = Table(title=f"Profile {draft.profile.name}", title_justify="left")
-    for heading in ("setting", "value", "from", "why"):
-        table.add_column(heading)
+    console.print(f"\n[bold]Profile {draft.profile.name}[/bold]")
     for field in FIELDS:
-        origin = draft.profile.origin(field.path)
-        table.add_row(field.path, draft.profile.text(field.path), origin, draft.reason(field.path))
-    console.print(table)
+        path = field.path
+        console.print(f"[bold]{path}[/bold] = {draft.profile.text(path)} ({draft.profile.origin(path)})")
+        sentences = f"{capitalised(draft.reason(path))}. {draft.consequence(path)}."
+        console.print(Padding(Text(sentences), (0, 0, 0, 4)))
     for issue in draft.issues:
-        colour = "red" if issue.severity == "error" else "yellow"
-        console.print(f"[{colour}]{issue.severity}[/{colour}] {_plain(issue)}")
+        console.print(_coloured(issue))
+
+
+def _coloured(issue: Issue) -> str:
+    colour = "red" if issue.severity == "error" else "yellow"
+    return f"[{colour}]{issue.severity}[/{colour}] {_plain(issue)}"
 
 
 def _show_effects(console: Console, draft: Draft) -> None:

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import difflib
 import shlex
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
 
+from djinn_lab.config.consequences import Consequences
 from djinn_lab.config.detection import Facts
 from djinn_lab.config.effects import OwnWork
 from djinn_lab.config.fields import FIELD_BY_PATH, FIELDS, Issue
@@ -25,7 +27,8 @@ from djinn_lab.config.profiles import (
     check_workload,
 )
 from djinn_lab.config.recommendation import Recommendation, recommend
-from djinn_lab.config.store import parse, profiles_path, render, save_profile
+from djinn_lab.config.rendering import updated
+from djinn_lab.config.store import load_file, profiles_path, save_profile
 from djinn_lab.config.workload import Guess, detect_workload
 from djinn_lab.errors import ProfileError
 from djinn_lab.units import format_bytes
@@ -33,9 +36,20 @@ from djinn_lab.units import format_bytes
 _SMALL_SHARED_BYTES = 256 * 2**20
 
 
+class Difference(msgspec.Struct, frozen=True):
+    """A stored setting that would be recommended otherwise today. ``chosen``: whether the user chose it."""
+
+    path: str
+    stored: str
+    recommended: str
+    chosen: bool
+    reason: str
+
+
 class Draft(msgspec.Struct, frozen=True):
     """What was chosen so far. ``issues`` of typed text that was refused are in ``refused`` (path to issue);
-    the profile keeps the last accepted value. ``work``: the user's own graphs, None where none are known."""
+    the profile keeps the last accepted value. ``work``: the user's own graphs, None where none are known.
+    ``stored``: the saved profile that it began from, None where it began from the recommendation."""
 
     facts: Facts
     guess: Guess
@@ -43,6 +57,7 @@ class Draft(msgspec.Struct, frozen=True):
     profile: Profile
     refused: dict[str, Issue] = {}
     work: OwnWork | None = None
+    stored: Profile | None = None
 
     @property
     def issues(self) -> list[Issue]:
@@ -52,15 +67,47 @@ class Draft(msgspec.Struct, frozen=True):
 
     @property
     def can_save(self) -> bool:
-        return not any(issue.severity == "error" for issue in self.issues)
+        return not self.errors
+
+    @property
+    def errors(self) -> list[Issue]:
+        """Return the issues that keep the draft from being saved."""
+        return [issue for issue in self.issues if issue.severity == "error"]
 
     def reason(self, path: str) -> str:
         """Return why the setting has its value."""
+        recommended = self.recommendation.profile.text(path)
+        same = recommended == self.profile.text(path)
         if self.profile.origin(path) == "you":
-            recommended = self.recommendation.profile.text(path)
-            same = recommended == self.profile.text(path)
             return "You chose it" + ("" if same else f"; recommended: {recommended}")
+        if not same:
+            return f"Detected when it was stored; recommended now: {recommended}"
         return self.recommendation.reasons[path]
+
+    def consequence(self, path: str, text: str | None = None) -> str:
+        """Return what the setting comes to for the user, with its value or with ``text`` in its place. Raises
+        ValueError for text that is not accepted."""
+        profile = self.profile if text is None else self.profile.with_text(path, text)
+        return Consequences(profile, self.facts, self.work).of(path)
+
+    @property
+    def differences(self) -> list[Difference]:
+        """Return the stored settings that would be recommended otherwise today; none without a stored
+        profile."""
+        if self.stored is None:
+            return []
+        recommended = self.recommendation
+        return [
+            Difference(
+                field.path,
+                self.stored.text(field.path),
+                recommended.profile.text(field.path),
+                self.stored.origin(field.path) == "you",
+                recommended.reasons[field.path],
+            )
+            for field in FIELDS
+            if self.stored.value(field.path) != recommended.profile.value(field.path)
+        ]
 
 
 def begin(
@@ -78,11 +125,32 @@ def begin(
     return Draft(facts, guess, recommendation, recommendation.profile, work=work)
 
 
-def begin_from(facts: Facts, profile: Profile, work: OwnWork | None = None) -> Draft:
-    """Start from a saved profile: its chosen values stay, the others are recommended afresh."""
-    start = begin(facts, workload=profile.workload, work=work)
-    kept = _carry_over(start.recommendation.profile, profile)
-    return msgspec.structs.replace(start, profile=kept)
+def begin_from(
+    facts: Facts, profile: Profile, work: OwnWork | None = None, source: str | None = None
+) -> Draft:
+    """Start from a saved profile, with its values; :attr:`Draft.differences` has what is recommended
+    otherwise today. ``source``: code, whose workload is named where it is another one."""
+    recognised = detect_workload(source, facts.packages, None if work is None else work.guess)
+    evidence = f"Profile {profile.name} is stored with it"
+    if recognised.workload != profile.workload and (source or work):
+        evidence += f"; {recognised.evidence[:1].lower()}{recognised.evidence[1:]}: {recognised.workload}"
+    chosen_count = cpu_device_count(profile) if profile.origin("pool.devices") == "you" else None
+    count = None if facts.cuda.status == "found" else chosen_count
+    recommendation = recommend(facts, profile.workload, count, work)
+    guess = Guess(profile.workload, evidence)
+    return Draft(facts, guess, recommendation, profile, work=work, stored=profile)
+
+
+def begin_again(
+    facts: Facts, source: str | None = None, work: OwnWork | None = None, path: Path | None = None
+) -> Draft:
+    """Start from the profile that the file has as its default, else from the one that has the recommended
+    name, else from the recommendation. Raises ProfileError where the file cannot be read."""
+    fresh = begin(facts, source, work=work)
+    content = load_file(path)
+    name = content.default if content.default is not None else fresh.profile.name
+    stored = content.profiles.get(name)
+    return fresh if stored is None else begin_from(facts, stored, work, source)
 
 
 def choose_workload(draft: Draft, workload: Workload) -> Draft:
@@ -135,6 +203,11 @@ def use_recommended(draft: Draft, path: str | None = None) -> Draft:
     return msgspec.structs.replace(draft, profile=profile, refused=refused)
 
 
+def refresh(draft: Draft) -> Draft:
+    """Take the recommended value of every setting that you did not choose."""
+    return _with_profile(draft, _carry_over(draft.recommendation.profile, draft.profile))
+
+
 def validate(profile: Profile, facts: Facts) -> list[Issue]:
     """Return the issues of the profile, by itself and on this machine."""
     issues = check_values(profile)
@@ -143,20 +216,31 @@ def validate(profile: Profile, facts: Facts) -> list[Issue]:
     return [*_device_issues(profile, facts), *_memory_issues(profile, facts), *_thread_issues(profile, facts)]
 
 
-def preview(profile: Profile, on_disk: str, *, path: Path | None = None, make_default: bool = False) -> str:
+def preview(draft: Draft, on_disk: str, *, path: Path | None = None, make_default: bool = False) -> str:
     """Return what saving would change, as a unified diff of the file (empty when nothing). Raises
     ProfileError."""
     path = path or profiles_path()
-    after = render(parse(on_disk, path).with_profile(profile, make_default))
+    reasons = _reasons(draft)
+    after = updated(on_disk, path, draft.profile, make_default=make_default, reasons=reasons)
+    return file_change(path, on_disk, after, "after saving")
+
+
+def file_change(path: Path, before: str, after: str, later: str) -> str:
+    """Return the unified diff of two texts of a file, empty where they are equal. ``later``: when the second
+    one is there."""
     lines = difflib.unified_diff(
-        on_disk.splitlines(), after.splitlines(), f"{path} (now)", f"{path} (after saving)", lineterm=""
+        before.splitlines(), after.splitlines(), f"{path} (now)", f"{path} ({later})", lineterm=""
     )
     return "\n".join(lines)
 
 
+def _reasons(draft: Draft) -> Mapping[str, str]:
+    return {field.path: draft.reason(field.path) for field in FIELDS}
+
+
 def equivalent_command(profile: Profile, *, make_default: bool = True) -> str:
     """Return the terminal command that saves this very profile without asking."""
-    words = ["djinn-lab", "setup", "--yes", "--profile", profile.name]
+    words = ["djinn-lab", "wizard", "--yes", "--profile", profile.name]
     settings = [("workload", str(profile.workload))]
     base = BUILT_IN[profile.workload]
     if profile.description != base.description:
@@ -170,10 +254,9 @@ def equivalent_command(profile: Profile, *, make_default: bool = True) -> str:
 
 def save(draft: Draft, *, path: Path | None = None, make_default: bool = False) -> Path:
     """Write the draft's profile and return the file's path. Raises ProfileError, also for a bad draft."""
-    errors = [issue for issue in draft.issues if issue.severity == "error"]
-    if errors:
-        raise ProfileError(f"Not saved: {errors[0].sentence()}")
-    return save_profile(draft.profile, make_default=make_default, path=path)
+    if draft.errors:
+        raise ProfileError(f"Not saved: {draft.errors[0].sentence()}")
+    return save_profile(draft.profile, make_default=make_default, path=path, reasons=_reasons(draft))
 
 
 def _with_profile(draft: Draft, profile: Profile) -> Draft:

@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 from djinn_lab.config import default_profile, list_profiles, load_profile, profiles_path, save_profile
 from djinn_lab.config.fields import BUILT_IN_ESTIMATOR, FIELDS, OBJECTIVES, PRIORITIES
 from djinn_lab.config.profiles import BUILT_IN, WORKLOADS, Profile
-from djinn_lab.config.store import ProfilesFile, parse, render
+from djinn_lab.config.profiles_text import ProfilesFile, parse
+from djinn_lab.config.rendering import render
+from djinn_lab.config.store import undo
 from djinn_lab.errors import ProfileError
 from djinn_lab.scheduler import SCHEDULER_PROFILES
 
@@ -72,6 +74,57 @@ def test_saving_keeps_the_previous_file_as_backup() -> None:
     assert path.with_name("profiles.toml.bak").read_text() == before
     assert sorted(tomllib.loads(path.read_text())["profiles"]) == ["basic_inference", "llm_serving"]
     assert sorted(item.name for item in path.parent.iterdir()) == ["profiles.toml", "profiles.toml.bak"]
+
+
+def test_undo_restores_the_previous_file_and_a_second_undo_the_change() -> None:
+    with pytest.raises(ProfileError, match="nothing to undo"):
+        undo()
+    path = save_profile(load_profile("llm_serving"))
+    first = path.read_text()
+    save_profile(load_profile("llm_serving"))
+    assert undo().after == "", "a save that changes nothing keeps what is undone"
+    assert not tomllib.loads(path.read_text())
+    assert undo().after == first == path.read_text()
+
+
+def test_undo_keeps_the_file_where_the_previous_one_is_damaged() -> None:
+    path = save_profile(load_profile("llm_serving"))
+    kept = path.read_text()
+    path.with_name("profiles.toml.bak").write_text("not toml [")
+    with pytest.raises(ProfileError, match=r"profiles\.toml\.bak is not valid TOML"):
+        undo()
+    assert path.read_text() == kept
+
+
+def test_a_comment_above_each_setting_says_what_it_does_and_why() -> None:
+    reasons = {"session.priority": "Night runs\n\x07wait"}
+    path = save_profile(load_profile("llm_serving").with_text("session.priority", "low"), reasons=reasons)
+    lines = path.read_text().splitlines()
+    above = lines[: lines.index('priority = "LOW"')]
+    assert any(line.startswith("# Priority: which of the waiting cells runs first") for line in above)
+    assert "# Why: Night runs wait." in above
+
+
+def test_saving_one_profile_keeps_what_was_written_by_hand_about_the_others() -> None:
+    write(
+        "# Our team's profiles\n\ndefault = 'mine'\n\n# For the night\n[profiles.mine]\n"
+        "workload = 'llm_serving'\n[profiles.mine.session]\n# We are patient\npriority = 'LOW'\n"
+        "# Ask Ada\nquiet = true\n\n# Never change this\n[profiles.other]\nworkload = 'llm_serving'  # yes\n"
+    )
+    save_profile(load_profile("mine").with_text("session.quiet", "false"))
+    text = profiles_path().read_text()
+    for kept in ("# Our team's profiles", "# We are patient", "# Never change this", "'llm_serving'  # yes"):
+        assert kept in text
+    assert "# Ask Ada" not in text, "the comment was about another value"
+    assert load_profile("mine").session.priority == "LOW"
+    assert default_profile().name == "mine"
+
+
+def test_profiles_that_are_inline_tables_are_saved_too() -> None:
+    write("profiles = { mine = { workload = 'llm_serving' }, other = { session = { quiet = true } } }\n")
+    save_profile(load_profile("mine").with_text("session.priority", "low"), make_default=True)
+    assert default_profile().session.priority == "LOW"
+    assert load_profile("other").session.quiet
 
 
 @pytest.mark.parametrize(

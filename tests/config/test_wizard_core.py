@@ -7,13 +7,26 @@ from collections.abc import Callable
 import pytest
 
 from djinn_lab.config import load_profile, profiles_path
-from djinn_lab.config.detection import Facts, cgroup_free_bytes, cpu_quota, detect, parse_nvidia_smi
+from djinn_lab.config.detection import (
+    Facts,
+    Torch,
+    cgroup_free_bytes,
+    cpu_quota,
+    detect,
+    parse_nvidia_smi,
+    parse_torch_version,
+    usable_cuda,
+)
+from djinn_lab.config.facts_text import facts_rows
+from djinn_lab.config.fields import FIELDS
 from djinn_lab.config.profiles import BUILT_IN
 from djinn_lab.config.wizard import (
     begin,
+    begin_again,
     begin_from,
     choose_workload,
     preview,
+    refresh,
     save,
     set_text,
     use_recommended,
@@ -32,6 +45,8 @@ def test_this_machine_can_be_detected() -> None:
     assert facts.cuda.detail
     assert "transformers" in facts.packages
     assert facts.pool.status == "unknown"
+    assert facts.torch.status == "found"
+    assert dict(facts_rows(facts))["Torch"].startswith(facts.torch.version)
 
 
 @pytest.mark.parametrize(
@@ -49,6 +64,27 @@ def test_cuda_status_absent_differs_from_unknown(code: int, output: str, error: 
     cuda = parse_nvidia_smi(code, output, error)
     assert cuda.status == status
     assert cuda.detail
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("__version__ = '2.9.0+cpu'\ncuda: Optional[str] = None\n", Torch("found", "2.9.0+cpu", "")),
+        ("__version__ = '2.9.0'\ncuda: Optional[str] = '13.0'\n", Torch("found", "2.9.0", "13.0")),
+        ("nothing", Torch("unknown")),
+    ],
+)
+def test_the_version_of_torch_is_read_from_its_file(text: str, expected: Torch) -> None:
+    assert parse_torch_version(text) == expected
+
+
+def test_cuda_devices_do_not_count_for_a_torch_that_is_built_for_cpus(machine: Machine) -> None:
+    cuda = machine(cuda_gib=(24,)).cuda
+    assert usable_cuda(cuda, Torch("found", "2.9.0", "13.0")) == cuda
+    assert usable_cuda(cuda, Torch("unknown")) == cuda
+    unused = usable_cuda(cuda, Torch("found", "2.9.0+cpu", ""))
+    assert unused.status == "absent"
+    assert "built for CPUs only" in unused.detail
 
 
 def test_container_limits() -> None:
@@ -128,11 +164,11 @@ def test_a_small_shared_memory_is_warned_about(machine: Machine) -> None:
 
 def test_the_preview_is_a_diff_and_saving_makes_it_empty(machine: Machine) -> None:
     draft = set_text(begin(machine()), "session.priority", "high")
-    diff = preview(draft.profile, "")
+    diff = preview(draft, "")
     assert '+priority = "HIGH"' in diff
     assert '+devices = "cpu:2"' in diff
     path = save(draft)
-    assert preview(draft.profile, path.read_text()) == ""
+    assert preview(draft, path.read_text()) == ""
     assert path == profiles_path()
 
 
@@ -142,6 +178,41 @@ def test_starting_from_a_saved_profile_keeps_what_you_chose(machine: Machine) ->
     assert again.profile.name == "mine"
     assert again.profile.pool.threads == 2
     assert again.profile.origin("pool.devices") == "detected"
+
+
+def test_running_again_starts_from_what_is_stored_and_says_what_differs(machine: Machine) -> None:
+    save(set_text(set_text(begin(machine()), "name", "mine"), "session.priority", "low"), make_default=True)
+    smaller = machine(memory_gib=8)
+    again = begin_again(smaller)
+    assert again.profile == again.stored == load_profile("mine")
+    found = {one.path: (one.stored, one.recommended, one.chosen) for one in again.differences}
+    assert found["pool.memory_bytes"] == ("3264MiB", "1600MiB", False)
+    assert found["session.priority"] == ("LOW", "NORMAL", True)
+    assert len(found) == 2
+    assert "recommended now: 1600MiB" in again.reason("pool.memory_bytes")
+    refreshed = refresh(again)
+    assert refreshed.profile.text("pool.memory_bytes") == "1600MiB"
+    assert refreshed.profile.session.priority == "LOW"
+    assert preview(again, profiles_path().read_text(), make_default=True) == ""
+
+
+def test_code_of_another_kind_than_the_stored_profile_is_named(machine: Machine) -> None:
+    save(begin(machine(), workload="llm_serving"), make_default=True)
+    again = begin_again(machine(), "loss.backward()")
+    assert again.profile.workload == "llm_serving"
+    assert "research_training" in again.guess.evidence
+
+
+def test_each_setting_says_what_it_comes_to(machine: Machine) -> None:
+    draft = begin(machine())
+    assert draft.consequence("pool.devices") == "2 cells at once; one more waits until a device is free"
+    assert "6.0 GiB of 16.0 GiB" in draft.consequence("pool.memory_bytes", "3GiB")
+    assert "2.0 s" in draft.consequence("pool.link_bytes_per_s", "512MiB")
+    assert "wait for pending cells of priority CRITICAL," in draft.consequence("session.priority", "HIGH")
+    for path in (field.path for field in FIELDS):
+        assert draft.consequence(path)
+    with pytest.raises(ValueError, match="many"):
+        draft.consequence("pool.threads", "many")
 
 
 def test_a_built_in_profile_is_never_changed(machine: Machine) -> None:

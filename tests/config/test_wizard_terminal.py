@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import io
 import shlex
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import pexpect
 import pytest
 from rich.console import Console
 
@@ -14,6 +16,7 @@ from djinn_lab.config import load_profile, profiles_path
 from djinn_lab.config.detection import Facts
 from djinn_lab.config.effects import PredictedEffect
 from djinn_lab.config.profiles import SchedulerSettings
+from djinn_lab.config.questions import PlainQuestions
 from djinn_lab.config.terminal import run_terminal_wizard
 from djinn_lab.config.wizard import begin, equivalent_command, set_text
 from djinn_lab.config.workload import Guess
@@ -32,19 +35,26 @@ def said(console: Console) -> str:
     return console.file.getvalue()
 
 
-def answers(*typed: str) -> Callable[[str, str], str]:
-    queue: Iterator[str] = iter(typed)
-    return lambda question, default: next(queue) or default
+def answers(console: Console, *typed: str) -> PlainQuestions:
+    """Questions whose answers are lines, as of a pipe."""
+    lines: Iterator[str] = iter(typed)
+
+    def read_line() -> str:
+        try:
+            return next(lines)
+        except StopIteration:
+            raise EOFError from None
+
+    return PlainQuestions(console, read_line)
 
 
 def parsed(command: str) -> dict[str, Any]:
     words = shlex.split(command)
-    assert words[:3] == ["djinn-lab", "setup", "--yes"]
+    assert words[:3] == ["djinn-lab", "wizard", "--yes"]
     pairs = [words[index + 1] for index, word in enumerate(words) if word == "--set"]
     return {
         "profile": words[words.index("--profile") + 1],
         "overrides": dict(pair.split("=", 1) for pair in pairs),
-        "assume_yes": True,
     }
 
 
@@ -55,7 +65,6 @@ def test_yes_saves_the_recommendation_for_every_environment(
         expected = begin(environment["facts"], environment.get("source")).profile
         profile = run_terminal_wizard(
             console=console,
-            assume_yes=True,
             facts=environment["facts"],
             source=environment.get("source"),
             dry_run=True,
@@ -83,7 +92,7 @@ def test_code_and_own_graphs_win_over_installed_packages(machine: Machine, conso
     facts = machine(packages=("lightning",))
 
     def workload(**seen: Any) -> str:
-        options: dict[str, Any] = {"console": console, "assume_yes": True, "dry_run": True, "facts": facts}
+        options: dict[str, Any] = {"console": console, "dry_run": True, "facts": facts}
         return run_terminal_wizard(**options, **seen).workload
 
     assert workload() == "research_training"
@@ -108,31 +117,75 @@ class OneDevice:
 
 
 def test_questions_are_asked_until_the_answer_is_accepted(machine: Machine, console: Console) -> None:
-    ask = answers("llm_servng", "llm_serving", "mine", "pool.thread", "pool.threads", "many", "2", "", "yes")
-    profile = run_terminal_wizard(console=console, ask=ask, facts=machine())
+    typed = (
+        "llm_servng",
+        "2",
+        "name",
+        "two words",
+        "mine",
+        "pool",
+        "pool.threads",
+        "many",
+        "2",
+        "back",
+        "",
+        "",
+    )
+    profile = run_terminal_wizard(console=console, questions=answers(console, *typed), facts=machine())
     assert profile.name == "mine"
     assert profile.workload == "llm_serving"
-    assert profile.pool.threads == 2
     assert load_profile("mine").pool.threads == 2
     text = said(console)
-    assert "did you mean 'llm_serving'" in text
-    assert "did you mean 'pool.threads'" in text
+    assert "'llm_servng' is none of them: type a number from 1 to 3" in text
+    assert "found 'two words'" in text
     assert "'many'" in text
-    assert "djinn-lab setup --yes --profile mine" in text
+    assert "Threads of each device: 4 becomes 2. 4 of 8 cores are busy when every device computes." in text
+    assert "djinn-lab wizard --yes --profile mine" in text
 
 
-def test_errors_must_be_mended_before_saving(machine: Machine, console: Console) -> None:
-    ask = answers("", "", "pool.memory_bytes", "1TiB", "", "pool.memory_bytes", "1GiB", "", "no")
-    profile = run_terminal_wizard(console=console, ask=ask, facts=machine())
+def test_saving_leads_to_the_wrong_setting(machine: Machine, console: Console) -> None:
+    typed = ("", "pool", "pool.memory_bytes", "1TiB", "back", "save", "1GiB", "save", "leave")
+    profile = run_terminal_wizard(console=console, questions=answers(console, *typed), facts=machine())
     assert profile.pool.memory_bytes == 2**30
-    assert "Errors have to be mended first" in said(console)
+    assert "Use at most 6553MiB a device" in said(console)
     assert "Nothing was written" in said(console)
     assert not profiles_path().exists()
 
 
-def test_without_a_terminal_it_never_asks(machine: Machine, console: Console) -> None:
+def test_an_input_that_ends_early_writes_nothing(machine: Machine, console: Console) -> None:
     with pytest.raises(ProfileError, match="--yes"):
-        run_terminal_wizard(console=console, facts=machine())
+        run_terminal_wizard(console=console, questions=answers(console, ""), facts=machine())
+    assert not profiles_path().exists()
+
+
+def test_arrow_keys_and_numbers_choose_in_a_terminal_and_undo_restores() -> None:
+    command = [sys.executable, "-m", "djinn_lab.cli"]
+    child = pexpect.spawn(command[0], [*command[1:], "wizard"], dimensions=(50, 100), timeout=120)
+    child.expect("What kind of work")
+    child.expect("3. research_training")
+    child.send("1\x1b[B\r")  # the number of the first, then the arrow down
+    child.expect("for llm_serving: what next")
+    child.expect("Leave without saving")
+    child.send("3\r")
+    child.expect("Quiet")
+    child.send("1\r")
+    child.expect("go before none")
+    child.send("1\r")
+    child.expect("Priority: NORMAL becomes CRITICAL")
+    child.expect("Quiet")
+    child.send("4\r")
+    child.expect("Leave without saving")
+    child.send("1\r")
+    child.expect("Save it")
+    child.expect("Leave without saving")
+    child.send("\r")
+    child.expect("Saved")
+    child.expect(pexpect.EOF)
+    child.close()
+    assert load_profile("llm_serving").session.priority == "CRITICAL"
+    output, status = pexpect.run(shlex.join([*command, "wizard", "--undo"]), withexitstatus=True, timeout=120)
+    assert (status, b"Restored" in output) == (0, True)
+    assert not profiles_path().read_text()
 
 
 @pytest.mark.parametrize(
@@ -148,12 +201,12 @@ def test_a_bad_override_writes_nothing(
     machine: Machine, console: Console, overrides: dict[str, str], expected: str
 ) -> None:
     with pytest.raises(ProfileError, match=expected):
-        run_terminal_wizard(console=console, assume_yes=True, overrides=overrides, facts=machine())
+        run_terminal_wizard(console=console, overrides=overrides, facts=machine())
     assert not profiles_path().exists()
 
 
 def test_a_saved_profile_is_the_starting_point(machine: Machine, console: Console) -> None:
-    options: dict[str, Any] = {"console": console, "assume_yes": True, "profile": "mine", "facts": machine()}
+    options: dict[str, Any] = {"console": console, "profile": "mine", "facts": machine()}
     run_terminal_wizard(**options, overrides={"session.priority": "low", "workload": "llm_serving"})
     again = run_terminal_wizard(**options, overrides={"pool.threads": "1"})
     assert again.session.priority == "LOW"

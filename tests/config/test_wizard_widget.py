@@ -52,4 +52,4 @@ def test_the_text_fallback_says_what_the_widget_holds(machine: Machine) -> None:
     data = bundle[0] if isinstance(bundle, tuple) else bundle
     assert "profile research_training" in data["text/plain"]
     assert "pool.devices = cpu:1  (detected)" in data["text/plain"]
-    assert "djinn-lab setup --yes" in data["text/plain"]
+    assert "djinn-lab wizard --yes" in data["text/plain"]
