@@ -32,6 +32,7 @@ from djinn_lab.dashboard.wizard.page import WizardPage
 from djinn_lab.protocol.dashboard_login import HEADER, PARAMETER
 
 TICK_MS = 400
+BEAT_MS = 1000
 STALE_S = 3.0
 PAGES: dict[str, tuple[str, Callable[[Board], Page]]] = {
     "overview": ("Overview", Overview),
@@ -78,7 +79,6 @@ class Shell:
         )
         self.content = pn.Column(sizing_mode="stretch_width", margin=0)
         self.pages: dict[str, Page] = {}
-        self._beat_at = 0.0
         self.navigation.param.watch(lambda event: self.board.route.update(page=event.new), "active")
         self.board.route.on_change(lambda route: self.board.background.soon(self._show))
         self._show()
@@ -123,12 +123,8 @@ class Shell:
 
     def _refresh(self) -> None:
         snapshot = self.board.hub.snapshot()
-        now = time.monotonic()
-        text, detail, tone = self._badge(snapshot, now)
+        text, detail, tone = self._badge(snapshot, time.monotonic())
         self.navigation.param.update(status=text, detail=detail, tone=tone)
-        if now - self._beat_at >= 1.0:
-            self._beat_at = now
-            self.navigation.beat += 1
         if self.navigation.active in self.pages:
             self.page.update(snapshot)
 
@@ -169,7 +165,7 @@ def build_page(make_shell: Callable[[Gate, Login], Shell] = Shell) -> pn.Templat
         return _login_page(gate)
     if pn.state.curdoc is not None:
         pn.state.curdoc.add_periodic_callback(shell.tick, TICK_MS)
-        pn.state.onload(shell.board.background.page_loaded)
+        _keep_alive(shell.navigation, shell.board.background)
     dark = shell.board.look.dark
     return _template(shell.navigation, shell.content, dark, _keep_cookie(login) if codes[0] else "")
 
@@ -177,10 +173,22 @@ def build_page(make_shell: Callable[[Gate, Login], Shell] = Shell) -> pn.Templat
 def _login_page(gate: Gate) -> pn.Template:
     hub, look = shared_hub(), current_look()
     background = Background(hub.executor)
-    if pn.state.curdoc is not None:
-        pn.state.onload(background.page_loaded)
     navigation = Navigation(pages=[], dark=look.dark, status="", sizing_mode="stretch_width")
+    if pn.state.curdoc is not None:
+        _keep_alive(navigation, background)
     return _template(navigation, LoginPage(gate, background).view, look.dark, "")
+
+
+def _keep_alive(navigation: Navigation, background: Background) -> None:
+    """Tell the browser every second that the server lives, or it would load the page again."""
+
+    def beat() -> None:
+        if background.loaded:
+            navigation.beat += 1
+
+    assert pn.state.curdoc is not None
+    pn.state.curdoc.add_periodic_callback(beat, BEAT_MS)
+    pn.state.onload(background.page_loaded)
 
 
 def _keep_cookie(login: Login) -> str:

@@ -59,6 +59,18 @@ def test_a_stranger_sees_nothing_but_the_login(
     assert "cpu:0" not in html
 
 
+def test_the_login_keeps_what_is_typed_while_the_server_lives(
+    chromium: Any, dashboard_url: str, ann: str
+) -> None:
+    """A page that hears nothing loads itself again after eight seconds."""
+    with tab(chromium, dashboard_url) as page:
+        page.wait_for_selector("text=This pool has several users")
+        page.fill("input[type=password]", ann)
+        page.evaluate("window.heard = window.__djinnBeat")
+        page.wait_for_function("window.__djinnBeat > window.heard")
+        assert page.input_value("input[type=password]") == ann
+
+
 def test_the_address_of_the_command_lets_its_user_in_once(
     chromium: Any, dashboard_url: str, finished_job: str, ann: str
 ) -> None:
