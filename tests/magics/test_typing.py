@@ -118,6 +118,10 @@ def page() -> Iterator[Any]:
         browser = playwright.chromium.launch(executable_path=str(CHROMIUM), args=arguments)
         opened = browser.new_page(viewport={"width": 1300, "height": 900})
         opened.set_default_timeout(60_000)
+        # keys that come before the kernel is there may open one, on a slow machine
+        opened.add_locator_handler(
+            opened.locator("dialog.jp-Dialog"), lambda dialog: dialog.locator(".jp-mod-accept").click()
+        )
         yield opened
         browser.close()
 
