@@ -30,7 +30,6 @@ TOKEN_ENDED = "The token of this connection has expired or was revoked. Open a s
 ROLE_LOST = (
     "The user of this connection has the role viewer now, which runs no cells. An admin can change that."
 )
-"""For so long a session that holds nothing, or something, waits for its vanished client."""
 MIDDLE_COLLECTIONS_MAX = 200
 """Collections of the middle generation after which a full one is due though cells run. A full one stops the
 event loop for 0.2 s with a thousand sessions, and almost nothing here is in a cycle."""

@@ -188,7 +188,7 @@ def test_bad_changes_of_a_role_are_refused(shared_pool: RuntimeInfo) -> None:
     with pytest.raises(OptionError, match="stays admin"):
         owner.set_role(owner.status().user, "user")
     with pytest.raises(PoolError, match="There is no user"):
-        owner.set_role("nobody", "user")
+        owner.set_role("missing", "user")
     with pytest.raises(Refused, match="needs the role admin"):
         rest(shared_pool, token).set_role(name, "admin")
     assert rest(shared_pool, token).status().role == "user"
