@@ -32,7 +32,7 @@ WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 
 SCRIPT = """
 (() => {
-  const EVERY_MS = 4000, LOOK_MS = 250, LOOKS_MAX = 80;
+  const EVERY_MS = 4000, LOOK_MS = 250, LOOKS_MAX = 1200;
   let input = null, sent = 0, looks = 0;
   function changes(event) {
     if (event.ctrlKey || event.metaKey || event.altKey) return false;
@@ -104,13 +104,15 @@ class TypingWatch:
     def __init__(self, on_typing: Callable[[], None]) -> None:
         self._on_typing = on_typing
         self._widget: Any = None
+        self._shown_in: str | None = None
 
-    def show(self) -> None:
-        """Put the widget and the script into the output of the cell that runs. Nothing to see, and no text
-        for saved notebooks."""
+    def show(self, cell: str | None) -> None:
+        """Put the widget and the script into the output of the cell that runs, whose id is ``cell``. Nothing
+        to see, and no text for saved notebooks."""
         import ipywidgets
 
         self.close()
+        self._shown_in = cell
         mark = f"djinn-typing-{uuid.uuid4().hex}"
         self._widget = ipywidgets.Text(layout=ipywidgets.Layout(display="none"))
         self._widget.add_class(mark)
@@ -119,6 +121,11 @@ class TypingWatch:
         script = SCRIPT.replace("MARK", mark)
         display({WIDGET_VIEW: view, "text/plain": ""}, raw=True)
         display({"application/javascript": script, "text/plain": ""}, raw=True)
+
+    def show_again(self, cell: str | None) -> None:
+        """To be called when a cell begins to run: the one that holds the widget just lost its output."""
+        if self._widget is not None and cell is not None and cell == self._shown_in:
+            self.show(cell)
 
     def close(self) -> None:
         if self._widget is not None:

@@ -93,6 +93,7 @@ class Notebook:
     def before_cell(self, info: object = None) -> None:
         """IPython's pre_run_cell: not called for silent requests, which is how variable inspectors ask."""
         self._user_cell_runs = True
+        self._typing.show_again(self._cell_id())
         if self._session is not None:
             self._anticipation.soon(self._session)
 
@@ -107,7 +108,13 @@ class Notebook:
         does nothing while a kernel starts."""
         kernel = getattr(self.shell, "kernel", None)
         if kernel is not None and kernel.get_parent("shell").get("msg_type") == "execute_request":
-            self._typing.show()
+            self._typing.show(self._cell_id())
+
+    def _cell_id(self) -> str | None:
+        """Return the front end's name for the cell that runs, where it sends one (JupyterLab, Notebook)."""
+        kernel = getattr(self.shell, "kernel", None)
+        found = None if kernel is None else kernel.get_parent("shell").get("metadata", {}).get("cellId")
+        return found if isinstance(found, str) else None
 
     def configure(self, line: str) -> None:
         """Set the defaults of this notebook's cells, and whether typing in it is watched."""
