@@ -15,6 +15,7 @@ def test_every_page_is_on_the_site_and_every_link_leads_somewhere(tmp_path: Path
     assert built.returncode == 0, built.stderr
     named = (ROOT / "mkdocs.yml").read_text()
     pages = [file.relative_to(ROOT / "docs") for file in (ROOT / "docs").rglob("*.md")]
+    pages += [Path("tutorials", f"{file.stem}.md") for file in (ROOT / "notebooks/tutorials").glob("*.ipynb")]
     assert [page for page in pages if f" {page}" not in named] == []
     for page in pages:
         place = page.parent if page.name == "index.md" else page.with_suffix("")
