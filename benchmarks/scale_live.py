@@ -70,7 +70,7 @@ def _on_own_pool(sessions: int, cells: int, rounds: int, reads: int, program: by
     with own_runtime():
         try:
             info = start_pool(devices=f"cpu:{DEVICES}", threads=1, wait_s=START_TIMEOUT_S)
-            with _load(info, program, sessions) as ask, closing(PoolClient(info.url, info.token)) as chief:
+            with load_of(info, program, sessions) as ask, closing(PoolClient(info.url, info.token)) as chief:
                 run = Run(sessions)
                 ask("submit", 1)  # so that every session has a device
                 ask("ended", 0)
@@ -107,7 +107,7 @@ def _round(run: Run, info: RuntimeInfo, chief: PoolClient, ask: Ask, cells: int,
 
 
 @contextmanager
-def _load(info: RuntimeInfo, program: bytes, sessions: int) -> Iterator[Ask]:
+def load_of(info: RuntimeInfo, program: bytes, sessions: int) -> Iterator[Ask]:
     """Open the sessions in a process of their own. Yields a call that sends an order and returns the load."""
     context = get_context("fork")
     here, there = context.Pipe()

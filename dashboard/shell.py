@@ -31,7 +31,9 @@ from djinn_lab.dashboard.widgets.theme import current_look
 from djinn_lab.dashboard.wizard.page import WizardPage
 from djinn_lab.protocol.dashboard_login import HEADER, PARAMETER
 
-TICK_MS = 400
+TICK_MS = 250
+REDRAW_S = 1.0
+"""Ages are in whole seconds, so a page is drawn this often without news, too."""
 BEAT_MS = 1000
 STALE_S = 3.0
 PAGES: dict[str, tuple[str, Callable[[Board], Page]]] = {
@@ -79,6 +81,8 @@ class Shell:
         )
         self.content = pn.Column(sizing_mode="stretch_width", margin=0)
         self.pages: dict[str, Page] = {}
+        self._drawn_version = -1
+        self._drawn_at_s = 0.0
         self.navigation.param.watch(lambda event: self.board.route.update(page=event.new), "active")
         self.board.route.on_change(lambda route: self.board.background.soon(self._show))
         self._show()
@@ -123,7 +127,11 @@ class Shell:
 
     def _refresh(self) -> None:
         snapshot = self.board.hub.snapshot()
-        text, detail, tone = self._badge(snapshot, time.monotonic())
+        now = time.monotonic()
+        if snapshot.version == self._drawn_version and now - self._drawn_at_s < REDRAW_S:
+            return
+        self._drawn_version, self._drawn_at_s = snapshot.version, now
+        text, detail, tone = self._badge(snapshot, now)
         self.navigation.param.update(status=text, detail=detail, tone=tone)
         if self.navigation.active in self.pages:
             self.page.update(snapshot)

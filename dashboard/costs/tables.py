@@ -71,12 +71,13 @@ def moment(at_s: float) -> str:
 
 def device_cards(view: CostView, stale: bool) -> str:
     """Return a card for each device, as HTML."""
-    cards = "".join(device_card(device) for device in view.devices)
+    cards = "".join(device_card(device, device.device, device.kind) for device in view.devices)
     return f"<div class='cards{' stale' if stale else ''}'>{cards}</div>"
 
 
-def device_card(device: DeviceCosts) -> str:
-    """Return the card of one device: what it was measured to do, and when."""
+def device_card(device: DeviceCosts, title: str, detail: str) -> str:
+    """Return the card of one device: what it was measured to do, and when. ``title`` and ``detail``: at its
+    top."""
     state, colour = _state(device)
     rows = [
         ("Matrix products, corrected", _rate(device.flops_per_s, "FLOP/s")),
@@ -90,7 +91,7 @@ def device_card(device: DeviceCosts) -> str:
     )
     return (
         f"<div class='card' aria-label='Costs of {escape(device.device)}'><div class='head'>"
-        f"<b>{escape(device.device)}</b><span class='name'>{escape(device.kind)}</span>"
+        f"<b>{escape(title)}</b><span class='name'>{escape(detail)}</span>"
         f"<span class='pill' style='--pill:{colour}'>{state}</span></div>{body}</div>"
     )
 

@@ -36,10 +36,10 @@ def details_html(device: DeviceView, snapshot: Snapshot) -> str:
     memory = snapshot.memory
     if memory is not None:
         accounts = (one for one in memory.devices if one.device == device.device)
-        cards += [memory_card(account, memory) for account in accounts]
+        cards += [memory_card(account, memory, "Memory") for account in accounts]
     measured = costs_of(snapshot.costs, device.device)
     if measured is not None:
-        cards.append(costs_card(measured))
+        cards.append(costs_card(measured, "Speed", "as measured"))
     stale = " stale" if snapshot.connection != "live" else ""
     return f"<div class='cards wide{stale}'>{''.join(cards)}</div>"
 

@@ -57,5 +57,5 @@ class HistorySection:
         if as_table and self._make_table is not None:
             made = self._make_table()
             if made.columns != self.table.columns:
-                self.table.param.update(columns=made.columns, rows=made.rows)
+                self.table.columns = made.columns
             self.table.show(made.rows)

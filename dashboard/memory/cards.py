@@ -19,14 +19,14 @@ USED_BAD_RATIO = 2.0
 
 def device_cards(memory: MemoryView, stale: bool) -> str:
     """Return a card for each device: its three tiers and its link."""
-    cards = "".join(device_card(device, memory) for device in memory.devices)
+    cards = "".join(device_card(device, memory, device.device) for device in memory.devices)
     if not cards:
         return "<p class='muted'>The pool has no devices yet; they are starting.</p>"
     return f"<div class='cards wide{' stale' if stale else ''}'>{cards}</div>"
 
 
-def device_card(device: DeviceAccount, memory: MemoryView) -> str:
-    """Return the card of one device: its three tiers and its link."""
+def device_card(device: DeviceAccount, memory: MemoryView, title: str) -> str:
+    """Return the card of one device: its three tiers and its link. ``title``: at its top."""
     here = [session for session in memory.sessions if session.device == device.device]
     counts = {state: sum(session.state == state for session in here) for state in STATES}
     on_device = counts["busy"] + counts["idle"]
@@ -43,7 +43,7 @@ def device_card(device: DeviceAccount, memory: MemoryView) -> str:
         )
     return (
         f"<section class='card' aria-label='Memory of {escape(device.device)}'><div class='head'>"
-        f"<b>{escape(device.device)}</b><span class='name'>{summary}</span></div>"
+        f"<b>{escape(title)}</b><span class='name'>{summary}</span></div>"
         f"{tiers}{_link(device)}</section>"
     )
 

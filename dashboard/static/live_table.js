@@ -108,7 +108,7 @@ export function render({ model, el }) {
   }
 
   function drawBody() {
-    const rows = [...model.rows];
+    const rows = JSON.parse(model.data);
     if (sort.key !== null) {
       rows.sort((a, b) => {
         const x = sortValue(a, sort.key), y = sortValue(b, sort.key);
@@ -157,7 +157,7 @@ export function render({ model, el }) {
 
   model.on("columns", () => { kept = new Map(); drawHead(); drawBody(); });
   model.on("selectable", () => { kept = new Map(); drawBody(); });
-  model.on("rows", drawBody);
+  model.on("data", drawBody);
   model.on("note", () => { note.textContent = model.note; });
   model.on("empty", drawBody);
   model.on("selected", mark);

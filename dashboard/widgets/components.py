@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, ClassVar
 
+import msgspec
 import param
 from panel.custom import JSComponent
 
@@ -16,11 +17,12 @@ class LiveTable(JSComponent):  # type: ignore[misc]
     (text, mono, short, number, pill or progress).
 
     ``rows``: dicts with an ``id`` and one entry per column; ``selected`` is the chosen row's id.
-    All text is shown as text, never as HTML.
+    All text is shown as text, never as HTML. The browser gets the rows as one string, ``data``: Bokeh would
+    walk through each cell of a list several times, which is most of what an update costs.
     """
 
     columns = param.List(default=[])
-    rows = param.List(default=[])
+    data = param.String(default="[]")
     selected = param.String(default="")
     selectable = param.Boolean(default=False)
     toggle = param.Boolean(default=True)
@@ -31,10 +33,15 @@ class LiveTable(JSComponent):  # type: ignore[misc]
     _esm: ClassVar[Any] = STATIC / "live_table.js"
     _stylesheets: ClassVar[list[Any]] = [(STATIC / "live_table.css").read_text()]
 
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.rows: list[dict[str, object]] = []
+
     def show(self, rows: list[dict[str, object]], note: str = "") -> None:
         """Send rows, when they differ from those on the page."""
         if rows != self.rows:
             self.rows = rows
+            self.data = msgspec.json.encode(rows).decode()
         if note != self.note:
             self.note = note
 
