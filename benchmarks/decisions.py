@@ -166,7 +166,7 @@ def full_scan(queue: Queue) -> Plan:
 def measure(bench: Bench) -> list[Figure]:
     events = bench.rounds(EVENTS, EVENTS_QUICK)
     waiting = bench.rounds(WAITING, WAITING // 20)
-    policy = POLICIES["ours"]
+    policy = POLICIES["default"]
     queues = {
         OURS: Queue(policy, indexed, waiting),
         "full_scan": Queue(policy, full_scan, waiting),

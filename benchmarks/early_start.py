@@ -19,7 +19,7 @@ from djinn_lab.pool.launch import start_pool, stop_pool
 from djinn_lab.protocol.rest.jobs import JobView
 
 NAME = "early-start"
-BASELINE = "ours_no_early_start"
+BASELINE = "default_no_early_start"
 PARTS = 16
 WIDTH = 1024
 PART_BYTES = 2 * 4 * WIDTH * WIDTH
@@ -36,7 +36,7 @@ ROUNDS = 16
 
 def measure(bench: Bench) -> list[Figure]:
     rounds = bench.rounds(ROUNDS, 1)
-    of_policy = {name: _turns(policy, rounds) for name, policy in ((OURS, "ours"), (BASELINE, BASELINE))}
+    of_policy = {name: _turns(policy, rounds) for name, policy in ((OURS, "default"), (BASELINE, BASELINE))}
     facts: dict[str, Any] = {
         "session_bytes": SESSION_BYTES,
         "link_bytes_per_s": LINK_BYTES_PER_S,

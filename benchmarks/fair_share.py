@@ -48,7 +48,7 @@ class Run:
 
 def measure(bench: Bench) -> list[Figure]:
     seconds, baselines = (QUICK_S, BASELINES[:1]) if bench.quick else (RUN_S, BASELINES)
-    runs = {policy: _run(policy, seconds) for policy in ("ours", *baselines)}
+    runs = {policy: _run(policy, seconds) for policy in ("default", *baselines)}
     unfair = {policy: 1 - jain(list(run.device_s.values())) for policy, run in runs.items()}
     about = {
         "cells": {policy: run.cells for policy, run in runs.items()},
@@ -73,7 +73,7 @@ def measure(bench: Bench) -> list[Figure]:
 
 
 def _name(policy: str) -> str:
-    return OURS if policy == "ours" else policy
+    return OURS if policy == "default" else policy
 
 
 def _run(policy: str, seconds: float) -> Run:

@@ -78,14 +78,14 @@ def _compare(
     """One figure a metric, with every policy's value in it and everything else that was counted as facts."""
     plans = workload.plans(tape.shape, SEED, bench.quick)
     facts: dict[str, Any] = {}
-    for policy in ("ours", *others):
+    for policy in ("default", *others):
         run = run_agents(policy, tape, plans)
         facts[policy] = _facts(run, wakes_s(run, plans), tape.shape, undisturbed)
-    about = {"agents": len(plans), "turns": tape.shape.turns, "wake_ups": facts["ours"]["wake_ups"]}
+    about = {"agents": len(plans), "turns": tape.shape.turns, "wake_ups": facts["default"]["wake_ups"]}
     figures = []
     for metric, unit, limit in METRICS:
         values = {policy: float(found[metric]) for policy, found in facts.items()}
-        taken = {OURS if policy == "ours" else policy: [v] for policy, v in values.items() if isfinite(v)}
+        taken = {OURS if policy == "default" else policy: [v] for policy, v in values.items() if isfinite(v)}
         baselines = {policy: samples for policy, samples in taken.items() if samples[0] > 0 or policy == OURS}
         if others and len(baselines) == 1:
             continue  # nothing to divide by; the values are among the first figure's facts

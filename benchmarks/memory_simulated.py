@@ -31,7 +31,7 @@ from djinn_lab.simulator.traces.lines import NoTraces, traces_folder
 NAME = "memory-simulated"
 SEED = 1
 BASELINES = ("keep_all", "recompute", "lru_write_back", "lru_write_through", "eager_jit", "oracle")
-ABLATIONS = ("ours_no_prefetch", "ours_no_ranking", "ours_no_write_through", "ours_no_lease")
+ABLATIONS = ("default_no_prefetch", "default_no_ranking", "default_no_write_through", "default_no_lease")
 """Policies without one part of ours; other parts make a difference past capacity alone."""
 LIVE = 110
 """Sessions of 1.7 GB at once: 1.5 times what the device holds."""
@@ -55,7 +55,7 @@ OTHERS: tuple[tuple[AgentWorkload, tuple[str, ...]], ...] = (
     (_variant("overload, 120", sessions=120, live=120, turns=10, within_s=60.0), ("lru_write_through",)),
     (
         _variant("overload, 160", sessions=160, live=160, turns=10, within_s=60.0),
-        ("oracle", "ours_no_admission"),
+        ("oracle", "default_no_admission"),
     ),
 )
 """Workloads, with the baselines beside ours."""
@@ -86,7 +86,7 @@ def measure(bench: Bench) -> list[Figure]:
         found += _compare(agents.name, agents.workload(SEED), parameters, others)
     full = replace(parameters, host_bytes=parameters.memory_bytes // 4)
     scarce = _variant("a host of a quarter of the device", within_s=60.0)
-    found += _compare(scarce.name, scarce.workload(SEED), full, ("lru_write_back", "ours_recompute"))
+    found += _compare(scarce.name, scarce.workload(SEED), full, ("lru_write_back", "default_recompute"))
     return [*found, _capacity(parameters), *_traces(parameters)]
 
 
@@ -94,14 +94,14 @@ def _compare(
     name: str, workload: Workload, parameters: DeviceParameters, others: Sequence[str]
 ) -> list[Figure]:
     """One figure a metric, with every policy's value in it; the first has all that was counted."""
-    runs = {policy: simulate(POLICIES[policy], workload, parameters, SEED) for policy in ("ours", *others)}
+    runs = {policy: simulate(POLICIES[policy], workload, parameters, SEED) for policy in ("default", *others)}
     facts = {policy: _facts(run) for policy, run in runs.items()}
-    about = {"device": parameters.name, "numbers": parameters.source, "wake_ups": runs["ours"].n}
+    about = {"device": parameters.name, "numbers": parameters.source, "wake_ups": runs["default"].n}
     figures = []
     for metric, unit, limit in METRICS:
         values = {policy: float(found[metric]) for policy, found in facts.items()}
         taken = {
-            OURS if policy == "ours" else policy: [v] for policy, v in values.items() if math.isfinite(v)
+            OURS if policy == "default" else policy: [v] for policy, v in values.items() if math.isfinite(v)
         }
         shown = {policy: samples for policy, samples in taken.items() if samples[0] > 0 or policy == OURS}
         goals = [Goal(limit)] if limit is not None else []
@@ -133,7 +133,7 @@ def _plain(tree: Any) -> Any:
 def _capacity(parameters: DeviceParameters) -> Figure:
     """Measure how many sessions live at once with none killed and with wake-ups within twice the floor."""
     kept = max((n for n in CAPACITY_KEEP_ALL if _fits("keep_all", n, parameters)), default=0)
-    ours = max((n for n in CAPACITY_OURS if _fits("ours", n, parameters)), default=0)
+    ours = max((n for n in CAPACITY_OURS if _fits("default", n, parameters)), default=0)
     taken = {OURS: [kept / ours if ours else math.inf]}
     title = "live sessions of keep-all over ours, at the same memory, none killed or waiting for admission"
     return figure(NAME, title, "x", taken, [Goal(1 / 1.9)], keep_all=kept, ours=ours)

@@ -33,15 +33,15 @@ def _beside(bench: Bench, tape: Tape, workload: Workload) -> list[Figure]:
     if bench.quick:
         workload = replace(workload, think_s=0.2)
     taken: dict[str, dict[str, list[float]]] = {}
-    unfinished = dict.fromkeys(("ours", BASELINE), 0)
+    unfinished = dict.fromkeys(("default", BASELINE), 0)
     plans = workload.plans(tape.shape, SEED, bench.quick)
-    pair = ("ours", BASELINE)
+    pair = ("default", BASELINE)
     for number in range(1 if bench.quick else ROUNDS):
         for policy in pair if number % 2 == 0 else pair[::-1]:
             run = run_agents(policy, tape, plans)
             unfinished[policy] += sum(len(turns) < tape.shape.turns for turns in run.turns)
             for metric, value in _metrics(run, wakes_s(run, plans), tape.shape).items():
-                contender = OURS if policy == "ours" else policy
+                contender = OURS if policy == "default" else policy
                 taken.setdefault(metric, {}).setdefault(contender, []).append(value)
     limits = {"copied": 1.2}
     facts = {"agents": len(plans), "turns": tape.shape.turns, "unfinished": unfinished}
@@ -75,7 +75,7 @@ def _metrics(run: Run, wakes: list[float], shape: Shape) -> dict[str, float]:
 def _all_fit(tape: Tape) -> Figure:
     """Count the evictions of agents that all fit the devices: none are needed."""
     plans = replace(EIGHTY, agents=FIT_AGENTS).plans(tape.shape, SEED, quick=False)
-    run = run_agents("ours", tape, plans, held=2 * len(plans))
+    run = run_agents("default", tape, plans, held=2 * len(plans))
     evictions = float(run.memory.counters.evictions)
-    name, values = f"{len(plans)} agents that all fit: evictions", {"ours": evictions}
+    name, values = f"{len(plans)} agents that all fit: evictions", {"default": evictions}
     return figure(NAME, name, "evictions", {OURS: [evictions]}, [Goal(0.0)], agents=len(plans), values=values)

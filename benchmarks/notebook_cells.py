@@ -45,8 +45,8 @@ def measure(bench: Bench) -> list[Figure]:
 def _on(devices: int, cells: Trace, reserved: Trace) -> list[Figure]:
     nodes = equal_nodes(devices // DEVICES_PER_NODE, DEVICES_PER_NODE)
     runs = {
-        OURS if policy == "ours" else policy: simulate_queue(cells, nodes, policy, SETTINGS)
-        for policy in ("ours", *BASELINES)
+        OURS if policy == "default" else policy: simulate_queue(cells, nodes, policy, SETTINGS)
+        for policy in ("default", *BASELINES)
     }
     oracle = msgspec.structs.replace(SETTINGS, estimates="exact")
     bound = simulate_queue(cells, equal_nodes(1, devices), "srtf", oracle)

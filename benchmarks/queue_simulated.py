@@ -103,7 +103,7 @@ def _by_parking(trace: Trace, rounds: int) -> Figure:
     out_bytes_per_s, back_bytes_per_s = parking_bytes_per_s(rounds)
     measured = Parking(((1, STATE_BYTES / out_bytes_per_s, STATE_BYTES / back_bytes_per_s),))
     costs = {OURS: measured, "parking assumed": PARKING, "checkpoint and restart": CHECKPOINT}
-    runs = {name: _run(trace, "ours", parking) for name, parking in costs.items()}
+    runs = {name: _run(trace, "default", parking) for name, parking in costs.items()}
     return figure(
         NAME,
         "Philly, five pools: mean completion by what a preemption costs",
@@ -140,17 +140,17 @@ def itp_pools() -> Trace:
 def _policies(
     title: str, trace: Trace, baselines: Sequence[str], goal: Goal | None = None, **facts: Any
 ) -> list[Figure]:
-    runs = {policy: _run(trace, policy) for policy in ("ours", *baselines)}
+    runs = {policy: _run(trace, policy) for policy in ("default", *baselines)}
     about = {policy: msgspec.to_builtins(found) for policy, found in runs.items()}
     figures = []
     for metric, unit, value in METRICS:
         values = {policy: value(found) for policy, found in runs.items()}
-        taken = {OURS if policy == "ours" else policy: [max(of, 1e-9)] for policy, of in values.items()}
+        taken = {OURS if policy == "default" else policy: [max(of, 1e-9)] for policy, of in values.items()}
         goals = [goal] if goal is not None and metric == "mean completion" else []
         if "Jain" in metric:
             goals = [Goal(1.0, baseline=policy) for policy in baselines]
         figures.append(figure(NAME, f"{title}: {metric}", unit, taken, goals))
-    figures[0].facts.update(policies=about, jobs=runs["ours"].jobs, **facts)
+    figures[0].facts.update(policies=about, jobs=runs["default"].jobs, **facts)
     return figures
 
 
@@ -261,7 +261,7 @@ def _write_swf(path: Path, trace: Trace) -> None:
 
 def _large(jobs: int) -> Figure:
     done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.queue_million", str(jobs), "ours"],
+        [sys.executable, "-m", "benchmarks.queue_million", str(jobs), "default"],
         capture_output=True,
         text=True,
         check=True,
@@ -270,7 +270,7 @@ def _large(jobs: int) -> Figure:
     found: Mapping[str, Any] = json.loads(done.stdout)
     title = f"{jobs:,} jobs on 10,000 devices: microseconds a job"
     micros = found["seconds"] / jobs * 1e6
-    return figure(NAME, title, "us", {OURS: [micros]}, values={"ours": micros}, **dict(found))
+    return figure(NAME, title, "us", {OURS: [micros]}, values={"default": micros}, **dict(found))
 
 
 def _first(trace: Trace, jobs: int) -> Trace:

@@ -39,7 +39,7 @@ def run_simulation(
     ],
     policy: Annotated[
         str, typer.Option(help="The name of a policy, several separated by commas, or all.")
-    ] = "ours",
+    ] = "default",
     nodes: Annotated[
         int | None,
         typer.Option(min=1, help="Simulate one pool of so many equal nodes, whatever the trace says."),
@@ -244,7 +244,7 @@ def _tune(
     from djinn_lab.simulator.queue.tuning import tune
 
     if len(policies) != 1:
-        raise OptionError("--tune needs one policy to start from.", "Name one: --policy ours.")
+        raise OptionError("--tune needs one policy to start from.", "Name one: --policy default.")
     console = Console(stderr=True)
     try:
         with console.status("Trying policies on the earlier jobs") as status:

@@ -57,7 +57,7 @@ class MemoryPolicy(msgspec.Struct, frozen=True):
     early_start_s: float | None = 0.005
 
 
-_OURS = MemoryPolicy("ours")
+_DEFAULT = MemoryPolicy("default")
 _REACTIVE = MemoryPolicy(
     "lru_write_back",
     ranking="recency",
@@ -73,20 +73,20 @@ _REACTIVE = MemoryPolicy(
 POLICIES: Mapping[str, MemoryPolicy] = {
     policy.name: policy
     for policy in (
-        _OURS,
+        _DEFAULT,
         replace(_REACTIVE, name="keep_all", moves=False),
         replace(_REACTIVE, name="recompute", recompute="always"),
         _REACTIVE,
         replace(_REACTIVE, name="lru_write_through", write_through=True),
         replace(_REACTIVE, name="eager_jit", prefetch="just_in_time", eager_after_s=1.0),
-        replace(_OURS, name="oracle", trust_estimates=True, displacement=1.0),
-        replace(_OURS, name="ours_no_prefetch", prefetch="none"),
-        replace(_OURS, name="ours_no_ranking", ranking="recency"),
-        replace(_OURS, name="ours_no_write_through", write_through=False),
-        replace(_OURS, name="ours_no_admission", admission_share=None),
-        replace(_OURS, name="ours_no_lease", lease_restores=0.0, lease_s_min=0.0),
-        replace(_OURS, name="ours_no_early_start", early_start_s=None),
-        replace(_OURS, name="ours_recompute", recompute="when_cheaper"),
+        replace(_DEFAULT, name="oracle", trust_estimates=True, displacement=1.0),
+        replace(_DEFAULT, name="default_no_prefetch", prefetch="none"),
+        replace(_DEFAULT, name="default_no_ranking", ranking="recency"),
+        replace(_DEFAULT, name="default_no_write_through", write_through=False),
+        replace(_DEFAULT, name="default_no_admission", admission_share=None),
+        replace(_DEFAULT, name="default_no_lease", lease_restores=0.0, lease_s_min=0.0),
+        replace(_DEFAULT, name="default_no_early_start", early_start_s=None),
+        replace(_DEFAULT, name="default_recompute", recompute="when_cheaper"),
     )
 }
 """Ours, the baselines it is measured against (keep everything; drop and rebuild; what others ship: least

@@ -10,7 +10,7 @@ import sys
 
 from djinn_lab.config.fields import BUILT_IN_ESTIMATOR
 from djinn_lab.errors import DjinnError
-from djinn_lab.jobs.decision import OURS
+from djinn_lab.jobs.decision import DEFAULT
 from djinn_lab.memory import POLICIES
 from djinn_lab.pool.certificates import ServerCertificate, given_certificate, own_certificate
 from djinn_lab.pool.database.engine import (
@@ -110,8 +110,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--host-bytes", type=int, help="of parked sessions, for each device")
     parser.add_argument("--disk-bytes", type=int, default=0, help="of parked sessions, for each device")
     parser.add_argument("--link-bytes-per-s", type=int, help="of a CPU device's copies; 0: unlimited")
-    parser.add_argument("--memory-policy", default="ours", choices=sorted(POLICIES))
-    parser.add_argument("--queue-policy", default=OURS.name, help="a policy's name, or its file")
+    parser.add_argument("--memory-policy", default="default", choices=sorted(POLICIES))
+    parser.add_argument("--queue-policy", default=DEFAULT.name, help="a policy's name, or its file")
     parser.add_argument("--notebook-slots", type=int, default=2, help="notebooks that run at once")
     parser.add_argument(
         "--notebooks-for", default="owner", choices=OPEN_TO, help="users that may submit them"

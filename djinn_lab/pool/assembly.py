@@ -7,7 +7,7 @@ from functools import partial
 
 from djinn_lab.config.fields import BUILT_IN_ESTIMATOR
 from djinn_lab.engine import PoolOpened
-from djinn_lab.jobs.decision import OURS, QueuePolicy
+from djinn_lab.jobs.decision import DEFAULT, QueuePolicy
 from djinn_lab.jobs.resources import ResourceHistory
 from djinn_lab.jobs.run_times import SOURCES
 from djinn_lab.jobs.start_forecasts import StartForecasts
@@ -68,8 +68,8 @@ def assemble(
     blobs: BlobStore,
     store: Store,
     stop: Callable[[], None],
-    policy: MemoryPolicy = POLICIES["ours"],
-    queue_policy: str | QueuePolicy = OURS.name,
+    policy: MemoryPolicy = POLICIES["default"],
+    queue_policy: str | QueuePolicy = DEFAULT.name,
     notebook_rules: NotebookRules = NOTEBOOK_RULES,
     limits: UserLimits = NO_OTHER_LIMITS,
     detached: DetachedRules = DETACHED_RULES,

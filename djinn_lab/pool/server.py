@@ -96,8 +96,8 @@ class PoolOptions(msgspec.Struct, frozen=True):
     database: str
     port: int = 0
     blob_bytes_max: int | None = None
-    memory_policy: str = "ours"
-    queue_policy: str | QueuePolicy = "ours"
+    memory_policy: str = "default"
+    queue_policy: str | QueuePolicy = "default"
     notebook_slots: int = 2
     notebooks_for: str = "owner"
     notebook_umask: int = 0o022

@@ -179,13 +179,13 @@ def test_operators_reserve_devices_add_people_and_change_the_policy(environment:
     assert "vision/ann" in command(environment, "users").stdout
     assert command(hers, "queue").returncode == 0
     assert command(hers, "policy", "easy").returncode == 1
-    assert "decides by the policy ours" in command(hers, "policy").stdout
+    assert "decides by the policy default" in command(hers, "policy").stdout
     assert "decides by the policy easy" in command(environment, "policy", "easy").stdout
-    assert command(hers, "policy", "ours").returncode == 1
+    assert command(hers, "policy", "default").returncode == 1
     command(hers, "users", "token", "add", "board", "--role", "viewer")
     changed = command(environment, "users", "role", "ann", "admin").stdout
     assert changed == "ann has the role admin now. Tokens made for a lower role keep it: board (viewer).\n"
-    assert command(hers, "policy", "ours").returncode == 0
+    assert command(hers, "policy", "default").returncode == 0
     assert "'king' is not a role" in command(environment, "users", "role", "ann", "king").stderr
     assert command(environment, "users", "remove", "ann").returncode == 0
     assert "refused the token" in command(hers, "queue").stderr

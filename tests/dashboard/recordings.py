@@ -25,7 +25,7 @@ class JournaledSimulation(SimulatedPool):
         super().__init__(devices, memory_mib)
 
     def start(self) -> None:
-        opened = engine.PoolOpened(0.0, "ours", ShareState(), POLICIES["ours"], journal.this_version())
+        opened = engine.PoolOpened(0.0, "default", ShareState(), POLICIES["default"], journal.this_version())
         self.send(opened)
         super().start()
 

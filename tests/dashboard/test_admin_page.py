@@ -163,11 +163,11 @@ def test_policy_is_switched_after_the_question(board: Board, pool: PoolUnderTest
     wait_until(lambda: len(policy.policies.rows) > 3)
     policy.policies.selected = "fifo"
     policy.ask_switch()
-    assert "Decide by fifo in place of ours" in policy.changes.question.object
+    assert "Decide by fifo in place of default" in policy.changes.question.object
     policy.changes.confirm()
     wait_until(lambda: "decides by the policy fifo" in policy.changes.answer.object)
     assert pool.rest.queue().policy == "fifo"
-    pool.rest.set_policy("ours")
+    pool.rest.set_policy("default")
 
 
 def test_device_is_drained_described_and_serves_again(board: Board, pool: PoolUnderTest) -> None:

@@ -41,7 +41,7 @@ def known(role: str, user: str = "ann") -> Snapshot:
     return Snapshot(
         connection="live",
         status=PoolStatus("pool", user=user, role=role),
-        queue=QueueView(now=10.0, policy="ours", accounts=accounts),
+        queue=QueueView(now=10.0, policy="default", accounts=accounts),
     )
 
 
@@ -187,9 +187,9 @@ def test_cancel_question_says_what_is_lost() -> None:
 
 
 def test_every_policy_has_a_row_in_words() -> None:
-    rows = {name: policy_row(policy, "ours") for name, policy in POLICIES.items()}
-    assert rows["ours"]["now"]
-    assert rows["ours"]["order"] == "priority, then fair share, then least work"
+    rows = {name: policy_row(policy, "default") for name, policy in POLICIES.items()}
+    assert rows["default"]["now"]
+    assert rows["default"]["order"] == "priority, then fair share, then least work"
     assert rows["fifo"]["preempts"] == "nothing"
 
 

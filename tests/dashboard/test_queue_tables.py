@@ -19,7 +19,7 @@ def test_guarantees_and_classes_are_shown_where_there_are_any() -> None:
     )
     queue = QueueView(
         now=10.0,
-        policy="ours",
+        policy="default",
         accounts=accounts,
         waiting=(WaitingJob("1", priority="NORMAL", qos="BURSTABLE"), WaitingJob("2", priority="LOW")),
         running=(RunningJob("3", priority="SCAVENGER", qos="BEST_EFFORT"),),
@@ -70,7 +70,7 @@ def test_device_time_counts_what_runs_now() -> None:
         account("bob", rank=2, device_s=2.0),
     )
     queue = QueueView(
-        now=10.0, policy="ours", accounts=accounts, running=(gang, RunningJob("2", account="bob"))
+        now=10.0, policy="default", accounts=accounts, running=(gang, RunningJob("2", account="bob"))
     )
     assert [row["used"]["sort"] for row in account_rows(queue)] == [15.0, 2.0]
 

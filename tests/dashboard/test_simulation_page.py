@@ -16,7 +16,7 @@ from djinn_lab.jobs.request import Demand
 from djinn_lab.simulator.queue import QueueSettings, Trace, TraceJob, equal_nodes, simulate_queue
 from djinn_lab.simulator.queue.result_file import QueueResult, result_of, write_result
 
-POLICIES = ("fifo", "ours")
+POLICIES = ("fifo", "default")
 
 
 def two_accounts() -> QueueResult:
@@ -31,17 +31,17 @@ def two_accounts() -> QueueResult:
 
 def test_tables_say_what_the_runs_came_to() -> None:
     result = two_accounts()
-    fifo, ours = policy_rows(result)
-    assert (fifo["id"], ours["id"]) == POLICIES
-    assert ours["completion"]["sort"] < fifo["completion"]["sort"]
-    assert ours["jain"]["sort"] > fifo["jain"]["sort"]
-    assert ours["preemptions"] >= 1
+    fifo, default = policy_rows(result)
+    assert (fifo["id"], default["id"]) == POLICIES
+    assert default["completion"]["sort"] < fifo["completion"]["sort"]
+    assert default["jain"]["sort"] > fifo["jain"]["sort"]
+    assert default["preemptions"] >= 1
     assert fifo["preemptions"] == 0
     by_account = {row["id"]: row for row in account_rows(result.runs[0].accounts)}
     assert by_account["bob"]["wait"]["sort"] > 100
     assert "1 devices; run times" in result_sentence(result)
-    assert best_sentence(result).startswith("ours completes soonest on average")
-    assert "ours is most even" in best_sentence(result)
+    assert best_sentence(result).startswith("default completes soonest on average")
+    assert "default is most even" in best_sentence(result)
 
 
 def test_charts_draw_every_run_and_bring_the_chosen_one_forward() -> None:
@@ -58,8 +58,8 @@ def test_charts_draw_every_run_and_bring_the_chosen_one_forward() -> None:
     assert (
         len({(line.glyph.line_color, line.glyph.line_dash[0:1] == []) for line in lines[held].values()}) == 2
     )
-    charts.highlight("ours")
-    assert lines[held]["fifo"].glyph.line_alpha < lines[held]["ours"].glyph.line_alpha
+    charts.highlight("default")
+    assert lines[held]["fifo"].glyph.line_alpha < lines[held]["default"].glyph.line_alpha
     charts.highlight("")
     assert lines[held]["fifo"].glyph.line_alpha == 1.0
 
@@ -90,9 +90,9 @@ def test_a_file_is_opened_in_the_browser(dashboard_url: str, visitor: Any, tmp_p
     chooser = page.locator("input[type=file]")
     chooser.set_input_files(tmp_path / "result.json")
     page.get_by_text("Simulated: two accounts").wait_for()
-    page.get_by_role("row").filter(has_text="ours").first.click()
-    page.get_by_text("Accounts under ours").wait_for()
-    page.wait_for_function("location.search.includes('policy=ours')")
+    page.get_by_role("row").filter(has_text="default").first.click()
+    page.get_by_text("Accounts under default").wait_for()
+    page.wait_for_function("location.search.includes('policy=default')")
     chooser.set_input_files(tmp_path / "other.json")
     page.get_by_text("other.json is not a result of a queue simulation").wait_for()
     assert page.get_by_text("Simulated: two accounts").is_visible()

@@ -494,7 +494,8 @@ def memory_live() -> Iterator[str]:
         useful = 1 - ours(found[f"{workload}: useless swaps"])
         floor = re.escape(shown(ours(found[name])))
         yield (
-            rf"\| {re.escape(words)} \| ours \|[^|]*\|[^|]*\| {hits:.2f} \|[^|]*\| {floor} \| {useful:.2f} \|"
+            rf"\| {re.escape(words)} \| `default` \|[^|]*\|[^|]*\| {hits:.2f} \|[^|]*\| {floor} "
+            rf"\| {useful:.2f} \|"
         )
 
 
@@ -503,7 +504,7 @@ def memory_simulated() -> Iterator[str]:
     at = "110 live, 1.5x the device"
     misses, killed = (found[f"{at}: {name}"]["series"] for name in ("miss rate", "killed"))
     for contender, summary in misses.items():
-        policy = "ours" if contender == "djinn" else contender
+        policy = "default" if contender == "djinn" else contender.replace("ours_", "default_")
         gone = killed[contender]["median"] if contender in killed else 0
         yield rf"\| `{policy}` \| {gone:.0f} \| {1 - summary['median']:.2f} \|"
 

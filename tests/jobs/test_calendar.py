@@ -32,7 +32,7 @@ def test_job_overrunning_into_a_reservation_is_preempted_and_resumes_after_it(po
 
 
 def test_unused_reservation_preempts_no_job() -> None:
-    pool = reserved("ours")
+    pool = reserved("default")
     pool.arrive(request("late", 0, seconds=40), runs_s=100)
     pool.arrive(request("another", 1, seconds=10, at_s=55, account="vision"))
     pool.run(until_s=ENDS_S - 1)
@@ -41,7 +41,7 @@ def test_unused_reservation_preempts_no_job() -> None:
 
 
 def test_job_of_the_reserving_account_is_not_preempted_when_it_begins() -> None:
-    pool = reserved("ours")
+    pool = reserved("default")
     pool.arrive(request("lesson", 0, seconds=30, at_s=45, account="teaching/ann"))
     pool.arrive(request("next", 1, seconds=30, at_s=60, account="teaching/ann"))
     pool.run()
@@ -50,7 +50,7 @@ def test_job_of_the_reserving_account_is_not_preempted_when_it_begins() -> None:
 
 
 def test_a_gang_that_overstays_leaves_as_a_whole() -> None:
-    pool = reserved("ours", devices=2)
+    pool = reserved("default", devices=2)
     pool.arrive(request("gang", 0, members=2, seconds=40), runs_s=100)
     pool.arrive(request("lesson", 1, seconds=10, at_s=60, account="teaching/ann"))
     pool.run()
@@ -59,7 +59,7 @@ def test_a_gang_that_overstays_leaves_as_a_whole() -> None:
 
 
 def test_reservation_of_a_job_is_released_when_a_calendar_reservation_begins() -> None:
-    cluster, shares, policy = Cluster(device_nodes(1)), ShareTree(), POLICIES["ours"]
+    cluster, shares, policy = Cluster(device_nodes(1)), ShareTree(), POLICIES["default"]
     shares.set_capacity(Capacity(devices=1))
     cluster.submit(request("long", 0, seconds=600, rank=3), 0.0)
     enact(cluster, shares, decide(cluster, shares, policy, 0.0))

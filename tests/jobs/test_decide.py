@@ -72,7 +72,7 @@ def test_srtf_runs_the_shortest() -> None:
 
 
 def test_ours_takes_turns_by_usage() -> None:
-    pool = DrivenPool(device_nodes(1), POLICIES["ours"])
+    pool = DrivenPool(device_nodes(1), POLICIES["default"])
     for number in range(10):
         pool.arrive(request(f"ann{number}", number, account="ann"))
         pool.arrive(request(f"bob{number}", 100 + number, account="bob"))
@@ -83,7 +83,7 @@ def test_ours_takes_turns_by_usage() -> None:
 
 
 def test_critical_job_preempts_and_starts_on_the_freed_device() -> None:
-    pool = DrivenPool(device_nodes(1), POLICIES["ours"], park_s=0.5)
+    pool = DrivenPool(device_nodes(1), POLICIES["default"], park_s=0.5)
     pool.arrive(request("train", 0, seconds=100))
     pool.arrive(request("urgent", 1, rank=0, at_s=10, seconds=200, account="bob"))
     pool.run()
@@ -92,7 +92,7 @@ def test_critical_job_preempts_and_starts_on_the_freed_device() -> None:
 
 
 def test_minimum_run_time_is_kept_and_the_decision_wakes_at_its_end() -> None:
-    pool = DrivenPool(device_nodes(1), POLICIES["ours"])
+    pool = DrivenPool(device_nodes(1), POLICIES["default"])
     pool.shares.set_min_runtime("ann", 30.0)
     pool.arrive(request("train", 0, seconds=100))
     pool.arrive(request("urgent", 1, rank=0, at_s=10, account="bob"))
@@ -105,15 +105,15 @@ def test_decide_changes_nothing() -> None:
     for number in range(5):
         cluster.submit(request(f"job{number}", number, account=f"u{number}"), 0.0)
     before = cluster.state(), shares.state()
-    plan = decide(cluster, shares, POLICIES["ours"], 0.0)
+    plan = decide(cluster, shares, POLICIES["default"], 0.0)
     assert len(plan.starts) == 2
     assert (cluster.state(), shares.state()) == before
-    assert decide(cluster, shares, POLICIES["ours"], 0.0) == plan
+    assert decide(cluster, shares, POLICIES["default"], 0.0) == plan
 
 
 def test_job_waits_for_its_home_device_unless_moving_is_faster() -> None:
     for move_s, expected in ((20.0, "gpu:0"), (3.0, "gpu:0"), (2.0, "gpu:1")):
-        pool = DrivenPool(device_nodes(2), POLICIES["ours"])
+        pool = DrivenPool(device_nodes(2), POLICIES["default"])
         pool.arrive(request("busy", 0, seconds=10, home="gpu:0", move_s=1.0))
         pool.arrive(request("mine", 1, seconds=10, home="gpu:0", move_s=move_s))
         pool.run()
@@ -122,7 +122,7 @@ def test_job_waits_for_its_home_device_unless_moving_is_faster() -> None:
 
 
 def test_job_preempts_none_elsewhere_while_its_home_is_soon_free() -> None:
-    pool = DrivenPool(device_nodes(2), POLICIES["ours"])
+    pool = DrivenPool(device_nodes(2), POLICIES["default"])
     pool.arrive(request("long", 0, seconds=100, home="gpu:1", move_s=1.0))
     pool.arrive(request("brief", 1, seconds=1, home="gpu:0", move_s=1.0))
     pool.arrive(request("mine", 2, seconds=2, at_s=0.2, home="gpu:0", move_s=1.0))
@@ -133,7 +133,7 @@ def test_job_preempts_none_elsewhere_while_its_home_is_soon_free() -> None:
 
 def test_job_that_others_always_pass_at_home_does_not_wait_for_it_forever() -> None:
     """``long`` runs on the other device, and jobs that are shorter keep coming."""
-    pool = DrivenPool(device_nodes(2), replace(POLICIES["ours"], passing_stretch=None))
+    pool = DrivenPool(device_nodes(2), replace(POLICIES["default"], passing_stretch=None))
     pool.arrive(request("long", 0, seconds=100, home="gpu:1", move_s=1.0))
     for number in range(60):
         name = f"brief{number}"
@@ -147,7 +147,7 @@ def test_job_that_others_always_pass_at_home_does_not_wait_for_it_forever() -> N
 
 def test_idle_device_takes_a_job_whose_home_others_keep_busy() -> None:
     """After its patience of 4 s; the others come later, and are as long."""
-    pool = DrivenPool(device_nodes(2), POLICIES["ours"])
+    pool = DrivenPool(device_nodes(2), POLICIES["default"])
     for number in range(30):
         pool.arrive(request(f"job{number}", number, seconds=1, at_s=0.2 * number, home="gpu:0", move_s=1.0))
     pool.run()
@@ -158,7 +158,7 @@ def test_idle_device_takes_a_job_whose_home_others_keep_busy() -> None:
 
 def test_job_takes_no_device_for_which_others_wait() -> None:
     """While its wait is less than six times its patience: a session moves for an idle device only."""
-    pool = DrivenPool(device_nodes(2), POLICIES["ours"])
+    pool = DrivenPool(device_nodes(2), POLICIES["default"])
     for number in range(16):
         home = f"gpu:{number % 2}"
         pool.arrive(request(f"job{number}", number, seconds=1, home=home, move_s=1.0))
@@ -169,7 +169,7 @@ def test_job_takes_no_device_for_which_others_wait() -> None:
 
 
 def test_jobs_of_about_equal_length_start_in_the_order_of_arrival() -> None:
-    pool = DrivenPool(device_nodes(1), POLICIES["ours"])
+    pool = DrivenPool(device_nodes(1), POLICIES["default"])
     pool.arrive(request("first", 0, seconds=10))
     for number in range(1, 6):
         pool.arrive(request(f"next{number}", number, seconds=10 - 0.01 * number, at_s=0.5 * number))
@@ -181,7 +181,7 @@ def test_jobs_of_about_equal_length_start_in_the_order_of_arrival() -> None:
 
 
 def test_calendar_keeps_nodes_free() -> None:
-    pool = DrivenPool(device_nodes(1), POLICIES["ours"])
+    pool = DrivenPool(device_nodes(1), POLICIES["default"])
     pool.cluster.set_calendar(
         CalendarReservation("demo", frozenset({"gpu:0"}), 50.0, 80.0, frozenset({"vision"}))
     )
@@ -201,7 +201,7 @@ def test_impossible_job_blocks_no_other() -> None:
 
 
 def test_elastic_gang_starts_with_what_there_is() -> None:
-    pool = DrivenPool(device_nodes(2), POLICIES["ours"])
+    pool = DrivenPool(device_nodes(2), POLICIES["default"])
     pool.arrive(request("gang", 0, demand=Demand(members=4, members_min=2)))
     pool.run(until_s=1)
     assert sum(members for _, members in pool.cluster.holdings["gang"].where) == 2

@@ -91,7 +91,7 @@ def test_easy_never_delays_the_head_when_estimates_hold(load: Load) -> None:
         assert pool.first_start_s[job] <= start_s + 1e-6
 
 
-@given(LOADS, st.sampled_from(["fifo_passing", "srtf", "ours", "fair_share_only"]))
+@given(LOADS, st.sampled_from(["fifo_passing", "srtf", "default", "fair_share_only"]))
 @settings(max_examples=40, deadline=None, suppress_health_check=SLOW)
 def test_no_device_idles_while_a_pending_job_fits(load: Load, policy: str) -> None:
     pool = loaded(load, policy, age_step_s=None)
@@ -127,7 +127,7 @@ def flood(pool: DrivenPool, user: str, account: str, jobs: int, seconds: float, 
 
 
 def test_flooding_user_gets_no_more_than_one_share() -> None:
-    pool = DrivenPool(device_nodes(2), POLICIES["ours"], park_s=0.05)
+    pool = DrivenPool(device_nodes(2), POLICIES["default"], park_s=0.05)
     flood(pool, "ann", "ann", 2000, 1.0)
     flood(pool, "bob", "bob", 400, 2.0)
     flood(pool, "carl", "carl", 900, 0.5)
@@ -138,7 +138,7 @@ def test_flooding_user_gets_no_more_than_one_share() -> None:
 
 @pytest.mark.parametrize("weight", [1.0, 2.0, 5.0])
 def test_shares_converge_to_weights_and_follow_when_they_change(weight: float) -> None:
-    pool = DrivenPool(device_nodes(3), POLICIES["ours"])
+    pool = DrivenPool(device_nodes(3), POLICIES["default"])
     pool.shares.set_weight("ann", weight)
     flood(pool, "ann", "ann/x", 3000, 1.0)
     flood(pool, "bob", "bob/y", 3000, 1.0)
@@ -154,7 +154,7 @@ def test_shares_converge_to_weights_and_follow_when_they_change(weight: float) -
 
 def test_sharing_is_no_worse_than_a_private_part() -> None:
     """Sharing incentive: with a third of three devices each, ann alone on one device would need 100 s."""
-    pool = DrivenPool(device_nodes(3), POLICIES["ours"], park_s=0.01)
+    pool = DrivenPool(device_nodes(3), POLICIES["default"], park_s=0.01)
     flood(pool, "bob", "bob", 3000, 1.0)
     flood(pool, "carl", "carl", 3000, 1.0)
     flood(pool, "ann", "ann", 100, 1.0)
@@ -165,7 +165,7 @@ def test_sharing_is_no_worse_than_a_private_part() -> None:
 
 
 def test_an_interactive_cell_waits_for_the_minimum_run_time_at_most() -> None:
-    pool = DrivenPool(device_nodes(2), POLICIES["ours"], park_s=0.02)
+    pool = DrivenPool(device_nodes(2), POLICIES["default"], park_s=0.02)
     flood(pool, "ann", "ann", 50, 100.0)
     for number in range(20):
         at_s = 5.0 + 7 * number
@@ -176,7 +176,7 @@ def test_an_interactive_cell_waits_for_the_minimum_run_time_at_most() -> None:
 
 
 def test_preemptor_keeps_its_reservation_until_its_victims_stop() -> None:
-    cluster, shares, policy = Cluster([ComputeNode("gpu:0")]), ShareTree(), POLICIES["ours"]
+    cluster, shares, policy = Cluster([ComputeNode("gpu:0")]), ShareTree(), POLICIES["default"]
     cluster.submit(request("train", 0), 0.0)
     enact(cluster, shares, decide(cluster, shares, policy, 0.0))
     cluster.submit(request("urgent", 1, rank=0, account="bob"), 1.0)

@@ -9,11 +9,11 @@ from msgspec.structs import replace
 from djinn_lab.jobs.decision import POLICIES, QueuePolicy
 from djinn_lab.jobs.fairness import Limits
 
-OURS = POLICIES["ours"]
-OTHERS = replace(OURS, preempts=("rank", "fairness", "shorter"))
+DEFAULT = POLICIES["default"]
+OTHERS = replace(DEFAULT, preempts=("rank", "fairness", "shorter"))
 
 
-def shared_device(policy: QueuePolicy = OURS) -> DrivenPool:
+def shared_device(policy: QueuePolicy = DEFAULT) -> DrivenPool:
     """Return a pool of one device, whose account ``agent`` has had ten minutes of it, and ``ann`` nothing."""
     pool = DrivenPool(device_nodes(1), policy, park_s=0.0)
     pool.arrive(request("before", 0, account="agent", seconds=600.0))
@@ -57,7 +57,7 @@ def test_prefill_ends_among_reads_without_end() -> None:
 
 
 def test_long_step_waits_for_the_minimum_run_time_at_most() -> None:
-    assert prefill_and_step(shared_device(), step_s=2.0) == pytest.approx(OURS.min_runtime_s - 0.02)
+    assert prefill_and_step(shared_device(), step_s=2.0) == pytest.approx(DEFAULT.min_runtime_s - 0.02)
 
 
 def test_step_of_unknown_run_time_is_taken_for_short() -> None:
@@ -66,7 +66,7 @@ def test_step_of_unknown_run_time_is_taken_for_short() -> None:
     step = request("step", 2, account="agent", at_s=600.02, seconds=None, phase="decode")
     pool.arrive(step, runs_s=0.05)
     pool.run()
-    assert pool.first_start_s["step"] == pytest.approx(600.0 + OURS.min_runtime_s)
+    assert pool.first_start_s["step"] == pytest.approx(600.0 + DEFAULT.min_runtime_s)
 
 
 def test_step_that_is_longer_than_the_prefill_waits() -> None:
@@ -94,7 +94,7 @@ def test_step_at_its_accounts_limit_preempts_nothing() -> None:
 
 
 def test_prefill_does_not_preempt_the_step_that_stopped_it() -> None:
-    pool = shared_device(replace(OURS, fair_margin_s=0.0))
+    pool = shared_device(replace(DEFAULT, fair_margin_s=0.0))
     prefill_and_step(pool, step_s=0.5)
     assert [made[1:] for made in pool.preemptions] == [("prefill", "step")]
 

@@ -46,20 +46,21 @@ def runs_on(queue: JobQueue, job: str, gang: int) -> list[str]:
     return [started.device, *started.members]
 
 
-def test_the_device_that_draws_less_is_the_cheaper_one_once_energy_costs_something() -> None:
+@pytest.mark.parametrize("name", ["default", "ours"], ids=["name", "former-name"])
+def test_the_device_that_draws_less_is_the_cheaper_one_once_energy_costs_something(name: str) -> None:
     queue = pool((0.0, 100), (0.1, 700), (0.2, 300))
     assert runs_on(queue, "before", 2) == ["cuda:0", "cuda:1"]
-    green = replace(POLICIES["ours"], name="green", energy_price_per_kwh=0.5)
+    green = replace(POLICIES["default"], name="green", energy_price_per_kwh=0.5)
     queue.handle(PolicyChanged(0.0, green))
     assert runs_on(queue, "alone", 1) == ["cuda:0"]
     assert runs_on(queue, "green", 2) == ["cuda:0", "cuda:2"]
-    queue.handle(PolicyChanged(0.0, "ours"))
+    queue.handle(PolicyChanged(0.0, name))
     assert runs_on(queue, "after", 2) == ["cuda:0", "cuda:1"]
 
 
 def test_device_without_known_watts_costs_its_price_alone() -> None:
     queue = pool((0.3, None), (0.0, 400))
-    queue.handle(PolicyChanged(0.0, replace(POLICIES["ours"], name="green", energy_price_per_kwh=1.0)))
+    queue.handle(PolicyChanged(0.0, replace(POLICIES["default"], name="green", energy_price_per_kwh=1.0)))
     assert runs_on(queue, "any", 1) == ["cuda:0"]
 
 
@@ -75,7 +76,7 @@ def test_invalid_watts_are_refused_and_change_nothing(watts: float) -> None:
 @pytest.mark.parametrize("price", [-0.1, math.inf, math.nan])
 def test_invalid_energy_price_is_refused(price: float) -> None:
     with pytest.raises(ValueError, match="energy_price_per_kwh"):
-        replace(POLICIES["ours"], energy_price_per_kwh=price)
+        replace(POLICIES["default"], energy_price_per_kwh=price)
 
 
 @given(st.none() | st.floats(0, 1e5), st.none() | st.floats(0, 2000))

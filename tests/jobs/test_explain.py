@@ -22,7 +22,7 @@ from djinn_lab.jobs.decision.explaining.forecast import Change, changed_request
 from djinn_lab.jobs.fairness import Limits
 from djinn_lab.jobs.request import ComputeNode, Demand, Request
 
-OURS = POLICIES["ours"]
+DEFAULT = POLICIES["default"]
 
 
 def explained(pool: DrivenPool, job: str) -> str:
@@ -35,7 +35,7 @@ def why(pool: DrivenPool, job: str) -> Reason:
 
 def busy_pool(nodes: int = 1) -> DrivenPool:
     """Every device is held by ``holder0``, ``holder1`` of ann for 100 s."""
-    pool = DrivenPool(device_nodes(nodes), OURS)
+    pool = DrivenPool(device_nodes(nodes), DEFAULT)
     for number in range(nodes):
         pool.arrive(request(f"holder{number}", number, seconds=100.0 + number))
     pool.run(until_s=0)
@@ -65,7 +65,7 @@ def test_explain_job_that_memory_defers_gives_that_reason_alone() -> None:
 
 
 def test_explain_names_a_holder_past_its_predicted_end() -> None:
-    pool = DrivenPool(device_nodes(1), OURS)
+    pool = DrivenPool(device_nodes(1), DEFAULT)
     pool.arrive(request("holder", 0, seconds=1.0), runs_s=100.0)
     pool.arrive(request("mine", 9, seconds=50.0, account="bob", rank=3))
     pool.run(until_s=0)
@@ -74,7 +74,7 @@ def test_explain_names_a_holder_past_its_predicted_end() -> None:
 
 
 def test_explain_names_a_holder_that_ends_in_a_moment() -> None:
-    pool = DrivenPool(device_nodes(1), OURS)
+    pool = DrivenPool(device_nodes(1), DEFAULT)
     pool.arrive(request("holder", 0, seconds=100.0))
     pool.arrive(request("mine", 9, seconds=50.0, account="bob", rank=3))
     pool.run(until_s=0)
@@ -88,7 +88,7 @@ def test_behind_others_counts_them_by_account() -> None:
         pool.arrive(request(f"early{number}", 10 + number, seconds=60, at_s=1, account="carl"))
     pool.arrive(request("mine", 20, seconds=70, at_s=1, account="carl"))
     pool.run(until_s=1)
-    found = explain(pool.cluster, pool.shares, OURS, 1.0, "mine", advise=False)
+    found = explain(pool.cluster, pool.shares, DEFAULT, 1.0, "mine", advise=False)
     assert found.reason is Reason.BEHIND
     assert [(one.account, one.jobs) for one in found.ahead] == [("carl", 3)]
     assert "3 jobs are expected to start before it (3 of carl)" in sentence(found)
@@ -112,7 +112,7 @@ def test_explain_gang_counts_missing_devices_and_names_their_holders() -> None:
 
 
 def test_a_gang_larger_than_the_pool_never_starts() -> None:
-    pool = DrivenPool(device_nodes(2), OURS)
+    pool = DrivenPool(device_nodes(2), DEFAULT)
     pool.arrive(request("wide", 0, members=3))
     pool.run()
     text = explained(pool, "wide")
@@ -124,7 +124,7 @@ def test_a_gang_larger_than_the_pool_never_starts() -> None:
 
 
 def test_explain_labels_of_no_device_says_never() -> None:
-    pool = DrivenPool(device_nodes(1), OURS)
+    pool = DrivenPool(device_nodes(1), DEFAULT)
     pool.arrive(request("picky", 0, demand=Demand(selector=frozenset({"model=h200"}))))
     pool.run()
     assert "It can never start: no device has all the labels that it asks for." in explained(pool, "picky")
@@ -133,7 +133,7 @@ def test_explain_labels_of_no_device_says_never() -> None:
 
 
 def test_cordoned_nodes() -> None:
-    pool = DrivenPool([ComputeNode("gpu:0", cordoned=True)], OURS)
+    pool = DrivenPool([ComputeNode("gpu:0", cordoned=True)], DEFAULT)
     pool.arrive(request("mine", 0))
     pool.run()
     assert explained(pool, "mine").startswith(
@@ -146,7 +146,7 @@ def test_cordoned_nodes() -> None:
 
 
 def test_cordoned_nodes_keep_all_of_several_jobs() -> None:
-    pool = DrivenPool([ComputeNode("gpu:0", cordoned=True)], OURS)
+    pool = DrivenPool([ComputeNode("gpu:0", cordoned=True)], DEFAULT)
     for name in ("first", "second"):
         pool.arrive(request(name, len(name)))
     pool.run()
@@ -167,7 +167,7 @@ def test_a_promised_job_is_no_obstacle_to_itself() -> None:
 
 
 def test_account_limits_by_devices() -> None:
-    pool = DrivenPool(device_nodes(3), OURS)
+    pool = DrivenPool(device_nodes(3), DEFAULT)
     pool.shares.set_limits("team", Limits(devices_max=2))
     for number in range(3):
         pool.arrive(request(f"job{number}", number, account="team/ann", seconds=30))
@@ -183,13 +183,13 @@ def test_account_limits_by_devices() -> None:
 
 
 def test_account_limits_by_usage_end_by_themselves() -> None:
-    pool = DrivenPool(device_nodes(1), OURS)
+    pool = DrivenPool(device_nodes(1), DEFAULT)
     pool.arrive(request("first", 0, seconds=100))
     pool.run()
     pool.shares.set_limits("ann", Limits(device_s_max=99.0))
     pool.arrive(request("second", 1, at_s=100.0))
     pool.run(until_s=100)
-    found = explain(pool.cluster, pool.shares, OURS, 100.0, "second", advise=False)
+    found = explain(pool.cluster, pool.shares, DEFAULT, 100.0, "second", advise=False)
     assert found.reason is Reason.ACCOUNT_LIMIT
     assert found.limit is not None
     assert found.limit.until_s is not None
@@ -199,7 +199,7 @@ def test_account_limits_by_usage_end_by_themselves() -> None:
 
 
 def test_soft_limit_applies_while_other_accounts_wait_and_not_after() -> None:
-    pool = DrivenPool(device_nodes(2), OURS)
+    pool = DrivenPool(device_nodes(2), DEFAULT)
     pool.shares.set_limits("ann", Limits(devices_soft=1))
     pool.arrive(request("a", 0, account="ann", rank=1))
     pool.arrive(request("b", 1, account="ann", rank=1))
@@ -224,7 +224,7 @@ def test_a_reservation_is_named() -> None:
 
 
 def test_explain_job_waiting_for_its_home_device_names_the_holder() -> None:
-    pool = DrivenPool(device_nodes(2), OURS)
+    pool = DrivenPool(device_nodes(2), DEFAULT)
     pool.arrive(request("busy", 0, seconds=10, home="gpu:0"))
     pool.arrive(request("mine", 1, seconds=5, home="gpu:0", move_s=60, at_s=1))
     pool.run(until_s=1)
@@ -236,7 +236,7 @@ def test_explain_job_waiting_for_its_home_device_names_the_holder() -> None:
 
 
 def test_calendar_is_named() -> None:
-    pool = DrivenPool(device_nodes(1), OURS)
+    pool = DrivenPool(device_nodes(1), DEFAULT)
     pool.cluster.set_calendar(CalendarReservation("demo", frozenset({"gpu:0"}), 5.0, 50.0))
     pool.cluster.set_calendar(CalendarReservation("over", frozenset({"gpu:0"}), -9.0, -5.0))
     pool.cluster.set_calendar(
@@ -257,20 +257,20 @@ def test_calendar_is_named() -> None:
 
 
 def test_not_ready_and_a_scheduler_that_sleeps() -> None:
-    pool = DrivenPool(device_nodes(1), OURS)
+    pool = DrivenPool(device_nodes(1), DEFAULT)
     pool.cluster.submit(request("mine", 0, startable=False), 0.0)
     pool.settle()
     assert why(pool, "mine") is Reason.NOT_READY
     pool.cluster.decided_s = 0.0
     pool.cluster.change(request("mine", 0), 60.0)
-    text = sentence(explain(pool.cluster, pool.shares, OURS, 60.0, "mine"))
+    text = sentence(explain(pool.cluster, pool.shares, DEFAULT, 60.0, "mine"))
     assert text == "Nothing blocks it, but the scheduler has not decided anything for 60 s."
 
 
 def test_explain_preemptor_names_its_victim() -> None:
     pool = busy_pool()
     pool.cluster.submit(request("urgent", 5, rank=0, account="bob"), 10.0)
-    found = explain(pool.cluster, pool.shares, OURS, 10.0, "urgent")
+    found = explain(pool.cluster, pool.shares, DEFAULT, 10.0, "urgent")
     assert found.reason is Reason.PREEMPTING
     assert sentence(found).startswith("Holder0 of ann (expected to end in 90 s) is being preempted for it.")
 
@@ -281,7 +281,7 @@ def test_explain_beyond_the_forecast_predicts_no_start() -> None:
         pool.arrive(request(f"other{number}", 10 + number, account="carl"))
     pool.arrive(request("mine", 30, account="carl"))
     pool.run(until_s=0)
-    outlook = Outlook(pool.cluster, pool.shares, OURS, 0.0, starts_max=3)
+    outlook = Outlook(pool.cluster, pool.shares, DEFAULT, 0.0, starts_max=3)
     text = sentence(outlook.explain("mine", advise=False))
     assert text.startswith("Other jobs start before it; of 1 device: 1 busy.")
     later_s = outlook.explain("mine", advise=False).later_than_s
@@ -294,12 +294,12 @@ def test_what_if_with_a_priority_above_the_limit() -> None:
     pool = busy_pool()
     pool.shares.set_limits("bob", Limits(rank_min=2))
     pool.cluster.submit(request("mine", 5, account="bob"), 1.0)
-    found = what_if(pool.cluster, pool.shares, OURS, 1.0, "mine", priority="HIGH")
+    found = what_if(pool.cluster, pool.shares, DEFAULT, 1.0, "mine", priority="HIGH")
     assert found.refused is not None
     assert found.refused.kind == "rank"
     assert found.sooner_s == 0
     with pytest.raises(ValueError, match="URGENT"):
-        what_if(pool.cluster, pool.shares, OURS, 1.0, "mine", priority="URGENT")
+        what_if(pool.cluster, pool.shares, DEFAULT, 1.0, "mine", priority="URGENT")
 
 
 REQUESTS = st.lists(
@@ -348,7 +348,7 @@ def test_expected_starts_come_true_when_estimates_do(
             assert explanation.reason.never == (job not in pool.first_start_s)
 
 
-@given(REQUESTS, st.sampled_from(["ours", "easy", "fifo", "srtf"]))
+@given(REQUESTS, st.sampled_from(["default", "easy", "fifo", "srtf"]))
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_advice_is_right(drawn: list[tuple[str, int, int, int, int, str | None]], policy: str) -> None:
     pool = some_pool(policy, drawn)

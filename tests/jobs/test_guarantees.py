@@ -24,14 +24,14 @@ from djinn_lab.jobs.decision import (
 from djinn_lab.jobs.fairness import Amounts, Capacity, Limits, ShareTree
 from djinn_lab.jobs.request import Demand, Request
 
-ONLY_RANK = replace(POLICIES["ours"], preempts=("rank",))
+ONLY_RANK = replace(POLICIES["default"], preempts=("rank",))
 PREEMPTING = sorted(name for name, policy in POLICIES.items() if policy.preempts)
 SLOW = [HealthCheck.too_slow]
 HOUR_S = 3600.0
 SCAVENGER = 4
 
 
-def flooded(devices: int, policy: str = "ours", account: str = "flood", **guaranteed: float) -> DrivenPool:
+def flooded(devices: int, policy: str = "default", account: str = "flood", **guaranteed: float) -> DrivenPool:
     """Return a pool whose devices all run hour-long jobs of one account, with three more pending.
     ``guaranteed``: devices by account."""
     pool = DrivenPool(device_nodes(devices), POLICIES[policy], park_s=0.5)
@@ -66,7 +66,7 @@ def test_guaranteed_job_preempts_after_the_minimum_run_time_and_no_others_do(pol
 
 
 def test_job_without_a_guarantee_waits() -> None:
-    pool = flooded(2, "ours", vision=0)
+    pool = flooded(2, "default", vision=0)
     pool.arrive(request("late", 50, account="vision", at_s=5, seconds=10 * HOUR_S))
     pool.run(until_s=20)
     assert not pool.preemptions
@@ -91,7 +91,7 @@ def test_guarantee_does_not_protect_from_a_better_rank_or_its_own_account() -> N
 
 
 def test_guarantee_preempts_no_job_of_a_better_rank() -> None:
-    pool = DrivenPool(device_nodes(1), POLICIES["ours"])
+    pool = DrivenPool(device_nodes(1), POLICIES["default"])
     guarantee(pool.shares, "vision", 1)
     pool.arrive(request("high", 0, rank=1, seconds=HOUR_S))
     pool.arrive(request("late", 1, account="vision", at_s=5, seconds=1.0))
@@ -126,7 +126,7 @@ def test_guaranteed_job_preempted_by_rank_preempts_on_another_device_at_once() -
 
 
 def test_guarantee_preempts_other_accounts_and_not_its_own() -> None:
-    pool = DrivenPool(device_nodes(2), POLICIES["ours"])
+    pool = DrivenPool(device_nodes(2), POLICIES["default"])
     guarantee(pool.shares, "vision", 2)
     pool.arrive(request("own", 0, account="vision", seconds=3 * HOUR_S))
     pool.arrive(request("flood", 1, account="flood", seconds=HOUR_S))
@@ -171,7 +171,7 @@ def test_a_gang_gets_what_its_guarantee_covers(flood_gang: int) -> None:
 def test_gang_is_not_preempted_when_its_account_would_fall_below_its_guarantee(
     its_own: int, moved: int
 ) -> None:
-    pool = DrivenPool(device_nodes(4), POLICIES["ours"])
+    pool = DrivenPool(device_nodes(4), POLICIES["default"])
     guarantee(pool.shares, "flood", its_own)
     guarantee(pool.shares, "vision", 1)
     pool.arrive(request("flood", 0, account="flood", members=4, seconds=HOUR_S))
@@ -182,7 +182,7 @@ def test_gang_is_not_preempted_when_its_account_would_fall_below_its_guarantee(
 
 def test_job_does_not_preempt_a_gang_within_its_own_guaranteed_account() -> None:
     """The gang would give up four devices for a cell that needs one, and others would get three."""
-    pool = DrivenPool(device_nodes(4), POLICIES["ours"])
+    pool = DrivenPool(device_nodes(4), POLICIES["default"])
     guarantee(pool.shares, "flood", 4)
     pool.arrive(request("gang", 0, account="flood", members=4, seconds=HOUR_S))
     pool.arrive(request("short", 1, account="flood", at_s=5, seconds=1.0))

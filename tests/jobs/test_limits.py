@@ -9,7 +9,7 @@ from djinn_lab.jobs.decision import POLICIES, Cluster, Plan, Reason, decide, ena
 from djinn_lab.jobs.fairness import Limits, ShareTree
 from djinn_lab.jobs.request import Demand, Request, members_in
 
-OURS = POLICIES["ours"]
+DEFAULT = POLICIES["default"]
 HOUR_S = 3600.0
 
 
@@ -25,7 +25,7 @@ class Pool:
         self.obey(0.0)
 
     def obey(self, at_s: float) -> Plan:
-        plan = decide(self.cluster, self.shares, OURS, at_s)
+        plan = decide(self.cluster, self.shares, DEFAULT, at_s)
         enact(self.cluster, self.shares, plan)
         return plan
 
@@ -54,7 +54,7 @@ def test_reservation_ends_when_the_account_limit_no_longer_allows_it(most: float
         pass
     assert pool.cluster.devices_held.get("bob", 0.0) == most
     assert pool.cluster.devices_held["ann"] == 2 - most
-    waits = explain(pool.cluster, pool.shares, OURS, 2.0, "urgent1")
+    waits = explain(pool.cluster, pool.shares, DEFAULT, 2.0, "urgent1")
     assert waits.reason is (Reason.ACCOUNT_LIMIT if most else Reason.ABOVE_LIMIT)
     pool.shares.set_limits("bob", Limits())
     assert {made.by for made in pool.obey(3.0).preemptions} == {"urgent0", "urgent1"} - {

@@ -67,7 +67,7 @@ def disturb(pool: SimulatedPool) -> None:
         DeviceCordoned(now_s, device, cordoned, drain=chance.random() < 0.5),
         DeviceCordoned(now_s, device, cordoned, drain=chance.random() < 0.5),
         SharesChanged(now_s, account, weight=chance.choice((1.0, 5.0)), limits=limits),
-        PolicyChanged(now_s, chance.choice([*POLICIES, "ours", "ours", "ours"])),
+        PolicyChanged(now_s, chance.choice([*POLICIES, "default", "default", "default"])),
         CancelRequested(now_s, job, "by a test"),
         PreemptRequested(now_s, job, "by a test"),
         SessionClosed(now_s, session),
@@ -107,7 +107,7 @@ def calm(pool: SimulatedPool, keep_closed: bool) -> None:
         pool.handle(DeviceCordoned(pool.now_s, device, keep_closed and device == "cpu:1", drain=True))
     for account in ("", "user0", "user1", "user2"):
         pool.handle(SharesChanged(pool.now_s, account, limits=Limits()))
-    pool.handle(PolicyChanged(pool.now_s, "ours"))
+    pool.handle(PolicyChanged(pool.now_s, "default"))
 
 
 def look(pool: SimulatedPool) -> None:

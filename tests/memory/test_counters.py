@@ -31,7 +31,7 @@ RATE = 1000.0
 
 
 class Pool:
-    def __init__(self, policy: str = "ours", host: int = 2000, disk: int = 0) -> None:
+    def __init__(self, policy: str = "default", host: int = 2000, disk: int = 0) -> None:
         self.accounts = MemoryAccounts(POLICIES[policy])
         self.engine = FakeEngine("cpu:0", 1000, host, disk)
         self.now_s = 0.0

@@ -28,7 +28,7 @@ MIB = 2**20
 class Pool:
     """One device of 100 MiB, with 300 MiB below it."""
 
-    def __init__(self, host_mib: int = 200, disk_mib: int = 100, policy: str = "ours") -> None:
+    def __init__(self, host_mib: int = 200, disk_mib: int = 100, policy: str = "default") -> None:
         self.accounts = MemoryAccounts(POLICIES[policy])
         self.feed(DeviceAdded(0.0, "cpu:0", 100 * MIB, host_mib * MIB, disk_mib * MIB, 1e9))
 

@@ -45,7 +45,7 @@ ANY = st.integers(0, 2**16)
 class PolicyMachine(RuleBasedStateMachine):
     """Two devices in any order of events. A session has one job at a time, of the session's name."""
 
-    policy = "ours"
+    policy = "default"
     rebuilding = False
 
     def __init__(self) -> None:
@@ -385,7 +385,7 @@ class KeepAllMachine(PolicyMachine):
 
 
 class RecomputeMachine(PolicyMachine):
-    policy = "ours_recompute"
+    policy = "default_recompute"
     rebuilding = True
 
 

@@ -101,7 +101,9 @@ class Pool:
             self.feed(result)
 
 
-@pytest.mark.parametrize("policy", ["ours", "lru_write_back", "lru_write_through", "recompute", "eager_jit"])
+@pytest.mark.parametrize(
+    "policy", ["default", "lru_write_back", "lru_write_through", "recompute", "eager_jit"]
+)
 def test_memory_comes_to_rest_without_events(policy: str) -> None:
     for seed in range(WALKS):
         pool = Pool(Random(seed), policy)
@@ -111,7 +113,7 @@ def test_memory_comes_to_rest_without_events(policy: str) -> None:
             pool.settle()
 
 
-@pytest.mark.parametrize("policy", ["ours", "lru_write_through"])
+@pytest.mark.parametrize("policy", ["default", "lru_write_through"])
 def test_waiting_session_resumes_when_all_others_close(policy: str) -> None:
     for seed in range(WALKS):
         pool = Pool(Random(seed), policy)

@@ -9,10 +9,10 @@ from damage import damaged
 from hypothesis import HealthCheck, given, settings
 
 from djinn_lab.errors import OptionError
-from djinn_lab.jobs.decision import OURS
+from djinn_lab.jobs.decision import DEFAULT
 from djinn_lab.pool.policy_file import read_policy
 
-POLICY = msgspec.json.format(msgspec.json.encode(msgspec.structs.replace(OURS, name="mine")), indent=1)
+POLICY = msgspec.json.format(msgspec.json.encode(msgspec.structs.replace(DEFAULT, name="mine")), indent=1)
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.processes
 
 MIB = 2**20
 STEPS = 800
-ONLY_RANK = replace(POLICIES["ours"], name="only rank", preempts=("rank",))
+ONLY_RANK = replace(POLICIES["default"], name="only rank", preempts=("rank",))
 """A policy that preempts neither for fairness nor for size."""
 
 

@@ -217,7 +217,7 @@ def test_the_policy_can_be_changed_while_the_pool_runs(pool: RuntimeInfo) -> Non
             assert answer.status_code == 422
             assert field in answer.json()["detail"]
         assert client.run(act("")).outcome == "done"
-        chief.set_policy("ours")
+        chief.set_policy("default")
 
 
 def test_what_ended_jobs_used_can_be_read_and_simulated(pool: RuntimeInfo) -> None:

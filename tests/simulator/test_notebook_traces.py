@@ -58,7 +58,7 @@ def test_state_is_restored_before_a_cell_and_parked_while_its_devices_are_held(t
 def test_a_node_that_fails_loses_no_cell_that_has_ended(tmp_path: Path) -> None:
     rows = [f"s{number},{number},5,8,4000" for number in range(40)]
     settings = QueueSettings(parking=Parking(link_bytes_per_s=2**33), failures=Failures(1200.0, 60.0, seed=3))
-    run = simulate_queue(open_trace(str(cells(tmp_path, *rows))), equal_nodes(4, 8), "ours", settings)
+    run = simulate_queue(open_trace(str(cells(tmp_path, *rows))), equal_nodes(4, 8), "default", settings)
     assert run.figures.jobs == 40
     assert run.figures.failures > 0
 

@@ -82,7 +82,7 @@ def test_m_m_c(servers: int, load: float) -> None:
     assert within < 0.4 * mean
 
 
-@pytest.mark.parametrize("policy", ["fifo", "srtf", "ours"])
+@pytest.mark.parametrize("policy", ["fifo", "srtf", "default"])
 def test_little_s_law(policy: str) -> None:
     """Jobs that wait on average = arrivals per second x mean wait; the one is integrated over time, the other
     summed over jobs."""
@@ -199,7 +199,7 @@ def test_guaranteed_devices_start_jobs_after_one_parking(
     flood = [job(f"flood{number}", 0.0, 1000.0, account="speech/ann") for number in range(4)]
     late = [job(f"late{number}", 5.0, 2000.0, account="vision/bob") for number in range(2)]
     trace = Trace("flood", (*flood, *late), {"": equal_nodes(2, 1)})
-    policy = replace(POLICIES["ours"], preempts=("rank",), age_step_s=None)
+    policy = replace(POLICIES["default"], preempts=("rank",), age_step_s=None)
     found = simulate_queue(trace, None, policy, QueueSettings(estimates="exact", guaranteed=guaranteed))
     assert min(row.started_s for row in found.jobs if row.submitted_s == 5) == started_s
     assert found.figures.preemptions == len(guaranteed)

@@ -48,7 +48,7 @@ class OnEngine(SimulatedDriver):
         super().__init__(hardware)
         self.jobs = {job.job: job for job in trace}
         self.started_s: dict[str, float] = {}
-        self.send(engine.PoolOpened(0.0, policy, ShareState(), POLICIES["ours"]))
+        self.send(engine.PoolOpened(0.0, policy, ShareState(), POLICIES["default"]))
         self.start()
         for job in trace:
             self.clock.at(job.submit_s, lambda job=job: self.submit(job))  # type: ignore[misc]

@@ -38,13 +38,13 @@ def test_the_hit_rate_is_what_it_was_and_better_than_what_others_do() -> None:
     """The gate: within 0.1 of the stored values, which were taken with this code."""
     for policy, stored in STORED.items():
         assert run(policy).hit_rate == pytest.approx(stored, abs=0.1), policy
-    assert run("ours").hit_rate > run("lru_write_through").hit_rate + 0.1
-    assert run("oracle").hit_rate >= run("ours").hit_rate
+    assert run("default").hit_rate > run("lru_write_through").hit_rate + 0.1
+    assert run("oracle").hit_rate >= run("default").hit_rate
 
 
 def test_runs_repeat() -> None:
-    assert run("ours") == run("ours")
-    assert run("ours", seed=2) != run("ours")
+    assert run("default") == run("default")
+    assert run("default", seed=2) != run("default")
 
 
 def test_keeping_everything_kills_what_does_not_fit() -> None:
@@ -58,19 +58,19 @@ def test_rebuilding_costs_computing_instead_of_copies() -> None:
     figures = run("recompute")
     assert figures.rebuilt_tokens > 0
     assert figures.bytes_in == 0
-    assert figures.first_token_p99_s > run("ours").first_token_p99_s
+    assert figures.first_token_p99_s > run("default").first_token_p99_s
 
 
 @pytest.mark.parametrize("bias", [0.3, 3.0])
 def test_estimates_that_are_wrong_the_same_way_cost_little(bias: float) -> None:
     wrong = replace_agents(estimate_bias=bias, name=f"x{bias}")
-    assert run("ours", wrong).hit_rate > run("ours").hit_rate - 0.1
+    assert run("default", wrong).hit_rate > run("default").hit_rate - 0.1
 
 
 def test_signals_twice_and_out_of_order_do_no_harm() -> None:
-    figures = run("ours", replace_agents(chaos=True, name="chaos"))
+    figures = run("default", replace_agents(chaos=True, name="chaos"))
     assert figures.finished == SMALL.sessions
-    assert figures.hit_rate > run("ours").hit_rate - 0.1
+    assert figures.hit_rate > run("default").hit_rate - 0.1
 
 
 def test_sessions_killed_while_their_state_is_loaded_leave_nothing_behind() -> None:
@@ -81,7 +81,7 @@ def test_sessions_killed_while_their_state_is_loaded_leave_nothing_behind() -> N
 
 def test_sessions_past_capacity_wait_and_none_is_killed() -> None:
     overload = replace_agents(sessions=60, live=60, within_s=60.0, name="overload")
-    figures = run("ours", overload)
+    figures = run("default", overload)
     assert figures.killed == 0
     assert figures.admission_waits > 0
     assert figures.admission_max_s is not None
@@ -90,19 +90,19 @@ def test_sessions_past_capacity_wait_and_none_is_killed() -> None:
 
 
 def test_all_wake_at_once() -> None:
-    figures = run("ours", replace_agents(together_s=20.0, name="together"))
+    figures = run("default", replace_agents(together_s=20.0, name="together"))
     assert figures.killed == 0
     assert figures.wake_p99_s > figures.p99_floor_s
 
 
 def test_arrivals_over_time() -> None:
-    figures = run("ours", replace_agents(shape="open", per_s=1.0, name="poisson"))
+    figures = run("default", replace_agents(shape="open", per_s=1.0, name="poisson"))
     assert figures.finished == SMALL.sessions
 
 
 def test_a_disk_holds_what_the_host_cannot() -> None:
     small_host = replace(DEVICE, memory_bytes=24 * 10**9, host_bytes=12 * 10**9, disk_bytes=64 * 10**9)
-    figures = run("ours", device=small_host)
+    figures = run("default", device=small_host)
     assert figures.killed == 0
     assert figures.live_bytes_max > small_host.memory_bytes + small_host.host_bytes
 

@@ -95,7 +95,7 @@ def test_a_policy_file_that_is_wrong_says_how(tmp_path: Path) -> None:
     path.write_text('{"name": "mine", "shorter_factor": 0.5}')
     with pytest.raises(OptionError, match="trade places for ever"):
         read_policy(str(path))
-    write_policy(path, replace(POLICIES["ours"], park_factor=1.0))
+    write_policy(path, replace(POLICIES["default"], park_factor=1.0))
     with pytest.raises(OptionError, match="keeps its name"):
         read_policy(str(path))
     with pytest.raises(OptionError, match="'roulette' is not a queue policy"):

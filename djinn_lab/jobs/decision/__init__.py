@@ -30,7 +30,7 @@ from djinn_lab.jobs.decision.explaining.verdicts import DecisionTrace, Reason, V
 from djinn_lab.jobs.decision.plan import Plan, Preemption, Start, StartReservation, TopUp
 from djinn_lab.jobs.decision.rules.guarantees import Guarantees, JobQos, QosClass
 from djinn_lab.jobs.decision.rules.limiting import soft_limit, start_limit, submit_limit
-from djinn_lab.jobs.decision.rules.policy import OURS, POLICIES, Cause, QueuePolicy
+from djinn_lab.jobs.decision.rules.policy import DEFAULT, POLICIES, Cause, QueuePolicy, policy_named
 from djinn_lab.jobs.decision.snapshot import DecisionSnapshot
 from djinn_lab.jobs.decision.state.cluster import (
     CalendarReservation,
@@ -40,7 +40,7 @@ from djinn_lab.jobs.decision.state.cluster import (
 )
 
 __all__ = [
-    "OURS",
+    "DEFAULT",
     "POLICIES",
     "Ahead",
     "Blocker",
@@ -77,6 +77,7 @@ __all__ = [
     "explain",
     "forecast",
     "park",
+    "policy_named",
     "sentence",
     "sentence_with_start",
     "soft_limit",

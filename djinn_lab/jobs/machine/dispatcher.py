@@ -56,7 +56,7 @@ class Dispatcher:
     that a decision reads of a device, as it was last."""
 
     tables: QueueTables
-    policy: QueuePolicy = POLICIES["ours"]
+    policy: QueuePolicy = POLICIES["default"]
     shares: ShareTree = field(default_factory=ShareTree)
     cluster: Cluster = field(default_factory=Cluster)
     contender: dict[str, str] = field(default_factory=dict)

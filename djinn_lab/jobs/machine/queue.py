@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from djinn_lab.events import ClockTicked, DeviceAdded, IllegalEvent, SessionClosed, SessionDetached
 from djinn_lab.jobs import targets
 from djinn_lab.jobs.commands import Command
-from djinn_lab.jobs.decision import POLICIES, CalendarReservation, DecisionSnapshot
+from djinn_lab.jobs.decision import POLICIES, CalendarReservation, DecisionSnapshot, policy_named
 from djinn_lab.jobs.fairness import AccountState, AccountView, ShareTree
 from djinn_lab.jobs.job import DeviceQueueView, Job, QueueSnapshot
 from djinn_lab.jobs.machine import admission, dependencies, lifecycle
@@ -358,7 +358,7 @@ class JobQueue:
                 dependencies.give_up_overdue(tables, event.at_s)
 
     def _open(self, event: QueueOpened | PolicyChanged) -> None:
-        policy = POLICIES.get(event.policy) if isinstance(event.policy, str) else event.policy
+        policy = policy_named(event.policy) if isinstance(event.policy, str) else event.policy
         if policy is None:
             known = ", ".join(POLICIES)
             raise IllegalEvent(f"there is no policy {event.policy!r}; there are {known}", "client")

@@ -58,7 +58,7 @@ from djinn_lab.memory.states import Move
 class MemoryAccounts:
     """Account for the state of every session, by tier, and for memory grants. Driven by one thread."""
 
-    def __init__(self, policy: MemoryPolicy = POLICIES["ours"]) -> None:
+    def __init__(self, policy: MemoryPolicy = POLICIES["default"]) -> None:
         self.policy = policy
         self._tables = Tables(policy)
 

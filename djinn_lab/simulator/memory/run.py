@@ -23,7 +23,7 @@ from djinn_lab.simulator.memory.parameters import DeviceParameters
 from djinn_lab.simulator.memory.workload import Script, Turn, Workload
 
 NAME = "sim:0"
-QUEUE_POLICY = "ours"
+QUEUE_POLICY = "default"
 
 
 @dataclass(slots=True)

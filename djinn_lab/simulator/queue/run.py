@@ -52,7 +52,7 @@ class QueueRun(msgspec.Struct, frozen=True):
 def simulate_queue(
     trace: Trace,
     nodes: Nodes | None = None,
-    policy: QueuePolicy | str = "ours",
+    policy: QueuePolicy | str = "default",
     settings: QueueSettings = DEFAULT_SETTINGS,
 ) -> QueueRun:
     """Simulate the trace and return its figures; ``nodes``: by pool, or of one pool that takes all jobs;
@@ -64,7 +64,7 @@ def simulate_queue(
 def simulate_with_records(
     trace: Trace,
     nodes: Nodes | None = None,
-    policy: QueuePolicy | str = "ours",
+    policy: QueuePolicy | str = "default",
     settings: QueueSettings = DEFAULT_SETTINGS,
 ) -> tuple[QueueRun, Records]:
     """Simulate as :func:`simulate_queue`, and also return the record of every job."""

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from djinn_lab.jobs.decision import OURS, QueuePolicy
+from djinn_lab.jobs.decision import DEFAULT, QueuePolicy
 from djinn_lab.simulator.queue.figures import QueueFigures
 from djinn_lab.simulator.queue.run import Nodes, simulate_queue
 from djinn_lab.simulator.queue.settings import QueueSettings
@@ -79,7 +79,7 @@ class Tuning(msgspec.Struct, frozen=True):
 def tune(
     trace: Trace,
     nodes: Nodes | None = None,
-    policy: QueuePolicy = OURS,
+    policy: QueuePolicy = DEFAULT,
     settings: QueueSettings | None = None,
     heard: Heard = lambda number, policy, figures: None,
 ) -> Tuning:

@@ -120,8 +120,8 @@ class QueuePolicy(msgspec.Struct, frozen=True):
             raise ValueError(f"energy_price_per_kwh {self.energy_price_per_kwh} is not a price (0 or more)")
 
 
-OURS = QueuePolicy(
-    "ours",
+DEFAULT = QueuePolicy(
+    "default",
     by_fairness=True,
     within="work",
     backfill="starving",
@@ -161,6 +161,14 @@ POLICIES: Mapping[str, QueuePolicy] = {
         QueuePolicy("easy", backfill="easy"),
         QueuePolicy("conservative", backfill="conservative"),
         QueuePolicy("fair_share_only", by_rank=False, by_fairness=True, backfill="always"),
-        OURS,
+        DEFAULT,
     )
 }
+
+_FORMER_NAMES = {"ours": "default"}
+"""Journals of pools from before still have them."""
+
+
+def policy_named(name: str) -> QueuePolicy | None:
+    """Return the policy of that name, which a journal may have from an older version; None: there is none."""
+    return POLICIES.get(_FORMER_NAMES.get(name, name))
