@@ -12,6 +12,7 @@
     │   └── DeviceMemoryError  the cell does not fit the device
     ├── PoolError              the pool's fault, or the way to it
     │   ├── PoolNotFound       none runs, or the runtime file is stale
+    │   │   └── PoolSilent     none answers at its address now
     │   ├── PoolLost           it went away in mid-cell
     │   │   └── SessionLost    it runs, and the session was closed there
     │   ├── WorkerLost         the device's process died

@@ -11,7 +11,7 @@ from fastapi import Depends, FastAPI, HTTPException, Request, Response
 from djinn_lab import jobs
 from djinn_lab.jobs import IllegalEvent, batch
 from djinn_lab.jobs.conditions import name_problem
-from djinn_lab.pool.api.responses import answer, documented, reader, runner
+from djinn_lab.pool.api.responses import answer, documented, reader, runner, takes
 from djinn_lab.pool.authentication import Role, User
 from djinn_lab.pool.context import PoolContext
 from djinn_lab.pool.database.published import (
@@ -29,6 +29,7 @@ def add_announcement_routes(app: FastAPI, context: PoolContext) -> None:
 
     @app.post(
         "/v1/checkpoints",
+        openapi_extra=takes(Announcement),
         responses=documented(Announced),
         summary="Announce a checkpoint of a running cell or batch notebook; repeating a name changes nothing",
     )
@@ -56,6 +57,7 @@ def add_announcement_routes(app: FastAPI, context: PoolContext) -> None:
 
     @app.post(
         "/v1/data",
+        openapi_extra=takes(Announcement),
         responses=documented(Published),
         summary="Publish data for the jobs of the user and project; repeating a name changes nothing",
     )

@@ -23,7 +23,7 @@ from djinn_lab.pool.api.notebooks import add_notebook_routes
 from djinn_lab.pool.api.queue import add_queue_routes
 from djinn_lab.pool.api.read_limits import ReadLimiter
 from djinn_lab.pool.api.request_limits import BodyLimiter
-from djinn_lab.pool.api.responses import ROW_MAX, admin, answer, documented, reader, runner
+from djinn_lab.pool.api.responses import ROW_MAX, admin, answer, documented, reader, runner, takes
 from djinn_lab.pool.api.status import memory_view, plan_cache_usage, pool_status, session_view
 from djinn_lab.pool.api.tokens import add_token_routes
 from djinn_lab.pool.api.users import add_user_routes
@@ -171,6 +171,7 @@ def _add_session_routes(app: FastAPI, context: PoolContext) -> None:
 
     @app.post(
         "/v1/sessions/{session}/phase",
+        openapi_extra=takes(SignalPhase),
         responses=documented(PhaseAnswered),
         summary="Signal what a session does",
     )

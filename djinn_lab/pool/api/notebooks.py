@@ -17,7 +17,7 @@ from djinn_lab.jobs import RANKS, IllegalEvent
 from djinn_lab.jobs.batch import BatchNotebook, NotebookState, Submission
 from djinn_lab.jobs.conditions import Need, parse
 from djinn_lab.pool.api.jobs import find_job
-from djinn_lab.pool.api.responses import answer, documented, reader, runner
+from djinn_lab.pool.api.responses import answer, documented, reader, runner, takes
 from djinn_lab.pool.authentication import Role, User
 from djinn_lab.pool.context import PoolContext
 from djinn_lab.pool.notebooks.attempt_files import EXECUTED_BYTES_MAX
@@ -44,6 +44,7 @@ def add_notebook_routes(app: FastAPI, context: PoolContext) -> None:
 
     @app.post(
         "/v1/notebooks",
+        openapi_extra=takes(NewNotebook),
         status_code=201,
         responses={**documented(NotebookView, 201), **documented(NotebookView, 200)},
         summary="Run a notebook as a batch job; 200 when a submission with this key was accepted before",

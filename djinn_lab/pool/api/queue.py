@@ -15,7 +15,7 @@ from djinn_lab.jobs.decision import CalendarReservation, Change
 from djinn_lab.jobs.fairness import AccountView
 from djinn_lab.pool.api import queue_report
 from djinn_lab.pool.api.jobs import find_job
-from djinn_lab.pool.api.responses import admin, answer, documented, operator, reader
+from djinn_lab.pool.api.responses import admin, answer, documented, operator, reader, takes
 from djinn_lab.pool.authentication import User
 from djinn_lab.pool.bookkeeping.operator_settings import OperatorEvent, store_setting
 from djinn_lab.pool.context import PoolContext
@@ -139,6 +139,7 @@ def _add_steering_routes(app: FastAPI, context: PoolContext) -> None:
 
     @app.put(
         "/v1/accounts/{account:path}",
+        openapi_extra=takes(AccountTargets),
         responses=documented(AccountView),
         summary="Weight and limits of an account, a project or an organisation (admins)",
     )
@@ -151,7 +152,10 @@ def _add_steering_routes(app: FastAPI, context: PoolContext) -> None:
         return answer(next(one for one in queue.accounts(now_s) if one.account == account))
 
     @app.post(
-        "/v1/devices/{device}/cordon", status_code=204, summary="Start nothing new on a device (operators)"
+        "/v1/devices/{device}/cordon",
+        openapi_extra=takes(DeviceCordon),
+        status_code=204,
+        summary="Start nothing new on a device (operators)",
     )
     async def cordon(device: str, request: Request, _user: Annotated[User, Depends(operator)]) -> None:
         drain = (await _body(request, DeviceCordon)).drain
@@ -177,6 +181,7 @@ def _add_steering_routes(app: FastAPI, context: PoolContext) -> None:
 
     @app.put(
         "/v1/devices/{device}/description",
+        openapi_extra=takes(DeviceDescription),
         status_code=204,
         summary="Set a device's labels, taints, price per hour and watts (operators)",
     )
@@ -185,7 +190,12 @@ def _add_steering_routes(app: FastAPI, context: PoolContext) -> None:
         event = jobs.DeviceDescribed(clock.now_s(), device, said.labels, said.taints, said.price, said.watts)
         await _apply_and_store(context, event)
 
-    @app.put("/v1/queue/policy", status_code=204, summary="Change the queue's policy (admins)")
+    @app.put(
+        "/v1/queue/policy",
+        openapi_extra=takes(PolicyChoice),
+        status_code=204,
+        summary="Change the queue's policy (admins)",
+    )
     async def set_policy(request: Request, _user: Annotated[User, Depends(admin)]) -> None:
         policy = (await _body(request, PolicyChoice)).policy
         _apply(context, lambda: driver.apply_setting(jobs.PolicyChanged(clock.now_s(), policy)))
@@ -198,7 +208,12 @@ def _add_reservation_routes(app: FastAPI, context: PoolContext) -> None:
     async def reservations(_user: Annotated[User, Depends(reader)]) -> Response:
         return answer(queue_report.lasting(driver.core.queue.reservations, clock.now_s()))
 
-    @app.put("/v1/reservations/{name}", status_code=204, summary="Reserve devices for accounts (operators)")
+    @app.put(
+        "/v1/reservations/{name}",
+        openapi_extra=takes(NewReservation),
+        status_code=204,
+        summary="Reserve devices for accounts (operators)",
+    )
     async def reserve(name: str, request: Request, _user: Annotated[User, Depends(operator)]) -> None:
         wanted, now_s = await _body(request, NewReservation), clock.now_s()
         event = jobs.ReservationMade(

@@ -18,9 +18,22 @@ def answer(value: object, status_code: int = 200) -> Response:
 
 def documented(kind: object, status_code: int = 200) -> dict[int | str, dict[str, object]]:
     """Make a route's ``responses`` with the JSON schema of ``kind``."""
-    schema = msgspec.json.schema(kind)
+    return {status_code: _content(kind)}
+
+
+def takes(kind: object) -> dict[str, object]:
+    """Make a route's ``openapi_extra``: its body has the JSON schema of ``kind``."""
+    return {"requestBody": _content(kind)}
+
+
+def _content(kind: object) -> dict[str, object]:
+    schema = msgspec.json.schema(kind, schema_hook=_any_json)
     definitions = schema.pop("$defs", {})
-    return {status_code: {"content": {"application/json": {"schema": _inlined(schema, definitions)}}}}
+    return {"content": {"application/json": {"schema": _inlined(schema, definitions)}}}
+
+
+def _any_json(_kind: type) -> dict[str, object]:
+    return {"description": "any JSON"}
 
 
 def reader(request: Request) -> User:

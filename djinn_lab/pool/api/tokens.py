@@ -8,7 +8,7 @@ from typing import Annotated
 import msgspec
 from fastapi import Depends, FastAPI, HTTPException, Request, Response
 
-from djinn_lab.pool.api.responses import answer, documented, reader
+from djinn_lab.pool.api.responses import answer, documented, reader, takes
 from djinn_lab.pool.authentication import (
     Authentication,
     Role,
@@ -42,7 +42,13 @@ def add_token_routes(app: FastAPI, context: PoolContext) -> None:
         theirs = None if user.role >= Role.ADMIN else user.name
         return answer([view(token, user) for token in authentication.tokens(theirs)])
 
-    @app.post("/v1/tokens", status_code=201, responses=documented(TokenMade, 201), summary="Make a token")
+    @app.post(
+        "/v1/tokens",
+        openapi_extra=takes(NewToken),
+        status_code=201,
+        responses=documented(TokenMade, 201),
+        summary="Make a token",
+    )
     async def make_token(request: Request, user: Annotated[User, Depends(reader)]) -> Response:
         try:
             new = msgspec.json.decode(await request.body(), type=NewToken)
@@ -64,6 +70,7 @@ def add_token_routes(app: FastAPI, context: PoolContext) -> None:
 
     @app.post(
         "/v1/tokens/{owner}/{name}/rotate",
+        openapi_extra=takes(TokenRotation),
         responses=documented(TokenMade),
         summary="Make a new secret for a token",
     )

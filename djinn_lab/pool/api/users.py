@@ -7,7 +7,7 @@ from typing import Annotated
 import msgspec
 from fastapi import Depends, FastAPI, HTTPException, Request, Response
 
-from djinn_lab.pool.api.responses import admin, answer, documented
+from djinn_lab.pool.api.responses import admin, answer, documented, takes
 from djinn_lab.pool.authentication import FIRST_TOKEN, Role, User, expiry
 from djinn_lab.pool.context import PoolContext
 from djinn_lab.pool.database.users import delete_user, write_role, write_tokens, write_user
@@ -23,7 +23,11 @@ def add_user_routes(app: FastAPI, context: PoolContext) -> None:
         return answer([_view(user) for user in authentication.users()])
 
     @app.post(
-        "/v1/users", status_code=201, responses=documented(UserToken, 201), summary="Add a user (admins)"
+        "/v1/users",
+        openapi_extra=takes(NewUser),
+        status_code=201,
+        responses=documented(UserToken, 201),
+        summary="Add a user (admins)",
     )
     async def add_user(request: Request, _user: Annotated[User, Depends(admin)]) -> Response:
         try:
@@ -38,7 +42,10 @@ def add_user_routes(app: FastAPI, context: PoolContext) -> None:
         return answer(UserToken(user.name, user.role.label, secret, expires_at), 201)
 
     @app.patch(
-        "/v1/users/{name}", responses=documented(UserView), summary="Give a user another role (admins)"
+        "/v1/users/{name}",
+        openapi_extra=takes(RoleChoice),
+        responses=documented(UserView),
+        summary="Give a user another role (admins)",
     )
     async def set_role(name: str, request: Request, user: Annotated[User, Depends(admin)]) -> Response:
         try:
