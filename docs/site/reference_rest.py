@@ -11,7 +11,7 @@ from reference_refusals import refusals_of
 from reference_schemas import shown, structure, structures_in, type_of, unit_of
 from reference_text import page, table
 
-from djinn_lab.pool.api.responses import admin, operator, reader, runner
+from djinn_lab.pool.api.responses import admin, inlined, operator, reader, runner
 from djinn_lab.pool.scopes import SCOPES
 
 _ROLES = {reader: "viewer", runner: "user", operator: "operator", admin: "admin"}
@@ -36,7 +36,8 @@ An error is `{"detail": "what happened and what to do"}`. Any request may answer
 
 def rest_page(app: FastAPI) -> str:
     """Return the page: errors, a section for each first part of a path, and the structures."""
-    paths = app.openapi()["paths"]
+    document = app.openapi()
+    paths: Any = inlined(document["paths"], document["components"]["schemas"])
     routes = {
         (method, one.path_format): one
         for one in app.routes

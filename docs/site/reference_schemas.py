@@ -81,9 +81,13 @@ def structure(name: str, schema: Schema) -> str:
 
 
 def _default(kind: Schema, required: bool) -> str:
+    if len(kind.get("enum", ())) == 1:
+        return shown(kind["enum"][0])  # the tag of a message, which may be left out
     if required:
         return "required"
-    return shown(kind["default"]) if kind.get("default", "") != "" else ""
+    if "default" in kind:
+        return shown(kind["default"])
+    return "`null`" if {"type": "null"} in kind.get("anyOf", ()) else ""
 
 
 def shown(value: object) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from reference_text import page, table
+from reference_text import page
 
 from djinn_lab.config.fields import FIELDS, SIZES, Field
 from djinn_lab.config.profiles import BUILT_IN, PoolSettings, SchedulerSettings, SessionSettings
@@ -33,7 +33,8 @@ def _setting(field: Field) -> str:
     ]
     unit = _unit_of(field)
     rows[1:1] = [("Unit", unit)] if unit else []
-    return f"### `{field.path}`\n\n{field.label}: {field.help}.\n\n" + table(("", ""), rows)
+    listed = "\n".join(f"- {name}: {text}" for name, text in rows)
+    return f"### `{field.path}`\n\n{field.label}: {field.help}.\n\n{listed}"
 
 
 def _defaults(field: Field) -> list[tuple[str, str]]:

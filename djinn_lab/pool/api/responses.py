@@ -29,7 +29,7 @@ def takes(kind: object) -> dict[str, object]:
 def _content(kind: object) -> dict[str, object]:
     schema = msgspec.json.schema(kind, schema_hook=_any_json)
     definitions = schema.pop("$defs", {})
-    return {"content": {"application/json": {"schema": _inlined(schema, definitions)}}}
+    return {"content": {"application/json": {"schema": inlined(schema, definitions)}}}
 
 
 def _any_json(_kind: type) -> dict[str, object]:
@@ -66,13 +66,13 @@ def _allowed(request: Request, role: Role) -> User:
     return user
 
 
-def _inlined(schema: object, definitions: dict[str, object]) -> object:
-    """``schema`` with every reference replaced by what it refers to."""
+def inlined(schema: object, definitions: dict[str, object]) -> object:
+    """Return ``schema`` with every reference replaced by what it refers to."""
     if isinstance(schema, dict):
         reference = schema.get("$ref")
         if reference is not None:
-            return _inlined(definitions[reference.rpartition("/")[2]], definitions)
-        return {key: _inlined(value, definitions) for key, value in schema.items()}
+            return inlined(definitions[reference.rpartition("/")[2]], definitions)
+        return {key: inlined(value, definitions) for key, value in schema.items()}
     if isinstance(schema, list):
-        return [_inlined(value, definitions) for value in schema]
+        return [inlined(value, definitions) for value in schema]
     return schema

@@ -22,7 +22,7 @@ import schemathesis
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from pool_kit import Client, act, rest
 from schemathesis import GenerationMode
-from sweeps.api.schema import with_bodies
+from sweeps.api.schema import with_names
 from websockets.exceptions import ConnectionClosed
 
 from djinn_lab.pool.authentication import Role
@@ -67,7 +67,7 @@ def sweep(info: RuntimeInfo, examples: int, steps: Iterator[int]) -> Found:
         job = client.submit(act("sleep 3600"))
         threading.Thread(target=_drain, args=(client,), daemon=True).start()
         names = {"device": ["cpu:0"], "session": [client.session], "job": [job], "account": ["a", "a/b"]}
-        described = with_bodies(raw, names)
+        described = with_names(raw, names)
         operations = [one.ok() for one in schemathesis.openapi.from_dict(described).get_all_operations()]
         turns = [
             (operation, asking, mode)
