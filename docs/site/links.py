@@ -12,6 +12,7 @@ _REFERENCE = {
     "../djinn_lab/pool/api/app.py": "reference/rest.md",
     "../djinn_lab/config/fields.py": "reference/settings.md",
     "../djinn_lab/errors.py": "reference/errors.md",
+    "../djinn_lab/__init__.py": "reference/python.md",
     "../djinn_lab/pool/metrics/pool.py": "reference/metrics.md",
 }
 _OUTSIDE = re.compile(r"\[([^\]]+)\]\(\.\./([^)]+)\)")

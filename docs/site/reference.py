@@ -11,6 +11,7 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from reference_errors import errors_page
 from reference_metrics import metrics_page
+from reference_python import python_page
 from reference_rest import rest_page
 from reference_settings import settings_page
 
@@ -30,6 +31,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
             "rest": rest_page(create_app(pool)),
             "settings": settings_page(),
             "errors": errors_page(),
+            "python": python_page(),
             "metrics": metrics_page(pool.driver.core.accounts.snapshot()),
         }
     for name, text in pages.items():

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+import djinn_lab
 from djinn_lab import errors
 from djinn_lab.config.fields import FIELDS
 from djinn_lab.pool.scopes import SCOPES, SESSION_SOCKET
@@ -78,3 +79,9 @@ def test_every_metric_of_the_pool_page_is_in_the_reference(site: Path) -> None:
     text = text_of(site, "metrics")
     assert named
     assert [name for name in named if name not in text] == []
+
+
+def test_every_public_name_of_the_package_is_in_the_reference(site: Path) -> None:
+    made = (site / "reference" / "python" / "index.html").read_text()
+    assert [name for name in djinn_lab.__all__ if f'id="{name}"' not in made] == []
+    assert "Open a session." in text_of(site, "python")
