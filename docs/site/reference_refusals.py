@@ -14,8 +14,8 @@ _OWN_PACKAGE = "djinn_lab.pool.api"
 
 def refusals_of(function: Callable[..., Any], seen: set[object] | None = None) -> Iterator[tuple[int, str]]:
     """Yield the status and the message of each HTTPException that a route's function makes, or a function of
-    the same package that it calls. Values within a message are dots. ``seen``: functions to leave out;
-    this adds those that it looked into."""
+    the same package that it calls. Names in capitals stand for values within a message, and dots for what
+    has no name. ``seen``: functions to leave out; this adds those that it looked into."""
     seen = set() if seen is None else seen
     if function in seen:
         return
@@ -26,7 +26,7 @@ def refusals_of(function: Callable[..., Any], seen: set[object] | None = None) -
             status = node.args[0]
             assert isinstance(status, ast.Constant)
             message = _message(node.args[1])
-            yield int(str(status.value)), message if re.search(r"\w", message) else "Says what is wrong."
+            yield int(str(status.value)), message if re.search(r"[a-z]", message) else "Says what is wrong."
     names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
     around = {**function.__globals__, **inspect.getclosurevars(function).nonlocals}
     for called in filter(None, map(around.get, sorted(names))):
@@ -39,4 +39,12 @@ def _message(node: ast.expr) -> str:
         return str(node.value)
     if isinstance(node, ast.JoinedStr):
         return "".join(map(_message, node.values))
-    return "..."
+    return _value(node.value) if isinstance(node, ast.FormattedValue) else "…"
+
+
+def _value(node: ast.expr) -> str:
+    if isinstance(node, ast.Subscript):
+        return _value(node.value)
+    if isinstance(node, ast.Attribute):
+        return node.attr.upper()
+    return node.id.upper() if isinstance(node, ast.Name) else "…"

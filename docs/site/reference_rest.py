@@ -19,7 +19,11 @@ _FOR_ALL = (
     (401, "The token is missing, unknown or has ended."),
     (403, "The role or the scopes of the token do not suffice."),
     (413, "The body is too large."),
-    (422, "A parameter or the body is not as described. For a parameter, `detail` is a list."),
+    (
+        422,
+        "A parameter or the body is not as described. "
+        "For a parameter, `detail` is a list of [ValidationError](#validationerror).",
+    ),
     (429, "The user asks too often; `Retry-After` says in how many seconds to ask again."),
     (503, "This pool waits while another one leads; `detail` names that one."),
 )
@@ -31,7 +35,8 @@ OpenAPI is at `/openapi.json`. [Pool](../pool.md#rest) explains what the request
 
 ## Errors
 
-An error is `{"detail": "what happened and what to do"}`. Any request may answer:"""
+An error is `{"detail": "what happened and what to do"}`. In the messages below, names in capitals stand for
+values. Any request may answer:"""
 
 
 def rest_page(app: FastAPI) -> str:
