@@ -93,12 +93,6 @@ class Visitors:
                 await asyncio.sleep(LOOK_EVERY_S)
         return list(self._seen_s.values())
 
-    async def close(self) -> None:
-        for reader in self._readers:
-            reader.cancel()
-        for socket in self._sockets:
-            await socket.close()
-
 
 async def _send(socket: ClientConnection, message: Message) -> None:
     for part in (message.header_json, message.metadata_json, message.content_json):
@@ -128,7 +122,6 @@ def visitors_of(url: str) -> Iterator[Ask]:
 
     try:
         yield ask
-        ask("close")
     finally:
         process.terminate()
         process.join()
@@ -148,9 +141,5 @@ async def _answer(orders: Connection, visitors: Visitors) -> None:
             orders.send([])
         elif what == "seen":
             orders.send(await visitors.seen())
-        elif what == "bytes":
-            orders.send([float(visitors.bytes)])
         else:
-            await visitors.close()
-            orders.send([])
-            return
+            orders.send([float(visitors.bytes)])
