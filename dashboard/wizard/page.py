@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from html import escape
 from typing import Any
 
@@ -11,17 +10,20 @@ import panel as pn
 from djinn_lab.client.own_work import own_work
 from djinn_lab.config import profiles_path
 from djinn_lab.config.detection import Facts, RunningPool, detect
-from djinn_lab.config.effects import EFFECT_HEADINGS, OwnWork, effect_rows, effect_sentence
+from djinn_lab.config.effects import EFFECT_HEADINGS, OwnWork, effect_sentence
 from djinn_lab.config.facts_text import facts_rows
-from djinn_lab.config.fields import FIELDS, Field
 from djinn_lab.config.profiles import WORKLOADS
-from djinn_lab.config.store import read_text
+from djinn_lab.config.store import last_change, read_text, undo
 from djinn_lab.config.wizard import (
     Draft,
     begin,
+    begin_again,
     choose_workload,
+    compare_with_file,
     equivalent_command,
+    look_again,
     preview,
+    refresh,
     save,
     set_text,
     use_recommended,
@@ -30,56 +32,13 @@ from djinn_lab.config.workload import detect_workload
 from djinn_lab.dashboard.board import Board
 from djinn_lab.dashboard.hub import Snapshot
 from djinn_lab.dashboard.widgets.components import LiveTable
-from djinn_lab.dashboard.widgets.controls import button, choice_bar, select, text_area, text_input
+from djinn_lab.dashboard.widgets.controls import button, choice_bar, control_bar, text_area, text_input
 from djinn_lab.dashboard.widgets.panes import empty_state, heading, html_pane, notice, show_html
 from djinn_lab.dashboard.widgets.table_cells import columns
+from djinn_lab.dashboard.wizard.comparison import CheckPart, StoredPart
+from djinn_lab.dashboard.wizard.settings_form import SettingsForm, WrongFields
+from djinn_lab.dashboard.wizard.tables import diff_html, effect_table_rows, issue_html
 from djinn_lab.errors import DjinnError
-
-
-class SettingsForm:
-    """Show a row for each setting: the value, its origin, the reason, and what is wrong with it.
-
-    ``typed`` is called with a path and text, ``reset`` with a path."""
-
-    def __init__(self, typed: Callable[[str, str], None], reset: Callable[[str], None]) -> None:
-        self.inputs: dict[str, Any] = {}
-        self.notes: dict[str, Any] = {}
-        self.resets: dict[str, Any] = {}
-        rows = [self._row(field, typed, reset) for field in FIELDS]
-        self.view = pn.Column(*rows, sizing_mode="stretch_width", margin=0)
-
-    def _row(
-        self, field: Field, typed: Callable[[str, str], None], reset: Callable[[str], None]
-    ) -> pn.Column:
-        path = field.path
-        if field.choices:
-            widget = select(field.label, list(field.choices), width=210)
-        else:
-            widget = text_input(field.label, width=210)
-        widget.param.watch(lambda event: typed(path, event.new), "value")
-        undo = button("Recommended", align="end", visible=False)
-        undo.on_click(lambda event: reset(path))
-        note = html_pane(margin=(14, 0, 8, 12))
-        self.inputs[path], self.notes[path], self.resets[path] = widget, note, undo
-        return pn.Row(widget, note, undo, sizing_mode="stretch_width", margin=0)
-
-    def show(self, draft: Draft) -> None:
-        """Bring the rows up to the draft; refused text stays where it was typed."""
-        issues = {issue.path: issue for issue in reversed(draft.issues)}
-        for field in FIELDS:
-            path, origin = field.path, draft.profile.origin(field.path)
-            if path not in draft.refused:
-                self.inputs[path].value = draft.profile.text(path)
-            self.resets[path].visible = origin == "you" or path in draft.refused
-            text = (
-                f"<p><span class='badge {origin}'>{origin}</span> {escape(draft.reason(path))}</p>"
-                f"<p class='muted'>{escape(field.help)}. Accepted: {escape(field.accepted)}.</p>"
-            )
-            issue = issues.get(path)
-            if issue is not None:
-                text += notice(issue.message, issue.fix, "bad" if issue.severity == "error" else "")
-            show_html(self.notes[path], text)
-
 
 STEPS = {
     "1 Machine": "machine",
@@ -106,9 +65,13 @@ class WizardPage:
         self.draft: Draft | None = None
         self._pool = RunningPool("unknown", "not looked for yet")
         self.form = SettingsForm(self._typed, self._take_recommended)
+        self.stored = StoredPart(self._refresh)
+        self.check = CheckPart()
         self._build_controls()
+        self._build_saving()
+        self.wrong = WrongFields({"name": self.name, **self.form.inputs}, self._lead)
         self._parts = {
-            "machine": pn.Column(self._facts, self.again, **_STRETCH),
+            "machine": pn.Column(self._facts, self.again, self.stored.view, **_STRETCH),
             "workload": pn.Column(self._evidence, self.workload, self.code, self.recognise, **_STRETCH),
             "settings": pn.Column(
                 self._effects,
@@ -117,13 +80,14 @@ class WizardPage:
                 self.form.view,
                 **_STRETCH,
             ),
-            "check": pn.Column(self._issues, **_STRETCH),
+            "check": self.check.view,
             "save": pn.Column(
-                pn.Row(self.name, self.description, margin=0),
+                control_bar(self.name, self.description),
+                self.name_note,
                 self.default,
                 self._diff,
                 self._command,
-                self.save,
+                pn.Row(self.save, self.undo, margin=0),
                 self.result,
                 **_STRETCH,
             ),
@@ -132,7 +96,8 @@ class WizardPage:
         self._live = pn.Column(
             pn.Row(self.steps, margin=0),
             self._body,
-            pn.Row(self.back, self.next, self.skip, margin=(14, 0, 0, 0)),
+            pn.Row(self.back, self.next, self.skip, margin=(14, 0, 8, 0)),
+            self.wrong.view,
             visible=False,
             **_STRETCH,
         )
@@ -158,17 +123,22 @@ class WizardPage:
             margin=(0, 0, 16, 0),
         )
         self.workload = choice_bar({_TITLES[name]: name for name in WORKLOADS}, WORKLOADS[0])
-        self.code = text_area("Code of a cell (optional)", placeholder=_SAMPLE, height=130, width=620)
+        self.code = text_area(
+            "Code of a cell (optional)", placeholder=_SAMPLE, height=130, width=620, styles=_NARROWED
+        )
         self.recognise = button("Recognise")
-        self._issues = html_pane()
-        self.name = text_input("Name of the profile", width=220)
-        self.description = text_input("Description", width=520)
+
+    def _build_saving(self) -> None:
+        self.name = text_input("Name of the profile", width=220, tags=["name"])
+        self.description = text_input("Description", width=520, styles=_NARROWED)
+        self.name_note = html_pane(visible=False)
         self.default = pn.widgets.Checkbox(
             label="Use it when no profile is named", value=True, margin=(0, 0, 10, 2)
         )
         self._diff = html_pane()
         self._command = html_pane()
         self.save = button("Save", color="primary")
+        self.undo = button("Undo the last change to the file", visible=False)
         self.result = html_pane()
 
     def _wire(self) -> None:
@@ -179,6 +149,7 @@ class WizardPage:
         self.skip.on_click(lambda event: self._take_recommended(None))
         self.recognise.on_click(lambda event: self._recognise())
         self.save.on_click(lambda event: self._save())
+        self.undo.on_click(lambda event: self._undo())
         self.workload.param.watch(lambda event: self._chosen("workload", event.new), "value")
         self.name.param.watch(lambda event: self._chosen("name", event.new), "value")
         self.description.param.watch(lambda event: self._chosen("description", event.new), "value")
@@ -194,6 +165,9 @@ class WizardPage:
         order = list(self._parts)
         self.back.disabled = step == order[0]
         self.next.disabled = step == order[-1]
+
+    def _lead(self, path: str) -> None:
+        self._go("save" if path == "name" else "settings")
 
     def update(self, snapshot: Snapshot) -> None:
         """Remember whether a pool runs, for the next look at the machine."""
@@ -228,10 +202,15 @@ class WizardPage:
         """Start, or start over, from what is known of the machine and of the visitor's own graphs."""
         before = self.draft
         facts, work = found
-        self.draft = begin(facts, self.code.value or None, work=work)
-        for path in sorted(before.profile.chosen) if before else ():
-            assert before is not None
-            self.draft = set_text(self.draft, path, before.profile.text(path))
+        problem = ""
+        try:
+            self.draft = begin_again(facts, self.code.value or None, work)
+        except DjinnError as error:  # said here, and again beside the change that cannot be saved
+            problem = notice(error.message, error.advice, "bad")
+            self.draft = begin(facts, self.code.value or None, work=work)
+        if before is not None:
+            self.draft = look_again(before, self.draft)
+        self.stored.problem = problem
         self._missing.visible = False
         self._live.visible = True
         self._show()
@@ -244,6 +223,11 @@ class WizardPage:
         self.enter()
 
     def _move(self, by: int) -> None:
+        if by > 0 and self.steps.value in ("settings", "check"):
+            wrong = [path for path in self.wrong.paths if path != "name"]  # its field is in the next step
+            if wrong:
+                self.wrong.lead_to(wrong[0])
+                return
         order = list(self._parts)
         position = order.index(self.steps.value) + by
         self._go(order[max(0, min(len(order) - 1, position))])
@@ -262,6 +246,11 @@ class WizardPage:
             self._show()
             if path is None:
                 self._go("save")
+
+    def _refresh(self) -> None:
+        if self.draft is not None:
+            self.draft = refresh(self.draft)
+            self._show()
 
     def _recognise(self) -> None:
         if self.draft is None:
@@ -293,23 +282,26 @@ class WizardPage:
         show_html(self._effects, heading("Predicted effect", f"{effect_sentence(draft.work)}."))
         self.effects.visible = draft.work is not None
         self.effects.show(effect_table_rows(draft))
-        show_html(self._issues, issues_html(draft))
+        self.stored.show(draft)
+        self.check.show(draft)
+        self.wrong.show(draft)
         self._show_saving(draft)
 
     def _show_saving(self, draft: Draft) -> None:
-        self.save.disabled = not draft.can_save
+        refused = draft.refused.get("name")
+        self.name_note.visible = refused is not None
+        show_html(self.name_note, "" if refused is None else issue_html(refused))
+        self.undo.visible = _can_undo()
         try:
             diff = preview(draft, read_text(), make_default=self.default.value)
         except DjinnError as error:
             show_html(self._diff, notice(error.message, error.advice, "bad"))
             self.save.disabled = True
             return
+        self.save.disabled = False
         title = heading("Change to the file", f"{profiles_path()}; the previous version is kept as .bak")
         body = diff_html(diff) if diff else "<p class='muted'>Nothing: the file already says this.</p>"
-        problem = (
-            "" if draft.can_save else notice("Errors have to be mended before saving", "See step 4", "bad")
-        )
-        show_html(self._diff, title + body + problem)
+        show_html(self._diff, title + body)
         command = escape(equivalent_command(draft.profile, make_default=self.default.value))
         label = heading("The same in a terminal", "")
         show_html(self._command, f"{label}<pre style='white-space:pre-wrap;user-select:all'>{command}</pre>")
@@ -317,14 +309,40 @@ class WizardPage:
     def _save(self) -> None:
         if self.draft is None:
             return
+        if self.wrong.paths:
+            self.wrong.lead_to(self.wrong.paths[0])
+            return
         try:
             path = save(self.draft, make_default=self.default.value)
+            self.draft = compare_with_file(self.draft)
         except DjinnError as error:
             show_html(self.result, notice(error.message, error.advice, "bad"))
             return
         self._show()
         advice = "Notebooks take it at their next start; the pool at its next start (djinn-lab pool start)."
         show_html(self.result, notice(f"Saved profile {self.draft.profile.name} in {path}", advice, "good"))
+
+    def _undo(self) -> None:
+        if self.draft is None:
+            return
+        try:
+            change = undo()
+            self.draft = compare_with_file(self.draft)
+        except DjinnError as error:
+            show_html(self.result, notice(error.message, error.advice, "bad"))
+            return
+        self.stored.problem = ""
+        self._show()
+        show_html(self.result, notice(f"Restored {change.path} as it was", _UNDO_HINT, "good"))
+
+
+def _can_undo() -> bool:
+    """Return whether a previous file is kept and can be read."""
+    try:
+        last_change()
+    except DjinnError:
+        return False
+    return True
 
 
 _SURFACE = {
@@ -333,36 +351,10 @@ _SURFACE = {
     "border-radius": "10px",
     "padding": "18px 20px",
 }
+_NARROWED = {"max-width": "100%"}
 _STRETCH: dict[str, Any] = {"sizing_mode": "stretch_width", "margin": 0}
+_UNDO_HINT = "Your values stay on this page. Undo again brings the change back."
 _FACTS_HINT = "What was found; “unknown” means that a probe failed, not that nothing is there."
 _SETTINGS_HINT = (
-    "Each value says where it came from and why. Change what you like; the rest stays recommended."
+    "Each value says where it came from, why, and what it comes to. Change what you like; the rest stays."
 )
-
-
-def effect_table_rows(draft: Draft) -> list[dict[str, object]]:
-    """Return what the settings, and those of each built-in profile, are predicted to come to."""
-    found = () if draft.work is None else effect_rows(draft.work, draft.profile)
-    return [dict(zip(("id", *EFFECT_HEADINGS), (row[0], *row), strict=True)) for row in found]
-
-
-def issues_html(draft: Draft) -> str:
-    """Render errors and warnings with what to do, or that there are none."""
-    title = heading("Check", "The settings compared with this machine.")
-    if not draft.issues:
-        return title + notice("Everything fits this machine", "", "good")
-    return title + "".join(
-        notice(
-            f"{issue.severity}: {issue.path}: {issue.message}",
-            issue.fix,
-            "bad" if issue.severity == "error" else "",
-        )
-        for issue in draft.issues
-    )
-
-
-def diff_html(diff: str) -> str:
-    """Render a unified diff with colours (and its plus and minus signs)."""
-    classes = {"+": "plus", "-": "minus", "@": "at"}
-    lines = (f"<span class='{classes.get(line[:1], '')}'>{escape(line)}</span>" for line in diff.splitlines())
-    return f"<pre class='diff'>{'<br>'.join(lines)}</pre>"

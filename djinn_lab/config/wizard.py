@@ -16,7 +16,7 @@ import msgspec
 from djinn_lab.config.consequences import Consequences
 from djinn_lab.config.detection import Facts
 from djinn_lab.config.effects import OwnWork
-from djinn_lab.config.fields import FIELD_BY_PATH, FIELDS, Issue
+from djinn_lab.config.fields import FIELD_BY_PATH, FIELDS, Field, Issue
 from djinn_lab.config.profiles import (
     BUILT_IN,
     WORKLOADS,
@@ -34,6 +34,7 @@ from djinn_lab.errors import ProfileError
 from djinn_lab.units import format_bytes
 
 _SMALL_SHARED_BYTES = 256 * 2**20
+_CHOSEN = "You chose it"
 
 
 class Difference(msgspec.Struct, frozen=True):
@@ -79,7 +80,9 @@ class Draft(msgspec.Struct, frozen=True):
         recommended = self.recommendation.profile.text(path)
         same = recommended == self.profile.text(path)
         if self.profile.origin(path) == "you":
-            return "You chose it" + ("" if same else f"; recommended: {recommended}")
+            return _CHOSEN + ("" if same else f"; recommended: {recommended}")
+        if not same and self.profile.origin(path) == "default":
+            return f"Usual for this workload; recommended now: {recommended}"
         if not same:
             return f"Detected when it was stored; recommended now: {recommended}"
         return self.recommendation.reasons[path]
@@ -89,6 +92,16 @@ class Draft(msgspec.Struct, frozen=True):
         ValueError for text that is not accepted."""
         profile = self.profile if text is None else self.profile.with_text(path, text)
         return Consequences(profile, self.facts, self.work).of(path)
+
+    @property
+    def start(self) -> Profile:
+        """Return the profile with which the values are compared: the stored one, else the recommended one."""
+        return self.recommendation.profile if self.stored is None else self.stored
+
+    @property
+    def changed(self) -> list[Field]:
+        """Return the settings whose value differs from :attr:`start`."""
+        return [field for field in FIELDS if self.profile.value(field.path) != self.start.value(field.path)]
 
     @property
     def differences(self) -> list[Difference]:
@@ -120,7 +133,7 @@ def begin(
     is as recommended."""
     guess = detect_workload(source, facts.packages, None if work is None else work.guess)
     if workload is not None:
-        guess = Guess(workload, "You chose it")
+        guess = Guess(workload, _CHOSEN)
     recommendation = recommend(facts, guess.workload, work=work)
     return Draft(facts, guess, recommendation, recommendation.profile, work=work)
 
@@ -153,12 +166,33 @@ def begin_again(
     return fresh if stored is None else begin_from(facts, stored, work, source)
 
 
+def compare_with_file(draft: Draft, path: Path | None = None) -> Draft:
+    """Return the draft beside the profile that the file has under its name now, for use after the file has
+    changed; none of its values changes. Raises ProfileError where the file cannot be read."""
+    stored = load_file(path).profiles.get(draft.profile.name)
+    return msgspec.structs.replace(draft, stored=stored)
+
+
+def look_again(draft: Draft, fresh: Draft) -> Draft:
+    """Return ``fresh``, a newly detected draft, with what the user changed in ``draft``: the workload, the
+    name, the description, the settings and refused text."""
+    if draft.guess.evidence == _CHOSEN:
+        fresh = choose_workload(fresh, draft.profile.workload)
+    named = draft.profile.name not in (*BUILT_IN, draft.start.name)
+    name = draft.profile.name if named else fresh.profile.name
+    profile = _carry_over(fresh.profile, msgspec.structs.replace(draft.profile, name=name))
+    for field in draft.changed:
+        path = field.path
+        profile = profile.with_value(path, draft.profile.value(path), draft.profile.origin(path))
+    return msgspec.structs.replace(fresh, profile=profile, refused=draft.refused)
+
+
 def choose_workload(draft: Draft, workload: Workload) -> Draft:
     """Change the workload: values that you chose stay, the others are recommended anew."""
     recommendation = recommend(draft.facts, workload, work=draft.work)
     name = recommendation.profile.name if draft.profile.name in BUILT_IN else draft.profile.name
     kept = _carry_over(recommendation.profile, msgspec.structs.replace(draft.profile, name=name))
-    guess = draft.guess if draft.guess.workload == workload else Guess(workload, "You chose it")
+    guess = draft.guess if draft.guess.workload == workload else Guess(workload, _CHOSEN)
     return msgspec.structs.replace(draft, guess=guess, recommendation=recommendation, profile=kept)
 
 

@@ -281,7 +281,8 @@ def test_the_wizard_page_goes_from_detection_to_a_saved_file(board: Board) -> No
     page.recognise.clicks += 1
     assert page.workload.value == "research_training"
     page.form.inputs["pool.threads"].value = "many"
-    assert page.save.disabled
+    page.save.clicks += 1
+    assert not profiles_path().exists()
     assert "whole number" in page.form.notes["pool.threads"].object
     page.form.inputs["pool.threads"].value = "1"
     assert "badge you" in page.form.notes["pool.threads"].object
