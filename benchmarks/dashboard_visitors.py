@@ -77,8 +77,9 @@ def measure(bench: Bench) -> list[Figure]:
             sync_playwright() as playwright,
             closing(playwright.chromium.launch(executable_path=chromium(), args=["--no-sandbox"])) as browser,
         ):
-            for visitors in QUICK_CROWDS if bench.quick else CROWDS:
-                watched_s = bench.rounds(WATCHED_S, QUICK_WATCHED_S) if visitors > 1 else 0
+            sizes = QUICK_CROWDS if bench.quick else CROWDS
+            for visitors in sizes:
+                watched_s = bench.rounds(WATCHED_S, QUICK_WATCHED_S) if visitors == sizes[-1] else 0
                 crowd, growth = _crowd(browser, session, visitors, bench.rounds(CHANGES, 2), watched_s)
                 crowds.append(crowd)
             paints_s, clicks_s = _jobs_page(browser, bench.rounds(VISITS, 1))
