@@ -11,6 +11,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+import pytest
+
 from djinn_lab.client.rest import PoolClient
 from djinn_lab.client.session import Session
 from djinn_lab.config import default_profile
@@ -20,6 +22,18 @@ from djinn_lab.protocol.rest.status import DeviceView
 from djinn_lab.protocol.runtime_file import DIRECTORY_VARIABLE
 
 DEADLINE_S = 90.0
+
+
+@contextmanager
+def found_by_module(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Let this process find the fixture ``shared_pool``, which lasts as long as the session, in a module that
+    uses it: the one of another folder's tests may have begun since."""
+    with pytest.MonkeyPatch.context() as patch:
+        items = [item for item in request.session.items if item.path == request.path]
+        if any("shared_pool" in getattr(item, "fixturenames", ()) for item in items):
+            request.getfixturevalue("shared_pool")
+            patch.setenv(DIRECTORY_VARIABLE, str(request.getfixturevalue("shared_pool_directory")))
+        yield
 
 
 class PoolUnderTest:

@@ -1,18 +1,35 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
-from real_pool import PoolUnderTest
+from real_pool import PoolUnderTest, found_by_module
 
 from djinn_lab.client.session import Session
 
 
 @pytest.fixture(scope="session")
-def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PoolUnderTest]:
-    """A real pool of two CPU devices, shared by the tests that do it no harm."""
-    with PoolUnderTest(tmp_path_factory.mktemp("runtime")) as running:
+def shared_pool_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("runtime")
+
+
+@pytest.fixture(scope="session")
+def shared_pool(shared_pool_directory: Path) -> Iterator[PoolUnderTest]:
+    with PoolUnderTest(shared_pool_directory) as running:
         yield running
+
+
+@pytest.fixture(scope="session")
+def pool(shared_pool: PoolUnderTest) -> PoolUnderTest:
+    """A real pool of two CPU devices, shared by the tests that do it no harm."""
+    return shared_pool
+
+
+@pytest.fixture(scope="module", autouse=True)
+def shared_pool_is_found(request: pytest.FixtureRequest) -> Iterator[None]:
+    with found_by_module(request):
+        yield
 
 
 @pytest.fixture

@@ -117,12 +117,13 @@ def test_rows_name_the_notebook_and_mine_leaves_out_those_of_others(
         torch.zeros(2**40).sum().item()
     page = visitor.open(f"{dashboard_url}?{shown}&show=all")
     table = page.get_by_role("grid", name="Jobs" if "jobs" in shown else "Cells")
-    of_ann = table.get_by_role("row").filter(has_text="ann").first
-    of_ann.wait_for()
+    named = page.get_by_role("gridcell", name="ann", exact=True)  # cells of others wait for ann's
+    of_ann = table.get_by_role("row").filter(has=named)
+    of_ann.first.wait_for()
     headings = table.get_by_role("columnheader").all_inner_texts()
-    assert of_ann.get_by_role("gridcell").nth(headings.index("Notebook")).inner_text() == "ann"
+    assert of_ann.first.get_by_role("gridcell").nth(headings.index("Notebook")).inner_text() == "ann"
     page.get_by_role("button", name="Mine").click()
-    wait_for(lambda: table.get_by_role("row").filter(has_text="ann").count() == 0)
+    wait_for(lambda: of_ann.count() == 0)
     table.get_by_role("row").filter(has_text="refused").first.wait_for()
     page.wait_for_function("location.search.includes('whose=mine')")
 

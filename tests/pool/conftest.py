@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from gang_kit import DEVICE_BYTES
 from pool_kit import Client, act, running_pool
-from real_pool import PoolUnderTest
+from real_pool import PoolUnderTest, found_by_module
 from throwaway_postgresql import Postgresql, running_postgresql
 
 from djinn_lab.pool.database.engine import checked_url
@@ -16,9 +16,20 @@ from djinn_lab.protocol.runtime_file import RuntimeInfo
 
 
 @pytest.fixture(scope="session")
-def shared_pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RuntimeInfo]:
-    with running_pool(tmp_path_factory.mktemp("pool")) as info:
+def shared_pool_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("pool")
+
+
+@pytest.fixture(scope="session")
+def shared_pool(shared_pool_directory: Path) -> Iterator[RuntimeInfo]:
+    with running_pool(shared_pool_directory) as info:
         yield info
+
+
+@pytest.fixture(scope="module", autouse=True)
+def shared_pool_is_found(request: pytest.FixtureRequest) -> Iterator[None]:
+    with found_by_module(request):
+        yield
 
 
 @pytest.fixture

@@ -59,10 +59,10 @@ def test_training_moves_between_two_processes_and_ends_as_if_it_had_not(start: S
     here, there = start(), start()
     program, _ = training(steps=150, size=384)
     expected = here.run("undisturbed", program)
-    begin(here, program)
-    done = 0
+    stopped, done = preempt_in_the_middle(here, program), 0
     for number in range(0, 24, 4):
-        stopped = preempt(here)
+        if number:
+            stopped = preempt(here)
         assert done <= stopped.executed < stopped.ops_total == len(program.nodes)
         done = stopped.executed
         other, kept = training(steps=2, seed=number)
