@@ -28,7 +28,7 @@ LOSSES, OUTAGES = f"losses-{MACHINE}-2026-11-25", f"outages-{MACHINE}-2026-11-25
 OFFLOAD = f"offload-{MACHINE}-2026-11-26"
 COSTS, DEVICES = f"cost-model-{MACHINE}-2026-11-26", f"devices-{MACHINE}-2026-11-26"
 PLAN, COMPILE = f"plan-{MACHINE}-2026-11-26", f"compile-{MACHINE}-2026-11-26"
-GRAPH_PAGE = f"graph-page-{MACHINE}-2026-11-26"
+GRAPH_PAGE, VISITORS = f"graph-page-{MACHINE}-2026-11-26", f"dashboard-visitors-{MACHINE}-2026-11-26"
 DECODE, BATCHING = f"decode-{MACHINE}-2026-11-26", f"batching-{MACHINE}-2026-11-26"
 ISOLATION = f"isolation-{MACHINE}-2026-11-25"
 PATTERNS_FOUND = f"patterns-{MACHINE}-2026-11-25"
@@ -466,6 +466,21 @@ def graph_page() -> Iterator[str]:
         yield f"{name}: {ours(figure):.2f} s"
 
 
+def visitors() -> Iterator[str]:
+    found = figures(VISITORS)
+    yield f"`{VISITORS}.json`"
+    for crowd in ("1 visitor", "10 visitors", "50 visitors"):
+        of = f"change of the pool until the page has it, {crowd.removesuffix('s')}s"
+        yield f"{crowd}: {ours(found[of]):.2f} s, p99 {late(found[of]):.2f} s"
+    share = found["change of the pool until the page has it, 50 visitors"]["facts"]["cpu_share_of_a_core"]
+    each = ours(found["memory of the server for a visitor"])
+    growth = ours(found["growth of the server's memory in a minute, 50 visitors"])
+    yield f"used {share:.0%} of a core for 50 visitors, {each:.1f} MiB for each, and grew by {growth:.1f} MiB"
+    paint = ours(found["page Jobs, first contentful paint"])
+    click = ours(found["page Jobs, click on a filter until the rows change"])
+    yield f"first paint {paint:.2f} s, a click {click:.2f} s"
+
+
 def losses() -> Iterator[str]:
     found = result(LOSSES)
     assert found["wrong"] == []
@@ -560,7 +575,7 @@ CLAIMS = {
     "coverage": (operators, fuzz, models, libraries, tutorials),
     "benchmarks": (
         *(recording, whole_cells, why_truth, scale, turns, early_starts, decisions),
-        *(isolation_costs, offload, costs, graph_scheduler, graph_page),
+        *(isolation_costs, offload, costs, graph_scheduler, graph_page, visitors),
     ),
     "pool": (kills, outages),
     "session-memory": (losses,),
