@@ -7,6 +7,7 @@ import time
 import weakref
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import msgspec
 from IPython.core.interactiveshell import InteractiveShell
@@ -106,15 +107,19 @@ class Notebook:
     def watch_typing(self) -> None:
         """Watch typing from now on, in a front end that can. It needs the output of a user's cell, so this
         does nothing while a kernel starts."""
-        kernel = getattr(self.shell, "kernel", None)
-        if kernel is not None and kernel.get_parent("shell").get("msg_type") == "execute_request":
+        if self._request().get("msg_type") == "execute_request":
             self._typing.show(self._cell_id())
 
     def _cell_id(self) -> str | None:
         """Return the front end's name for the cell that runs, where it sends one (JupyterLab, Notebook)."""
-        kernel = getattr(self.shell, "kernel", None)
-        found = None if kernel is None else kernel.get_parent("shell").get("metadata", {}).get("cellId")
+        found = self._request().get("metadata", {}).get("cellId")
         return found if isinstance(found, str) else None
+
+    def _request(self) -> dict[str, Any]:
+        """Return the message that the kernel works on; empty in plain IPython."""
+        kernel = getattr(self.shell, "kernel", None)
+        request: dict[str, Any] = {} if kernel is None else kernel.get_parent("shell")
+        return request
 
     def configure(self, line: str) -> None:
         """Set the defaults of this notebook's cells, and whether typing in it is watched."""
