@@ -52,13 +52,11 @@ class Supervisor:
         self._server = os.posix_spawn(self._command[0], self._command, os.environ)
         if self._stopping:
             self._end()
-        while True:
-            try:
-                _, status = os.waitpid(self._server, 0)
-            except InterruptedError:
-                continue
-            self._server = None
-            return os.waitstatus_to_exitcode(status)
+        server = self._server
+        os.waitid(os.P_PID, server, os.WEXITED | os.WNOWAIT)  # a stop may come until it is reaped, not after
+        self._server = None
+        _, status = os.waitpid(server, 0)
+        return os.waitstatus_to_exitcode(status)
 
     def _pause_s(self) -> float | None:
         """Return how long to wait before the next start; None for no more."""
