@@ -101,6 +101,28 @@ def test_torch_func(recorder: Recorder) -> None:
     check_cell(recorder, run, network, torch.randn(5, 3))
 
 
+def test_forward_mode_leaves_out_what_has_no_derivative(recorder: Recorder) -> None:
+    """Eager adds no zeros where a derivative is none, so that a zero keeps its sign."""
+
+    def run(x: torch.Tensor) -> list[torch.Tensor]:
+        hessian = torch.func.hessian(lambda x: (x**3).sum())(-x)
+        value, tangent = torch.func.jvp(lambda x: (3 * x - 1) / 2, (x,), (torch.ones(2),))
+        return [1 / hessian, torch.func.jacfwd(lambda x: 3 * x)(torch.ones(2)), value, tangent]
+
+    check_cell(recorder, run, torch.ones(2))
+
+
+def test_moving_to_the_meta_device_keeps_the_shape_alone(recorder: Recorder) -> None:
+    with cell(recorder):
+        x = torch.ones(2, 3).t() + 1
+        made = [x.to("meta"), torch.zeros_like(x, device="meta"), x.new_empty(4, device="meta")]
+    assert [(item.device.type, tuple(item.shape)) for item in made] == [
+        ("meta", (3, 2)),
+        ("meta", (3, 2)),
+        ("meta", (4,)),
+    ]
+
+
 def test_ensembles_with_vmap(recorder: Recorder) -> None:
     def run(models: list[nn.Module], x: torch.Tensor) -> torch.Tensor:
         parameters, buffers = torch.func.stack_module_state(models)

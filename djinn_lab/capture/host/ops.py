@@ -37,7 +37,8 @@ MOVES_DATA = {
 """They stay where all they read is plain."""
 SEES_ALL_MEMORY = {_aten.as_strided_copy.default, _aten.as_strided_scatter.default}
 """Ops that may look beyond their tensor, at memory which does not travel with it."""
-_MAKES_SCALAR = {_aten.scalar_tensor.default}
+MADE_HERE = {_aten.scalar_tensor.default, _aten._efficientzerotensor.default}
+"""They make what has no memory worth sending: a scalar, or zeros that stand for no derivative."""
 _MATH_BITS = ("Conjugate", "Negative", "ZeroTensor")
 
 
@@ -48,10 +49,10 @@ def stays_on_host(
         return True
     if has_generator(signature, args, kwargs):
         return True
-    if _names_meta(kwargs) or any(tensor.is_meta for tensor in tensors):
+    if names_meta(args, kwargs) or any(tensor.is_meta for tensor in tensors):
         return True
     if not tensors:
-        if signature.func in _MAKES_SCALAR:
+        if signature.func in MADE_HERE:
             return True
         return bool(args) and signature.names[0] == "size" and len(args[0]) == 0
     if signature.is_view or signature.func in MOVES_DATA or signature.func in SEES_ALL_MEMORY:
@@ -59,9 +60,9 @@ def stays_on_host(
     return all(tensor.dim() == 0 for tensor in tensors)
 
 
-def _names_meta(kwargs: dict[str, object]) -> bool:
-    device = kwargs.get("device")
-    return isinstance(device, torch.device) and device.type == "meta"
+def names_meta(args: tuple[object, ...], kwargs: dict[str, object]) -> bool:
+    """Return whether the call asks for a tensor on the meta device, which has a shape alone."""
+    return any(isinstance(item, torch.device) and item.type == "meta" for item in (*args, *kwargs.values()))
 
 
 def tensors_in(args: tuple[object, ...], kwargs: dict[str, object]) -> list[torch.Tensor]:

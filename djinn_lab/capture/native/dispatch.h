@@ -83,7 +83,7 @@ inline OpInfo* make_info(const c10::OperatorHandle& op) {
   info->view = facts["view"].cast<bool>();
   info->random = facts["random"].cast<bool>();
   info->alias = facts["alias"].cast<bool>();
-  info->scalar_factory = facts["scalar_factory"].cast<bool>();
+  info->made_here = facts["made_here"].cast<bool>();
   for (auto name : facts["written"].cast<std::vector<std::string>>())
     for (auto& argument : info->arguments)
       if (argument.name == name) argument.written = info->writes = true;
@@ -527,7 +527,7 @@ inline Verdict judge(Recorder& recorder, const OpInfo* info, at::ArrayRef<IValue
   if (prepared) return Verdict::record;
   if (!call.any_lazy) {
     if (info->factory) {
-      if (info->scalar_factory) return Verdict::host;
+      if (info->made_here) return Verdict::host;
       int device = info->device_argument;
       if (device >= 0 && values[device].isDevice() && !values[device].toDevice().is_cpu()) return Verdict::host;
     } else if (call.odd && !call.plain_written && !info->random && !recorder.host_dirty) {
@@ -538,6 +538,8 @@ inline Verdict judge(Recorder& recorder, const OpInfo* info, at::ArrayRef<IValue
   if (alone && (info->stays || call.all_zero_dim || recorder.host_only)) return Verdict::host;
   if (!info->ordinary || call.generator || call.odd || call.plain_written || call.exposed_written || call.any_unready || call.foreign ||
       recorder.host_only)
+    return Verdict::python;
+  if (info->device_argument >= 0 && values[info->device_argument].isDevice() && values[info->device_argument].toDevice().is_meta())
     return Verdict::python;
   if (!call.any_lazy && (info->stays || info->factory || call.all_zero_dim)) {
     if (!info->factory) return Verdict::python;

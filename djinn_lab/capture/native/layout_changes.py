@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from djinn_lab.capture.arguments import map_tensors
 from djinn_lab.capture.host.ops import tensors_in
 from djinn_lab.capture.native.extension import NativeValue, native
 from djinn_lab.capture.native.memory import all_of
@@ -16,7 +15,7 @@ from djinn_lab.capture.refusals import refuse_resized_input
 from djinn_lab.capture.sending.segment import paused
 from djinn_lab.capture.shapes.inference import OpPlan
 from djinn_lab.capture.shapes.signature import Signature, signature_of
-from djinn_lab.capture.shapes.stand_ins import changed_shape, meta_of_lazy, resized_layout
+from djinn_lab.capture.shapes.stand_ins import changed_shape, on_meta, resized_layout
 from djinn_lab.capture.values import Layout, read_as
 from djinn_lab.errors import CaptureError
 
@@ -87,8 +86,7 @@ class LayoutChanges:
         if signature.name not in _RESIZE and any(native.is_lazy(item) for item in args):
             raise changed_shape(signature)
         self._leave_pool(args[0])
-        with paused():
-            signature.func(*map_tensors(meta_of_lazy, args), **kwargs)
+        on_meta(signature, args, kwargs)
 
     def _leave_pool(self, tensor: torch.Tensor) -> None:
         if self._recorder.plain.is_dirty(tensor):

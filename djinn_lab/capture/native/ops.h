@@ -21,7 +21,7 @@ struct OpInfo {
   std::vector<Argument> arguments;
   int positional = 0, size_argument = -1, device_argument = -1, training_argument = -1;
   bool ordinary = false, stays = false, view = false, writes = false, random = false, composite = false, alias = false, factory = false,
-       scalar_factory = false;
+       made_here = false;
   py::object function;  // the OpOverload
   bool writes_argument(size_t i, at::ArrayRef<IValue> values) const {
     auto& argument = arguments[i];

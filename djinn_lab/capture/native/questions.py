@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch._ops import OpOverload
 
-from djinn_lab.capture.host.ops import MOVES_DATA, SEES_ALL_MEMORY
+from djinn_lab.capture.host.ops import MADE_HERE, MOVES_DATA, SEES_ALL_MEMORY
 from djinn_lab.capture.lazy import LazyKind, register
 from djinn_lab.capture.native.extension import native
 from djinn_lab.capture.native.tensor_methods import install
@@ -36,7 +36,7 @@ def _describe(func: OpOverload) -> dict[str, object]:
         "view": signature.is_view,
         "random": signature.random,
         "alias": func in _ALIASES,
-        "scalar_factory": func is _aten.scalar_tensor.default,
+        "made_here": func in MADE_HERE,
         "written": list(signature.written),
         "written_in_training": list(signature.written_in_training),
     }

@@ -20,6 +20,7 @@ from torch._ops import OpOverload
 
 from djinn_lab.capture.host.ops import (
     has_generator,
+    names_meta,
     run_on_host,
     tensors_in,
 )
@@ -37,6 +38,7 @@ from djinn_lab.capture.sending.backend import Backend, Cut
 from djinn_lab.capture.sending.segment import Launched, Segment, paused
 from djinn_lab.capture.shapes.inference import OpPlan, ShapeInference
 from djinn_lab.capture.shapes.signature import BROADCASTS_SELF, LEAVES_CONJUGATE, Signature, signature_of
+from djinn_lab.capture.shapes.stand_ins import on_meta
 from djinn_lab.capture.torch_functions.hooks import ModulePaths
 from djinn_lab.capture.torch_functions.optimizer_state import SteppedOptimizers
 from djinn_lab.capture.torch_functions.packed_sequences import PACK, pack
@@ -147,6 +149,8 @@ class NativeRecorder:
             return self.layouts.change(signature, args, kwargs)
         if self.placement.is_host(signature, args, kwargs, tensors, self.host_only):
             return run_on_host(func, args, kwargs)
+        if names_meta(args, kwargs):
+            return on_meta(signature, args, kwargs)
         if (
             not signature.on_pool
             or _changes_layout_unseen(signature, args)

@@ -24,7 +24,7 @@ from torch._ops import OpOverload
 from torch.utils._python_dispatch import _disable_current_modes
 
 from djinn_lab.capture.arguments import Arguments
-from djinn_lab.capture.host.ops import has_generator, run_on_host, tensors_in
+from djinn_lab.capture.host.ops import has_generator, names_meta, run_on_host, tensors_in
 from djinn_lab.capture.host.placement import Placement
 from djinn_lab.capture.host.turns import one_thread
 from djinn_lab.capture.python.assembly import PendingSource
@@ -40,6 +40,7 @@ from djinn_lab.capture.sending.backend import Backend, Cut
 from djinn_lab.capture.sending.segment import Launched, Segment, paused
 from djinn_lab.capture.shapes.inference import OpPlan, Output
 from djinn_lab.capture.shapes.signature import Signature, signature_of
+from djinn_lab.capture.shapes.stand_ins import on_meta
 from djinn_lab.capture.torch_functions.cuda_answers import cuda_answers
 from djinn_lab.capture.torch_functions.hooks import loader_on_host
 from djinn_lab.capture.torch_functions.optimizer_state import SteppedOptimizers
@@ -141,7 +142,7 @@ class PythonRecorder:
         """Dispatch one op inside a captured cell."""
         signature = signature_of(func)
         with self.lock:
-            if signature.ordinary and args and type(args[0]) is LazyTensor:
+            if signature.ordinary and args and type(args[0]) is LazyTensor and not names_meta(args, kwargs):
                 if signature.written and self._writes_shown(signature, args, kwargs):
                     return self._run_here(func, args, kwargs)
                 return self._record(signature, args, kwargs)
@@ -165,6 +166,8 @@ class PythonRecorder:
             signature, args, kwargs, tensors_in(args, kwargs), self.host_only
         ):
             return run_on_host(func, args, kwargs)
+        if names_meta(args, kwargs):
+            return on_meta(signature, args, kwargs)
         if (
             not signature.on_pool
             or has_generator(signature, args, kwargs)

@@ -11,12 +11,11 @@ from typing import Any
 
 import torch
 
-from djinn_lab.capture.arguments import map_tensors
 from djinn_lab.capture.python.host_tensors import HostTensors
 from djinn_lab.capture.python.tensor import LazyTensor, become
 from djinn_lab.capture.sending.segment import paused
 from djinn_lab.capture.shapes.signature import Signature, signature_of
-from djinn_lab.capture.shapes.stand_ins import changed_shape, meta_of_lazy, resized_layout
+from djinn_lab.capture.shapes.stand_ins import changed_shape, on_meta, resized_layout
 from djinn_lab.capture.values import Layout
 from djinn_lab.errors import CaptureError
 
@@ -71,8 +70,7 @@ class Resizing:
         if signature.name not in _RESIZE and any(type(item) is LazyTensor for item in args):
             raise changed_shape(signature)
         self._leave_pool(tensor)
-        with paused():
-            signature.func(*map_tensors(meta_of_lazy, args), **kwargs)
+        on_meta(signature, args, kwargs)
 
     def _leave_pool(self, tensor: torch.Tensor) -> None:
         if self._host.is_dirty(tensor):

@@ -50,10 +50,8 @@ _IN_TRUTH = {
     torch.ops.aten.unsafe_split.Tensor: torch.ops.aten.split.Tensor,
     torch.ops.aten.unsafe_split_with_sizes.default: torch.ops.aten.split_with_sizes.default,
     torch.ops.aten._unsafe_view.default: torch.ops.aten.view.default,
-    torch.ops.aten._efficientzerotensor.default: torch.ops.aten.zeros.default,
 }
-"""Ops with a property that their schema hides from autograd (they make views, or a tensor without memory),
-and the ops that are recorded for them."""
+"""Ops that make views, which their schema hides from autograd, and the ops that are recorded for them."""
 UNDECLARED_WRITES = dict.fromkeys(WRITE_IN_TRAINING, ("running_mean", "running_var"))
 """Writes that torch's schema does not declare, and that are done only in training."""
 TRAINING = "training"

@@ -79,10 +79,15 @@ def meta_of_lazy(tensor: torch.Tensor) -> torch.Tensor:
     return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
 
 
+def on_meta(signature: Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Run an op on the shapes of lazy tensors alone."""
+    with paused():
+        return signature.func(*map_tensors(meta_of_lazy, args), **kwargs)
+
+
 def resized_layout(signature: Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Layout:
     """Return the layout that ``resize_`` or ``resize_as_`` gives its first argument."""
-    with paused():
-        resized = signature.func(*map_tensors(meta_of_lazy, args), **kwargs)
+    resized = on_meta(signature, args, kwargs)
     shape, stride = tuple(resized.shape), resized.stride()
     return Layout.of(resized.dtype, shape, stride, args[0].is_conj(), args[0].is_neg())
 
