@@ -27,6 +27,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 
 class DjinnError(Exception):
     """Base. ``advice`` says what to do and is printed on a line of its own."""
@@ -65,7 +67,20 @@ class StrictError(UserError):
 
 
 class RemoteError(_Short, DjinnError):
-    """An op failed on the worker."""
+    """An op failed on the worker. ``source``: the lines of the user's code around it. ``frames``: of the
+    worker, outermost first."""
+
+    def __init__(
+        self, message: str, advice: str = "", source: Sequence[str] = (), frames: Sequence[str] = ()
+    ) -> None:
+        super().__init__(message, advice)
+        self.source = tuple(source)
+        self.frames = tuple(frames)
+
+    def _render_traceback_(self) -> list[str]:
+        first, *notes = super()._render_traceback_()
+        folded = f"{len(self.frames)} frames of the worker are left out; .frames of the exception has them."
+        return [first, *self.source, *([folded] if self.frames else []), *notes]
 
 
 class DeviceMemoryError(RemoteError):

@@ -52,5 +52,5 @@ class CellWatcher:
 
     def _new_line(self) -> ProgressLine:
         line = ProgressLine(self._after_s)
-        line.cell = self._cell
+        line.cell, line.complete = self._cell, True
         return line

@@ -25,6 +25,7 @@ from djinn_lab.magics.notebook import Notebook
 from djinn_lab.magics.profile_command import describe_profile, describe_switch
 from djinn_lab.magics.report_page import report_page
 from djinn_lab.magics.result_commands import push, result, variable_of_tensors
+from djinn_lab.magics.text_table import aligned
 from djinn_lab.protocol.messages import DeviceInfo
 from djinn_lab.protocol.notebooks import ID_PREFIX
 from djinn_lab.srg.graph import SRG
@@ -40,7 +41,7 @@ def status(notebook: Notebook, words: list[str]) -> str:
     lines = [
         f"pool {found.pool} at {notebook.session.url}, version {found.version}, up "
         f"{format_seconds(found.uptime_s)}, "
-        f"{found.sessions} sessions"
+        f"{found.sessions} {'session' if found.sessions == 1 else 'sessions'}"
     ]
     lines += [
         f"  {device.device}: {device.state}, {format_bytes(device.used_bytes)} of "
@@ -83,8 +84,12 @@ def cancel(notebook: Notebook, words: list[str]) -> str:
         matching = [row for row in active if row.job.startswith(words[0])]
     else:
         matching = [row for row in active if row.session == notebook.session.welcome.session]
+    if not matching and not words:
+        raise OptionError(
+            "this notebook has no job that is pending or running.", "Give the id of another one: %djinn jobs."
+        )
     if not matching:
-        raise OptionError("no such job is pending or running.", "See %djinn jobs for the ids.")
+        raise OptionError(f"no job {words[0]!r} is pending or running.", "See %djinn jobs for the ids.")
     if words and len(matching) > 1:
         raise OptionError(f"{words[0]!r} matches {len(matching)} jobs.", "Give more characters of the id.")
     row = notebook.session.pool.cancel(matching[0].job)
@@ -247,15 +252,25 @@ def _own_work(notebook: Notebook) -> OwnWork | None:
 
 
 def list_variables(notebook: Notebook, words: list[str]) -> str:
-    """List the lazy tensors among the notebook's variables."""
-    found = {
-        name: value
-        for name, value in notebook.shell.user_ns.items()
-        if is_lazy(value) and not name.startswith("_")
-    }
-    if not found:
-        return "no variable is a lazy tensor"
-    return "\n".join(f"  {name}: {tuple(value.shape)} {value.dtype}" for name, value in found.items())
+    """List the notebook's variables with tensors on the pool: tensors, and modules with some."""
+    rows = []
+    for name, value in notebook.shell.user_ns.items():
+        if name.startswith("_"):
+            continue
+        if is_lazy(value):
+            rows.append(f"  {name}: {tuple(value.shape)} {value.dtype}")
+        elif isinstance(value, torch.nn.Module):
+            tensors = [*value.parameters(), *value.buffers()]
+            lazy = sum(map(is_lazy, tensors))
+            if lazy:
+                rows.append(f"  {name}: {type(value).__name__}, {lazy} of {len(tensors)} tensors on the pool")
+    return "\n".join(rows) or "no variable has tensors on the pool"
+
+
+def show_help(notebook: Notebook, words: list[str]) -> str:
+    """List the commands. (``%djinn?`` says more of each.)"""
+    rows = [(name, (command.__doc__ or "").partition("\n")[0]) for name, command in COMMANDS.items()]
+    return "\n".join(aligned(rows))
 
 
 COMMANDS: Mapping[str, Command] = {
@@ -278,7 +293,9 @@ COMMANDS: Mapping[str, Command] = {
     "profile": profile,
     "wizard": wizard,
     "variables": list_variables,
+    "help": show_help,
 }
+HELP_WORDS = ("-h", "--help", "?")
 WORDS_MAX = {
     "why": 1,
     "cancel": 1,
@@ -298,6 +315,8 @@ def run_command(notebook: Notebook, line: str) -> object:
         words = shlex.split(line) or ["status"]
     except ValueError as error:
         raise OptionError(f"%djinn {line}: {error}.", "Close the quotation.") from None
+    if words[0] in HELP_WORDS:
+        words = ["help"]
     command = COMMANDS.get(words[0])
     if command is None:
         hint = did_you_mean(words[0], list(COMMANDS))

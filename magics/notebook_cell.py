@@ -106,7 +106,9 @@ class NotebookCell:
         self._shell = shell
         self._text = text
         self._options = options
-        self._progress = ProgressLine(-1.0 if options.quiet else options.progress_after_s)
+        self._progress = ProgressLine(
+            -1.0 if options.quiet else options.progress_after_s, lambda: session.recorder.segment.recorded
+        )
         self._dry_run: DryRun | None = None
         self._variables: dict[str, object] = {}
         self._verification: Verification | None = None
@@ -183,6 +185,7 @@ class NotebookCell:
         if error is not None:
             end_at_user(error)
         self._inner.__exit__(kind, error, traceback)
+        self._progress.complete = True
         if self._options.noblock and error is None:
             self._leave()
             return False

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import html
+from collections.abc import Callable
 from time import perf_counter
 from typing import Any, Literal
 
 from IPython.display import display
+from msgspec.structs import replace
 
 from djinn_lab.client.report import CellReport
 from djinn_lab.protocol.messages import JobUpdate
@@ -37,21 +39,24 @@ class _Line:
 
 class ProgressLine:
     """Show one line about a cell ``after_s`` seconds into the wait (negative: never), updated in place, at
-    most five times a second. ``update``: the pool's last word."""
+    most five times a second. ``recorded``: returns how many ops the cell has recorded. ``complete``: it will
+    record no more. ``update``: the pool's last word."""
 
-    def __init__(self, after_s: float) -> None:
+    def __init__(self, after_s: float, recorded: Callable[[], int] = lambda: 0) -> None:
         self.cell = "the cell"
+        self.complete = False
+        self._recorded = recorded
         self._after_s = after_s
         self._started = perf_counter()
         self._handle: Any = None
         self._shown_at = 0.0
         self.update: JobUpdate | None = None
-        self._in_parts = False
+        self._grew = False
 
     def on_update(self, update: JobUpdate) -> None:
-        before, self.update = self.update, update
-        if before is not None and 0 < before.ops_total < update.ops_total:
-            self._in_parts = True
+        before, self.update = self.update, with_unsent(update, self._recorded())
+        if before is not None and 0 < before.ops_total < self.update.ops_total:
+            self._grew = True
         self.tick()
 
     def tick(self) -> None:
@@ -60,7 +65,7 @@ class ProgressLine:
         if self._after_s < 0 or now - self._started < self._after_s or now - self._shown_at < REFRESH_S:
             return
         self._shown_at = now
-        self._show(*describe(self.cell, self.update, now - self._started, self._in_parts))
+        self._show(*describe(self.cell, self.update, now - self._started, self._grew and not self.complete))
 
     def finish(self, report: CellReport, outcome: Outcome) -> None:
         """Leave the last word in place, if anything was ever shown, or a lost worker was recovered from."""
@@ -95,6 +100,18 @@ class ProgressLine:
             self._handle.update(line)
 
 
+def with_unsent(update: JobUpdate, recorded: int) -> JobUpdate:
+    """Count ``recorded`` ops of the cell, of which the pool has not got all yet; those take as long as the
+    others that have not run."""
+    unsent = recorded - update.ops_total
+    if unsent <= 0 or not update.ops_total:
+        return update
+    left_s, sent = update.left_s, update.ops_total - update.ops_done
+    if left_s is not None:
+        left_s = left_s * (sent + unsent) / sent if sent else None
+    return replace(update, ops_total=recorded, left_s=left_s)
+
+
 def describe(
     cell: str, update: JobUpdate | None, elapsed_s: float, in_parts: bool = False
 ) -> tuple[str, float | None]:
@@ -107,7 +124,7 @@ def describe(
     where = f" on {update.device}" if update.device else ""
     if update.state == "RUNNING":
         ops = f": {_ops(update)}{' so far' if in_parts else ''}" if update.ops_total else ""
-        left = "" if in_parts or not update.left_s else f", about {format_seconds(update.left_s)} left"
+        left = "" if in_parts or not update.left_s else f", {_about(update.left_s)} left"
         return f"{cell} runs{where}{ops}{left} ({elapsed})", fraction
     states = {"PREEMPTED": f"was preempted after {_ops(update)}", "RESTORING": "waits for its values"}
     words = [f"{cell} {states.get(update.state, 'waits')}"]
@@ -117,6 +134,10 @@ def describe(
         words.append(f"about {format_seconds(update.estimate_s)} to go{give_or_take}")
     reason = f": {update.reason}" if update.reason else ""
     return f"{', '.join(words)}{reason} ({elapsed})", fraction
+
+
+def _about(seconds: float) -> str:
+    return f"about {format_seconds(seconds)}" if seconds >= 1 else "less than 1 s"
 
 
 def _ops(update: JobUpdate) -> str:

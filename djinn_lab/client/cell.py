@@ -10,7 +10,7 @@ from types import TracebackType
 
 from djinn_lab.capture.host.turns import only_cell
 from djinn_lab.capture.recorders import Recorder, capturing
-from djinn_lab.client.cell_job import CellJob
+from djinn_lab.client.cell_job import CellJob, described_end
 from djinn_lab.client.executor import PoolExecutor
 from djinn_lab.client.handle import CellHandle
 from djinn_lab.client.pending_cell import PendingCell
@@ -144,7 +144,7 @@ class Cell:
         executor, recorder, job = self._executor, self._recorder, self._job
         self._forget_lost_pool()
         job.started = job.outside_since = perf_counter()
-        executor.cell = job
+        executor.cell, job.file = job, file
         recorder.segment.gather(job.sent_whole)
         self._ops = recorder.ops_recorded
         self._plans = recorder.plans_made
@@ -183,9 +183,9 @@ class Cell:
             self._recorder.segment.stop()  # an interrupt may have left parts under way
             raise
         finally:
+            message = described_end(error)
             if error is not None:
                 outcome = "failed" if isinstance(error, Exception) else "cancelled"
-                message = f"{type(error).__name__}: {error}"
             job.report.outcome, job.report.error = outcome, message
             self._forget_lost_pool()
             self._recorder.segment.gather(False)

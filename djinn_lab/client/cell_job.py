@@ -56,11 +56,21 @@ class RecordedProgram:
         return [] if self.order is None else values_ahead(self.recorded.program, self.order, count)
 
 
+def described_end(error: BaseException | None) -> str:
+    """Return what a cell ended with, for the pool and its pages; nothing for success."""
+    if error is None:
+        return ""
+    if isinstance(error, Exception):
+        return f"{type(error).__name__}: {error}"
+    return str(error) or "stopped by its user"
+
+
 class CellJob:
-    """One cell on its way: identity, options, report. ``scheduler``: says in which order its nodes run; None
-    for program order. ``tolerance``: by how much its results may differ from those of its ops. ``largest``:
-    the parts of what was recorded between two cuts, where that was most. ``left``: its code has ended, and
-    its last part is under way. ``answered``: that part's answer was here before anything asked for it."""
+    """One cell on its way: identity, options, report. ``file``: with its code, as tracebacks name it.
+    ``scheduler``: says in which order its nodes run; None for program order. ``tolerance``: by how much its
+    results may differ from those of its ops. ``largest``: the parts of what was recorded between two cuts,
+    where that was most. ``left``: its code has ended, and its last part is under way. ``answered``: that
+    part's answer was here before anything asked for it."""
 
     def __init__(
         self,
@@ -77,6 +87,7 @@ class CellJob:
         self.tolerance = tolerance
         self.cell = cell
         self.code = code
+        self.file = ""
         self.priority = priority
         self.segments = 0
         self.final = False

@@ -399,15 +399,16 @@ class PoolExecutor:
         )
         ended = flight.message.final and not (flight.message.resends and missing(result))
         job.finished = job.finished or ended or result.outcome == "cancelled"
-        return self._conclude(result, flight.recorded, tensors, interrupted)
+        return self._conclude(result, flight, tensors, interrupted)
 
     def _conclude(
         self,
         result: SegmentResult,
-        recorded: RecordedProgram,
+        flight: Flight,
         tensors: list[torch.Tensor],
         interrupted: bool,
     ) -> RunResult:
+        recorded = flight.recorded
         ahead = recorded.ahead(result.executed)
         if ahead:
             self.release(ahead)
@@ -416,7 +417,7 @@ class PoolExecutor:
             tensors,
             result.dynamic_metas,
             result.rng_state,
-            failure(result, recorded.sent, interrupted),
+            failure(result, recorded.sent, flight.job.file, interrupted),
             arrived=arrived(result),
             run_s=result.stages.get("run", 0.0),
             missing=() if interrupted else missing(result),

@@ -102,7 +102,7 @@ class CellHandle:
         if outcome is not None:
             report = self.report
             total = report.ops_run if outcome == "DONE" or update is None else update.ops_total
-            error = report.error.removeprefix("CellCancelled: ").split("\n", 1)[0]
+            error = report.error.split("\n", 1)[0]
             return CellProgress(outcome, report.ops_run, total, report.device, error)
         if update is None:
             return CellProgress("SUBMITTED")

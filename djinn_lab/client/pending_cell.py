@@ -14,7 +14,7 @@ from typing import NoReturn, Protocol
 from djinn_lab.capture.host.forked import check_process
 from djinn_lab.capture.host.interrupts import held
 from djinn_lab.capture.recorders import Recorder
-from djinn_lab.client.cell_job import CellJob
+from djinn_lab.client.cell_job import CellJob, described_end
 from djinn_lab.client.executor import PoolExecutor
 from djinn_lab.errors import CancelFailed, CellCancelled
 from djinn_lab.protocol.messages import JobUpdate
@@ -275,7 +275,7 @@ class PendingCell:
     ) -> None:
         executor, error = self._executor, self.error
         self.is_settled, self._waits = True, False
-        message = "" if error is None else f"{type(error).__name__}: {error}"
+        message = described_end(error)
         self.job.report.outcome, self.job.report.error = str(self.outcome).lower(), message
         executor.end_cell(self.job.report.outcome, message)
         executor.cell, executor.on_update, executor.on_tick = cell, on_update, on_tick

@@ -27,15 +27,18 @@ def missing(result: SegmentResult) -> Sequence[int]:
     return result.error.missing if result.error is not None and not result.executed else ()
 
 
-def failure(result: SegmentResult, program: EncodedProgram, interrupted: bool) -> BaseException | None:
-    """Return what to raise for the answer to ``program``, None for success. ``interrupted``: by the user."""
+def failure(
+    result: SegmentResult, program: EncodedProgram, file: str, interrupted: bool
+) -> BaseException | None:
+    """Return what to raise for the answer to ``program``, None for success. ``file``: with the cell's code,
+    as tracebacks name it. ``interrupted``: by the user."""
     if interrupted:
         ran = f"after {result.executed} of {program.nodes} ops"
         if result.executed == program.nodes:
             ran = "between two parts of the cell"
         return CellCancelled(f"stopped on {result.device or 'the pool'} {ran}")
     if result.error is not None:
-        return to_exception(result.error, program.program)
+        return to_exception(result.error, program.program, file)
     if result.outcome == "cancelled":
         return CellCancelled("the cell was cancelled")
     if result.outcome != "done":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from djinn_lab.magics.progress import describe
+from djinn_lab.magics.progress import describe, with_unsent
 from djinn_lab.protocol.messages import JobUpdate
 
 CELL = "In [3]"
@@ -19,6 +19,16 @@ def test_progress_of_a_whole_cell_has_a_bar() -> None:
 def test_progress_says_what_is_left_where_that_is_known() -> None:
     line, _ = describe(CELL, replace(RUNNING, left_s=6.0), 3.0)
     assert line == "In [3] runs on cpu:0: 500 of 2,000 ops, about 6.0 s left (3.0 s)"
+    line, _ = describe(CELL, replace(RUNNING, left_s=0.6), 3.0)
+    assert line == "In [3] runs on cpu:0: 500 of 2,000 ops, less than 1 s left (3.0 s)"
+
+
+def test_progress_counts_what_is_recorded_and_not_sent_yet() -> None:
+    update = with_unsent(replace(RUNNING, left_s=6.0), 5000)
+    assert (update.ops_done, update.ops_total, update.left_s) == (500, 5000, 18.0)
+    assert with_unsent(replace(RUNNING, ops_done=2000, left_s=0.0), 5000).left_s is None
+    assert with_unsent(RUNNING, 2000) == RUNNING
+    assert with_unsent(QUEUED, 5000) == QUEUED
 
 
 def test_progress_of_a_cell_in_parts_has_no_bar_that_could_go_back() -> None:

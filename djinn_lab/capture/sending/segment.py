@@ -171,8 +171,14 @@ class Segment:
         """Begin a cell, or end it. ``whole``: nothing is sent ahead from now on, so that the pool sees all
         branches of what is recorded until the next cut, and can run them side by side."""
         self._whole = whole
+        self._taken = 0
         self._rhythm.begin(perf_counter())
         self._look_again()
+
+    @property
+    def recorded(self) -> int:
+        """Return how many ops of this cell were recorded so far, sent or not."""
+        return self._taken + self._nodes.pending
 
     def stream(self) -> None:
         """Send what is pending without waiting for it, so that the pool computes while the cell records.
@@ -303,6 +309,7 @@ class Segment:
         assembled = self._nodes.assemble(fetch, self.random.start_state())
         if assembled.program is not None:
             self.random.sent()
+            self._taken += assembled.program.nodes
         self._look_again()
         return assembled
 
