@@ -26,7 +26,7 @@ from djinn_lab.dashboard.route import Route
 from djinn_lab.dashboard.schedule.page import SchedulePage
 from djinn_lab.dashboard.simulation.page import SimulationPage
 from djinn_lab.dashboard.widgets.components import STATIC, Navigation
-from djinn_lab.dashboard.widgets.panes import empty_state
+from djinn_lab.dashboard.widgets.panes import empty_state, html_pane, notice, show_html
 from djinn_lab.dashboard.widgets.theme import current_look
 from djinn_lab.dashboard.wizard.page import WizardPage
 from djinn_lab.protocol.dashboard_login import HEADER, PARAMETER
@@ -80,6 +80,7 @@ class Shell:
             sizing_mode="stretch_width",
         )
         self.content = pn.Column(sizing_mode="stretch_width", margin=0)
+        self._missing = html_pane()
         self.pages: dict[str, Page] = {}
         self._drawn_version = -1
         self._drawn_at_s = 0.0
@@ -97,19 +98,28 @@ class Shell:
         """Return the names of pages that this visitor does not get."""
         return () if login.own else OWN_PAGES
 
+    def _no_page(self, name: str) -> str:
+        if name in PAGES:
+            return notice(
+                f"The page {PAGES[name][0]} is not shown to you.",
+                "It writes files of the user who runs the dashboard, and is shown to that user.",
+            )
+        return notice(f"There is no page {name!r}.", "Choose one above.")
+
     def _make(self, name: str) -> Page:
         return PAGES[name][1](self.board)
 
     def _show(self) -> None:
-        name = self.board.route.get("page", "overview")
-        name = name if name in self._names else "overview"
+        asked = self.board.route.get("page", "overview")
+        name = asked if asked in self._names else "overview"
+        show_html(self._missing, "" if name == asked else self._no_page(asked))
         if name not in self.pages:
             self.pages[name] = self._make(name)
         page = self.pages[name]
         self.navigation.active = name
         page.enter()
         page.update(self.board.hub.snapshot())
-        shown = [*self.above, page.view]
+        shown = [*self.above, self._missing, page.view]
         if list(self.content.objects) != shown:
             self.content.objects = shown
 

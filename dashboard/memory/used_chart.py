@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import panel as pn
 from bokeh.models import (
@@ -18,6 +18,7 @@ from djinn_lab.dashboard.hub import HISTORY_MAX, MemorySample
 from djinn_lab.dashboard.widgets.components import LiveTable
 from djinn_lab.dashboard.widgets.controls import toggle
 from djinn_lab.dashboard.widgets.panes import heading, html_pane, show_html
+from djinn_lab.dashboard.widgets.series import drawn
 from djinn_lab.dashboard.widgets.table_cells import columns
 from djinn_lab.dashboard.widgets.theme import DEVICE_COLOURS, Look, new_figure
 from djinn_lab.protocol.rest.status import PoolStatus
@@ -37,6 +38,7 @@ class MemoryChart:
         self.sources: dict[str, ColumnDataSource] = {}
         self._pool = ""
         self._limits: dict[str, int] = {}
+        self._last: dict[str, tuple[float, float]] = {}
         self.follow = toggle("Following", value=True)
         self.as_table = toggle("View as table", value=False, margin=0)
         self.table = LiveTable(
@@ -83,9 +85,10 @@ class MemoryChart:
             return
         for position, device in enumerate(status.devices):
             source = self.sources.get(device.device) or self._add_device(device.device, position)
-            times = [sample.at * 1000 for sample in fresh]
             used = [sample.used_bytes.get(device.device, 0) / _MIB for sample in fresh]
-            source.stream({"time": times, "used": used}, rollover=HISTORY_MAX)
+            times, points = drawn([sample.at for sample in fresh], used, self._last.get(device.device))
+            self._last[device.device] = (fresh[-1].at, used[-1])
+            source.stream({"time": times, "used": points}, rollover=HISTORY_MAX)
         self.version = fresh[-1].version
         if self.follow.value:
             self._show_window(fresh[-1].at)
@@ -94,6 +97,7 @@ class MemoryChart:
     def _restart(self, status: PoolStatus) -> None:
         self._pool = status.pool
         self.version = -1
+        self._last.clear()
         for source in self.sources.values():
             source.data = {"time": [], "used": []}
 
@@ -132,7 +136,7 @@ class MemoryChart:
 
     def _show_window(self, now: float) -> None:
         self.figure.x_range.update(start=(now - WINDOW_S) * 1000, end=now * 1000)
-        top = max((max(source.data["used"], default=0.0) for source in self.sources.values()), default=0.0)
+        top = max((_most(source.data["used"]) for source in self.sources.values()), default=0.0)
         wanted = max(8.0, top * 1.25)
         if not 0.7 * wanted <= self.figure.y_range.end <= 1.3 * wanted:
             self.figure.y_range.end = wanted
@@ -145,11 +149,11 @@ class MemoryChart:
         self._pane.visible = not self.as_table.value
 
     def _describe(self) -> None:
-        drawn = {
+        shown = {
             name: source.data["used"] for name, source in self.sources.items() if len(source.data["used"])
         }
-        now = {name: used[-1] * _MIB for name, used in drawn.items()}
-        peaks = {name: max(used) * _MIB for name, used in drawn.items()}
+        now = {name: used[-1] * _MIB for name, used in shown.items()}
+        peaks = {name: _most(used) * _MIB for name, used in shown.items()}
         limits = {name: self._limits.get(name, 0) for name in now}
         parts = [f"{name} uses {format_bytes(now[name])} of {format_bytes(limits[name])}" for name in now]
         show_html(self._heading, heading("Memory over time", "; ".join(parts) + "." if parts else ""))
@@ -165,3 +169,7 @@ class MemoryChart:
                 for name, used in now.items()
             ]
         )
+
+
+def _most(used: Iterable[float]) -> float:
+    return max((value for value in used if value == value), default=0.0)  # gaps are NaN

@@ -9,6 +9,7 @@ from bokeh.models import ColumnDataSource, HoverTool, Legend, LegendItem, Range1
 from bokeh.plotting import figure
 
 from djinn_lab.dashboard.queueing.history import RecentUse
+from djinn_lab.dashboard.widgets.series import drawn
 from djinn_lab.dashboard.widgets.theme import DEVICE_COLOURS, Look, new_figure
 
 LINES_MAX = len(DEVICE_COLOURS)
@@ -77,18 +78,19 @@ class FairnessChart:
                 totals[account] = totals.get(account, 0.0) + devices
         heaviest = sorted((a for a, total in totals.items() if total > 0), key=lambda a: -totals[a])
         chosen = sorted(heaviest[:LINES_MAX])
-        times = [sample.at * 1e3 for sample in recent]
+        at_s = [sample.at for sample in recent]
         for number, source in enumerate(self.lines):
             if number >= len(chosen):
                 source.data = {"at": [], "devices": [], "account": []}
                 continue
             name = chosen[number]
-            values = [sample.devices.get(name, 0.0) for sample in recent]
+            times, values = drawn(at_s, [sample.devices.get(name, 0.0) for sample in recent])
             source.data = {"at": times, "devices": values, "account": [name] * len(values)}
         shown = zip(chosen, self._glyphs, strict=False)
         self._legend.items = [LegendItem(label=account, renderers=[glyph]) for account, glyph in shown]
         known = [sample for sample in recent if sample.jain is not None]
-        self.jain.data = {"at": [s.at * 1e3 for s in known], "jain": [s.jain for s in known]}
+        times, values = drawn([sample.at for sample in known], [sample.jain or 0.0 for sample in known])
+        self.jain.data = {"at": times, "jain": values}
         highest = max((max(sample.devices.values(), default=0.0) for sample in recent), default=0.0)
         self.use_figure.y_range.end = max(1.0, 1.1 * highest)
         ends_at = recent[-1].at

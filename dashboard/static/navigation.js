@@ -28,6 +28,10 @@ export function render({ model }) {
       });
       return tab;
     }));
+    requestAnimationFrame(() => {
+      const on = tabs.querySelector(".on");
+      if (on) tabs.scrollLeft = on.offsetLeft - tabs.offsetLeft - (tabs.clientWidth - on.offsetWidth) / 2;
+    });
   }
   function drawBadge() {
     window.__djinnBeat = Date.now();

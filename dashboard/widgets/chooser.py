@@ -9,6 +9,7 @@ import panel as pn
 from djinn_lab.dashboard.board import Board
 from djinn_lab.dashboard.hub import Snapshot
 from djinn_lab.dashboard.widgets.controls import control_bar, select
+from djinn_lab.protocol.messages import FETCH_CELL
 from djinn_lab.protocol.rest.jobs import JobCut, JobView
 
 LARGEST = "largest"
@@ -19,7 +20,7 @@ CellPart = int | Literal["all"] | None
 
 class JobChooser:
     """Choose the job and the segment that a page shows. ``wanted`` is the job of the address, else the newest
-    one with ops."""
+    cell that is done and has ops, else the newest one with ops."""
 
     def __init__(self, board: Board) -> None:
         self._board = board
@@ -37,7 +38,8 @@ class JobChooser:
         if found is None and name:
             found = next((job for job in snapshot.jobs if job.job.startswith(name)), JobView(name))
         if found is None:
-            found = next((job for job in snapshot.jobs if job.ops_total), None)
+            cells = [job for job in snapshot.jobs if job.ops_total and job.cell != FETCH_CELL]
+            found = next((job for job in cells if job.state == "DONE"), cells[0] if cells else None)
         whole = self._board.route.get("segment") == WHOLE
         return (found, WHOLE if whole else self._board.route.number("segment")) if found else None
 

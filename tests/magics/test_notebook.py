@@ -39,7 +39,9 @@ def test_a_shape_error_is_raised_at_the_users_line(notebook: NotebookKernel) -> 
     assert notebook.run("a.sum().item()").values == ["6.0"]
 
 
-def test_a_worker_error_shows_the_cells_code_and_leaves_out_the_workers_frames(notebook: NotebookKernel) -> None:
+def test_a_worker_error_shows_the_cells_code_and_leaves_out_the_workers_frames(
+    notebook: NotebookKernel,
+) -> None:
     failed = notebook.run("%%djinn\nkept = torch.ones(3) + 0\n\nbad = kept[torch.tensor([9])]")
     assert failed.error == "IndexError"
     assert "line 4" in failed.traceback
