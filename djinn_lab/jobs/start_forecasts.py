@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from statistics import median
 from typing import NamedTuple
@@ -72,10 +72,12 @@ class _Judgement(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StartSkill:
-    """The skill of forecasts at one moment, for any thread. Waits of one priority and length are
-    judged once, since the pool asks for every job that waits."""
+    """The skill of forecasts at one moment, for any thread. ``first``: by job that waits, its rank, when its
+    start was first forecast, and for when. Waits of one priority and length are judged once, since the pool
+    asks for every job that waits."""
 
     samples: tuple[StartSample, ...] = ()
+    first: Mapping[str, tuple[int, float, float]] = field(default_factory=dict)
     _judged: dict[tuple[int, int], _Judgement | None] = field(default_factory=dict, compare=False, repr=False)
 
     @property
@@ -86,16 +88,33 @@ class StartSkill:
         ordered = sorted(abs(one.actual_s - one.expected_s) for one in self.samples)
         return StartForecastError(len(ordered), median(ordered), ordered[int(0.9 * (len(ordered) - 1))])
 
-    def forecast(self, rank: int, wait_s: float) -> StartForecast | None:
+    def forecast(self, job: str, rank: int, wait_s: float, now_s: float) -> StartForecast | None:
         """Return the corrected forecast. ``wait_s``: as the decision run forward says. None while too few
-        were checked."""
+        were checked. That of a job whose first forecast is overdue is not reliable."""
+        found = self._judged_wait(rank, wait_s)
+        if found is None:
+            return None
+        overdue = self._is_overdue(job, now_s)
+        overtaken = overdue or found.factor >= LATER_FACTOR
+        return StartForecast(wait_s * found.factor, found.reliable and not overdue, overtaken)
+
+    def _is_overdue(self, job: str, now_s: float) -> bool:
+        """Return whether the job has waited for longer than a good forecast is off."""
+        first = self.first.get(job)
+        if first is None:
+            return False
+        rank, made_s, expected_s = first
+        found = self._judged_wait(rank, max(0.0, expected_s - made_s))
+        if found is None:
+            return False
+        wait_s = max(0.0, expected_s - made_s) * found.factor
+        return now_s - made_s > wait_s + _off_s(wait_s)
+
+    def _judged_wait(self, rank: int, wait_s: float) -> _Judgement | None:
         key = rank, round(math.log2(max(wait_s, SHORT_S)))
         if key not in self._judged:
             self._judged[key] = self._judge(rank, 2.0 ** key[1])
-        found = self._judged[key]
-        if found is None:
-            return None
-        return StartForecast(wait_s * found.factor, found.reliable, found.factor >= LATER_FACTOR)
+        return self._judged[key]
 
     def _judge(self, rank: int, wait_s: float) -> _Judgement | None:
         alike = self._alike(rank, wait_s)
@@ -119,7 +138,12 @@ class StartSkill:
 
 def _good(sample: StartSample, factor: float) -> bool:
     expected_s = sample.expected_s * factor
-    return abs(sample.actual_s - expected_s) <= max(OFF_S, OFF_PART * expected_s)
+    return abs(sample.actual_s - expected_s) <= _off_s(expected_s)
+
+
+def _off_s(expected_s: float) -> float:
+    """Return by how many seconds a good forecast of a wait may be off."""
+    return max(OFF_S, OFF_PART * expected_s)
 
 
 class StartForecasts:
@@ -161,8 +185,16 @@ class StartForecasts:
 
     @property
     def skill(self) -> StartSkill:
+        return replace(self._current(), first=dict(self._first))
+
+    @property
+    def error(self) -> StartForecastError | None:
+        return self._current().error
+
+    def _current(self) -> StartSkill:
+        """Return the skill, with what is known of waiting jobs as it changes."""
         if self._skill is None:
-            self._skill = StartSkill(tuple(self._samples))
+            self._skill = StartSkill(tuple(self._samples), self._first)
         return self._skill
 
     def wait_s(self, job: str, now_s: float) -> float | None:
@@ -171,5 +203,5 @@ class StartForecasts:
         if latest is None:
             return None
         rank, at_s = latest
-        found = self.skill.forecast(rank, max(0.0, at_s - now_s))
+        found = self._current().forecast(job, rank, max(0.0, at_s - now_s), now_s)
         return found.wait_s if found is not None and found.reliable else None

@@ -207,7 +207,7 @@ class _Moment:
         text = f"{self._now_s:.2f} {self._job}: {sentence}"
         yield from (Claim(kind, text, holds) for kind, holds in self._of_reason(found))
         wait_s = None if found.expected_s is None else found.expected_s - self._now_s
-        start = None if wait_s is None else skill.forecast(found.rank, wait_s)
+        start = None if wait_s is None else skill.forecast(self._job, found.rank, wait_s, self._now_s)
         if wait_s is not None:
             yield Claim(
                 "(forecast as computed)", f"{text} ({wait_s:.2f} s)", lambda: self._starts_about(wait_s)

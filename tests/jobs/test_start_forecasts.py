@@ -18,12 +18,13 @@ def learnt(waits: list[tuple[int, float, float]]) -> StartForecasts:
 
 def test_too_few_forecasts_that_could_be_checked_say_nothing() -> None:
     starts = learnt([(1, 10.0, 10.0)] * (SAMPLES_MIN - 1))
-    assert starts.skill.error is None
-    assert starts.skill.forecast(1, 10.0) is None
+    assert starts.error is None
+    assert starts.skill.forecast("next", 1, 10.0, 200.0) is None
 
 
 def test_waits_that_come_later_by_the_same_factor_correct_the_next_one() -> None:
-    found = learnt([(2, 10.0, 20.0), (2, 5.0, 10.0), (2, 8.0, 17.0)] * 3).skill.forecast(2, 10.0)
+    skill = learnt([(2, 10.0, 20.0), (2, 5.0, 10.0), (2, 8.0, 17.0)] * 3).skill
+    found = skill.forecast("next", 2, 10.0, 200.0)
     assert found is not None
     assert found.wait_s == pytest.approx(20.0, rel=0.1)
     assert found.reliable
@@ -32,7 +33,7 @@ def test_waits_that_come_later_by_the_same_factor_correct_the_next_one() -> None
 
 def test_a_priority_is_corrected_by_its_own_waits() -> None:
     skill = learnt([(0, 10.0, 10.0)] * 10 + [(3, 10.0, 40.0)] * 10).skill
-    urgent, patient = skill.forecast(0, 10.0), skill.forecast(3, 10.0)
+    urgent, patient = skill.forecast("next", 0, 10.0, 200.0), skill.forecast("next", 3, 10.0, 200.0)
     assert urgent is not None
     assert patient is not None
     assert (urgent.wait_s, patient.wait_s) == (pytest.approx(10.0), pytest.approx(40.0))
@@ -40,9 +41,24 @@ def test_a_priority_is_corrected_by_its_own_waits() -> None:
 
 def test_waits_without_a_common_factor_cannot_be_predicted() -> None:
     found = learnt([(2, 10.0, actual_s) for actual_s in (1.0, 3.0, 10.0, 30.0, 90.0, 200.0)]).skill
-    forecast = found.forecast(2, 10.0)
+    forecast = found.forecast("next", 2, 10.0, 200.0)
     assert forecast is not None
     assert not forecast.reliable
+
+
+def test_start_of_a_job_that_should_have_started_cannot_be_predicted() -> None:
+    starts = learnt([(2, 0.1, 0.1)] * 10)
+    starts.estimated({"late": (2, 200.1)}, 200.0)
+    in_time, late = (starts.skill.forecast("late", 2, 0.1, now_s) for now_s in (201.0, 202.0))
+    assert in_time is not None
+    assert (in_time.reliable, in_time.overtaken) == (True, False)
+    assert late is not None
+    assert (late.reliable, late.overtaken) == (False, True)
+    assert starts.wait_s("late", 201.0) is not None
+    starts.estimated({"late": (2, 202.1)}, 202.0)
+    assert starts.wait_s("late", 202.0) is None
+    starts.started("late", 203.0)
+    assert starts.skill.forecast("late", 2, 0.1, 210.0).reliable  # type: ignore[union-attr]
 
 
 def test_start_forecast_skill_survives_a_restart() -> None:

@@ -166,7 +166,7 @@ def _qos(job: Job, qos_by_job: Mapping[str, JobQos]) -> str:
 def _waiting(job: Job, found: Explanation, skill: StartSkill, qos_by_job: Mapping[str, JobQos]) -> WaitingJob:
     expected_at = None
     if found.expected_s is not None:
-        start = skill.forecast(found.rank, max(0.0, found.expected_s - found.now_s))
+        start = skill.forecast(found.job, found.rank, max(0.0, found.expected_s - found.now_s), found.now_s)
         expected_at = found.now_s + start.wait_s if start is not None and start.reliable else None
     row = _row(job, found.reason, _reason(job, found, skill), found.position, expected_at)
     return msgspec.structs.replace(row, qos=_qos(job, qos_by_job))

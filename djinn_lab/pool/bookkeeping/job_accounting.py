@@ -240,7 +240,7 @@ class JobAccounting:
         session = self.registry.get(record.session)
         if session is None:
             return
-        error = None if record.estimate_s is None else self.starts.skill.error
+        error = None if record.estimate_s is None else self.starts.error
         update = JobUpdate(
             job=record.job,
             state=record.state,

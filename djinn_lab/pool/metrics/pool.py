@@ -108,7 +108,7 @@ class Metrics:
         levels = [view.level for view in accounts]
         if any(levels):
             self._jain.set(jain(levels))
-        times, error = driver.core.decision_times(), driver.accounting.starts.skill.error
+        times, error = driver.core.decision_times(), driver.accounting.starts.error
         if times is not None:
             self._decision.labels("0.5").set(times.p50_s)
             self._decision.labels("0.99").set(times.p99_s)

@@ -71,7 +71,8 @@ def sentence_with_start(explanation: Explanation, skill: StartSkill, memory: str
         return with_short_ids(sentence(explanation, with_start=False, memory=memory))
     if explanation.expected_s is None or not _gives_start(explanation):
         return with_short_ids(sentence(explanation, memory=memory))
-    start = skill.forecast(explanation.rank, max(0.0, explanation.expected_s - explanation.now_s))
+    wait_s = max(0.0, explanation.expected_s - explanation.now_s)
+    start = skill.forecast(explanation.job, explanation.rank, wait_s, explanation.now_s)
     if start is not None and start.reliable:
         corrected = replace(explanation, expected_s=explanation.now_s + start.wait_s)
         return f"{with_short_ids(sentence(corrected, memory=memory))} {error_sentence(error)}"
