@@ -73,7 +73,9 @@ class CellHandle:
 
     @property
     def report(self) -> CellReport:
-        """Return where the time went; what the pool did is in it once the cell was waited for."""
+        """Return where the time went; what the pool did is in it once the cell is :attr:`ready`."""
+        if self.ready:
+            self._pending.wait(None)
         return self._cell.report
 
     @property
@@ -86,7 +88,7 @@ class CellHandle:
         """Return whether it ended well. Raises UserError while it is pending."""
         if not self.ready:
             raise UserError(
-                f"{self.report.cell} is still pending: {self.progress}.",
+                f"{self._cell.report.cell} is still pending: {self.progress}.",
                 "Ask ready first, or call wait() or get().",
             )
         self._pending.wait(None)
@@ -100,7 +102,7 @@ class CellHandle:
         pending.look()
         update, outcome = pending.update, pending.outcome
         if outcome is not None:
-            report = self.report
+            report = self._cell.report
             total = report.ops_run if outcome == "DONE" or update is None else update.ops_total
             error = report.error.split("\n", 1)[0]
             return CellProgress(outcome, report.ops_run, total, report.device, error)
@@ -126,7 +128,7 @@ class CellHandle:
         error, and TimeoutError after ``timeout_s`` seconds, which changes nothing. An interrupt cancels the
         cell."""
         if not self._pending.wait(timeout_s):
-            raise TimeoutError(f"{self.report.cell} did not end within {timeout_s:g} s: {self.progress}")
+            raise TimeoutError(f"{self._cell.report.cell} did not end within {timeout_s:g} s: {self.progress}")
         self._pending.raise_error()
         result = self._cell.result
         lazies = [leaf for leaf in tree_leaves(result) if is_lazy(leaf)]
@@ -152,14 +154,14 @@ class CellHandle:
         progress = self.progress
         if self.job is None:
             return f"{progress.state}, no torch work was captured"
-        taken = f" in {format_seconds(self.report.total_s)}" if progress.state == "DONE" else ""
+        taken = f" in {format_seconds(self._cell.report.total_s)}" if progress.state == "DONE" else ""
         return f"{progress}{taken}, job {self.job[:8]}"
 
     def __repr__(self) -> str:
-        return f"<{self.report.cell}: {self._words()}>"
+        return f"<{self._cell.report.cell}: {self._words()}>"
 
     def _repr_html_(self) -> str:
         fraction = self.progress.fraction
         bar = "" if fraction is None else f'<progress max="1" value="{fraction:.4f}"></progress> '
-        text = f"<b>{html.escape(self.report.cell)}</b> {bar}{html.escape(self._words())}"
+        text = f"<b>{html.escape(self._cell.report.cell)}</b> {bar}{html.escape(self._words())}"
         return f'<div style="font-family:monospace">{text}</div>'
