@@ -44,7 +44,7 @@ LOOK_EVERY_S = 1.0
 UPDATE = (Goal(1), Goal(1, "p99"))
 PAINT, CLICK, GROWTH = Goal(2), Goal(1), Goal(1)
 ALONE = "1 visitor"
-LISTED, NONE_LISTED = re.compile(r"cells; [1-9]\d* are listed"), "cells; 0 are listed"
+LISTED, NONE_LISTED = re.compile(r"newest [1-9]\d* are listed"), "0 cells match"
 MIB = 2**20
 
 

@@ -7,14 +7,13 @@ from collections.abc import Mapping
 from djinn_lab.dashboard.admin.section import stack, table
 from djinn_lab.dashboard.board import Board
 from djinn_lab.dashboard.hub import Snapshot
-from djinn_lab.dashboard.jobs.page import matching
 from djinn_lab.dashboard.jobs.tables import NOTEBOOK_COLUMNS, job_columns, job_row, notebook_row
 from djinn_lab.dashboard.overview import visible_jobs
 from djinn_lab.dashboard.widgets.changes import Changes
 from djinn_lab.dashboard.widgets.components import LiveTable
 from djinn_lab.dashboard.widgets.controls import button, control_bar, text_input
 from djinn_lab.dashboard.widgets.panes import heading, html_pane, show_html
-from djinn_lab.protocol.rest.jobs import JobView
+from djinn_lab.protocol.rest.jobs import JobView, matches_text
 from djinn_lab.protocol.rest.queue import QueueView
 
 COLUMNS = job_columns(
@@ -64,7 +63,8 @@ class JobsSection:
         names, now = snapshot.notebooks_by_session(), snapshot.status.now
         unfinished = unfinished_jobs(snapshot.jobs, snapshot.queue)
         self._jobs = {job.job: job for job in unfinished}
-        shown = matching(visible_jobs(unfinished, "active"), "all", self.search.value, names)
+        listed = visible_jobs(unfinished, "active")
+        shown = [job for job in listed if matches_text(job, self.search.value, names)]
         self.jobs.show([job_row(job, now, names) for job in shown])
         show_html(self._heading, heading("Cells", f"{len(unfinished)} run or wait; {len(shown)} are listed."))
         notebooks = [one for one in snapshot.notebooks if not one.over]

@@ -11,6 +11,7 @@ import panel as pn
 from djinn_lab.dashboard.board import Board
 from djinn_lab.dashboard.hub import Snapshot
 from djinn_lab.dashboard.jobs.details import job_details_html
+from djinn_lab.dashboard.jobs.listing import JobListing
 from djinn_lab.dashboard.jobs.tables import (
     NOTEBOOK_COLUMNS,
     job_columns,
@@ -111,13 +112,16 @@ class JobsPage:
         self._notebooks_heading = html_pane(margin=(4, 0, 8, 0), visible=False)
         full: dict[str, object] = {"sizing_mode": "stretch_width", "margin": 0}
         self._heading = html_pane(margin=(0, 0, 8, 0))
+        self._problem = html_pane(margin=(0, 0, 8, 0))
+        self.listing = JobListing(board, lambda: self.update(self._snapshot))
         self._first_steps = html_pane(NO_JOBS, visible=False)
-        bar = control_bar(self.filter, self.whose, self.search)
+        bar = control_bar(self.filter, self.whose, self.search, self.listing.newer, self.listing.older)
         parts = [
             self._notebooks_heading,
             self.notebooks,
             self._heading,
             bar,
+            self._problem,
             self.jobs,
             self.why,
             self.details,
@@ -144,13 +148,12 @@ class JobsPage:
         assert snapshot.status is not None
         self._show_notebooks(snapshot, snapshot.status.now)
         notebooks = snapshot.notebooks_by_session()
-        seen = [job for job in snapshot.jobs if not self.whose.value or job.user == snapshot.user]
-        found = matching(seen, self.filter.value, self.search.value, notebooks)
-        self.jobs.show([history_row(job, snapshot.status.now, notebooks) for job in found])
-        words = f"The newest {len(snapshot.jobs)} cells; {len(found)} are listed."
-        show_html(self._heading, heading("Jobs", words))
+        listed = self.listing.of(snapshot, self.filter.value, self.whose.value, self.search.value)
+        self.jobs.show([history_row(job, snapshot.status.now, notebooks) for job in listed.jobs])
+        show_html(self._heading, heading("Jobs", listed.sentence))
+        show_html(self._problem, listed.problem)
         self._first_steps.visible = not snapshot.jobs
-        job = snapshot.job(self.jobs.selected) if self.jobs.selected else None
+        job = next((job for job in listed.jobs if job.job == self.jobs.selected), None)
         if job is not None and (self._detailed is None or _changed(self._detailed, job)):
             self._read_details(job)
 
@@ -165,7 +168,7 @@ class JobsPage:
     def _choices_changed(self) -> None:
         shown = None if self.filter.value == "all" else self.filter.value
         whose = "mine" if self.whose.value else None
-        self._board.route.update(jobs=shown, whose=whose, find=self.search.value)
+        self._board.route.update(jobs=shown, whose=whose, find=self.search.value, before=None)
         self.update(self._snapshot)
 
     def _chosen(self) -> None:
@@ -214,20 +217,6 @@ def _changed(before: JobView, now: JobView) -> bool:
         now.segments,
         now.device,
     )
-
-
-def matching(jobs: Sequence[JobView], show: str, text: str, notebooks: Mapping[str, str]) -> list[JobView]:
-    """Return the jobs of the filter whose user, cell, notebook or id has the text in it, in the pool's
-    order. ``notebooks``: names by session."""
-    wanted = text.strip().lower()
-    found = []
-    for job in jobs:
-        fits = show == "all" or (show == "failed" and job.state == "FAILED")
-        fits = fits or (show == "unfinished" and not job.finished)
-        parts = (job.user, job.cell, job.job, notebooks.get(job.session, ""))
-        if fits and (not wanted or any(wanted in part.lower() for part in parts)):
-            found.append(job)
-    return found
 
 
 def history_row(job: JobView, now: float, notebooks: Mapping[str, str]) -> dict[str, object]:

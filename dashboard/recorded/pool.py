@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import httpx
@@ -18,7 +19,7 @@ from djinn_lab.pool.api import queue_report
 from djinn_lab.pool.api.status import name_sessions
 from djinn_lab.pool.database.history import read_program
 from djinn_lab.pool.database.recording import opened, read_recorded_jobs
-from djinn_lab.protocol.rest.jobs import JobDetail, JobEvent, JobView
+from djinn_lab.protocol.rest.jobs import UNFINISHED, JobDetail, JobEvent, JobPage, JobView, matches_text
 from djinn_lab.protocol.rest.notebooks import NotebookView
 from djinn_lab.protocol.rest.queue import QueueView, WhyAnswer
 from djinn_lab.protocol.rest.sessions import MemoryView, SessionView
@@ -26,7 +27,8 @@ from djinn_lab.protocol.rest.status import DeviceView, PoolStatus
 from djinn_lab.srg.merging import merge_programs
 from djinn_lab.srg.program import Program, decode_program
 
-JOBS_MAX = 1000
+JOBS_MAX = 50_000
+"""Of a file, as many of its newest jobs are shown."""
 ADVICE = "It has the pool's queue, jobs and session memory."
 
 
@@ -55,7 +57,7 @@ class RecordedPool(PoolClient):
 
     def status(self) -> PoolStatus:
         """Show the devices, and count the jobs by state."""
-        views = self.jobs(limit=JOBS_MAX)
+        views = self._all_jobs(fetches=False)
         counts = dict.fromkeys((state.value for state in JobState), 0)
         for view in views:
             counts[view.state] += 1
@@ -112,12 +114,44 @@ class RecordedPool(PoolClient):
         self, state: str | None = None, user: str | None = None, limit: int = 100, fetches: bool = False
     ) -> list[JobView]:
         """List the newest jobs as they were then."""
+        found = self._all_jobs(fetches)
+        return [view for view in found if state in (None, view.state) and user in (None, view.user)][:limit]
+
+    def job_page(
+        self,
+        state: str | None = None,
+        user: str | None = None,
+        find: str = "",
+        before: str | None = None,
+        limit: int = 200,
+        fetches: bool = False,
+    ) -> JobPage:
+        """Look through all jobs as they were then; notebooks have no names."""
+        found = [
+            view
+            for view in self._all_jobs(fetches)
+            if user in (None, view.user) and matches_text(view, find, {})
+        ]
+        live = [view for view in found if not view.finished]
+        if state is None:
+            mine = [view for view in found if view.finished]
+        else:
+            mine = live if state == UNFINISHED else [view for view in found if view.state == state]
+        first = None if before is None else self._find(before)
+        place = (math.inf, "") if first is None else (first.submitted_at, first.job)
+        behind = [view for view in mine if (view.submitted_at, view.job) < place]
+        live = live if state is None else []
+        return JobPage(
+            tuple(behind[:limit]), len(mine), len(mine) - len(behind), tuple(live[:limit]), len(live)
+        )
+
+    def _all_jobs(self, fetches: bool) -> list[JobView]:
+        """Return all jobs as they were then, newest first."""
         known = {job.job: job for job in self._engine.queue.snapshot().jobs}
         found = [self._then(view, self._job(view.job)) for view, _ in self._stored.values()]
         found += [self._then(JobView(name), job) for name, job in known.items() if name not in self._stored]
         listed = [view for view in found if view is not None and (fetches or not _is_over(view))]
-        listed = [view for view in listed if state in (None, view.state) and user in (None, view.user)]
-        return sorted(listed, key=lambda view: -view.submitted_at)[:limit]
+        return sorted(listed, key=lambda view: (view.submitted_at, view.job), reverse=True)
 
     def job(self, job: str) -> JobDetail:
         """Show a job with its events up to then, and its code."""
@@ -151,7 +185,7 @@ class RecordedPool(PoolClient):
         return merge_programs([decode_program(part.program) for part in stored.parts])
 
     def _find(self, job: str) -> JobView:
-        found = [view for view in self.jobs(limit=JOBS_MAX, fetches=True) if view.job.startswith(job)]
+        found = [view for view in self._all_jobs(fetches=True) if view.job.startswith(job)]
         if len(found) != 1:
             raise PoolError(f"The recording has no job {job[:80]!r} at this moment.")
         return found[0]
@@ -193,7 +227,7 @@ class RecordedPool(PoolClient):
 
     def _cells_by_session(self) -> dict[str, int]:
         counts: dict[str, int] = {}
-        for view in self.jobs(limit=JOBS_MAX, fetches=True):
+        for view in self._all_jobs(fetches=True):
             counts[view.session] = counts.get(view.session, 0) + 1
         return counts
 

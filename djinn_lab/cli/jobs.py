@@ -16,22 +16,33 @@ if TYPE_CHECKING:
 
 
 def show_jobs(
-    state: Annotated[str | None, typer.Option(help="Only jobs in this state, e.g. RUNNING.")] = None,
+    state: Annotated[str | None, typer.Option(help="Only jobs in this state, or UNFINISHED.")] = None,
     user: Annotated[str | None, typer.Option(help="Only this user's jobs.")] = None,
+    find: Annotated[str, typer.Option(help="Only jobs with this text in user, cell, notebook or id.")] = "",
+    before: Annotated[str | None, typer.Option(help="Only jobs older than this one.", metavar="JOB")] = None,
     limit: Annotated[int, typer.Option(min=1, max=1000, help="How many to list, newest first.")] = 20,
     fetches: Annotated[
         bool, typer.Option("--fetches", help="Also list fetches of values between cells that are done.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """List jobs, newest first: one per cell that ran on the pool."""
+    """List jobs, newest first: one per cell that ran on the pool. With --find or --before, all that the pool
+    knows are looked through: those that run or wait come first."""
     from djinn_lab.client.rest import PoolClient
+    from djinn_lab.protocol.rest.jobs import UNFINISHED
 
     state = None if state is None else state.upper()
-    found = PoolClient.find().jobs(state=state, user=user, limit=limit, fetches=fetches)
+    pool = PoolClient.find()
+    if not find and before is None and state != UNFINISHED:
+        found, page = pool.jobs(state=state, user=user, limit=limit, fetches=fetches), None
+    else:
+        page = pool.job_page(state, user, find, before, limit, fetches)
+        found = [*page.unfinished, *page.jobs]
     headings = ("job", "user", "cell", "state", "device", "ops", "waited", "ran", "predicted", "reason")
     none = "No jobs. A job appears when a %%djinn cell runs."
-    print_found(found, as_json, "Jobs", headings, _row, none)
+    print_found(found, as_json, "Jobs", headings, _row, none if page is None else "No job matches.")
+    if page is not None and page.older and not as_json:
+        print_line(f"{page.older:,} more match: --before {page.jobs[-1].short_id}")
 
 
 def cancel_job(job: JobId) -> None:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:  # each method imports its own: a command starts without the q
     from djinn_lab.protocol.rest.audit import AuditRow, ChainHead
     from djinn_lab.protocol.rest.costs import CostView
     from djinn_lab.protocol.rest.history import PoolHistory
-    from djinn_lab.protocol.rest.jobs import JobDetail, JobUsage, JobView
+    from djinn_lab.protocol.rest.jobs import JobDetail, JobPage, JobUsage, JobView
     from djinn_lab.protocol.rest.notebooks import NewNotebook, NotebookView
     from djinn_lab.protocol.rest.queue import QueueView, WhatIfAnswer, WhyAnswer
     from djinn_lab.protocol.rest.sessions import MemoryView, SessionView
@@ -119,6 +119,22 @@ class PoolClient(PoolRequests):
             "/v1/jobs",
             {"state": state, "user": user, "limit": limit, "fetches": "true" if fetches else None},
         )
+
+    def job_page(
+        self,
+        state: str | None = None,
+        user: str | None = None,
+        find: str = "",
+        before: str | None = None,
+        limit: int = 200,
+        fetches: bool = False,
+    ) -> JobPage:
+        """Look through all jobs that the pool knows. ``state``: also ``UNFINISHED``. ``find``: a text in
+        their user, cell, notebook or id. ``before``: list what is behind this job."""
+        from djinn_lab.protocol.rest.jobs import JobPage
+
+        query = {"state": state, "user": user, "find": find or None, "before": before, "limit": limit}
+        return self._read(JobPage, "/v1/job-pages", {**query, "fetches": "true" if fetches else None})
 
     def job(self, job: str) -> JobDetail:
         """Read a job with its events, and its code for its owner. ``job``: the id, or its unique

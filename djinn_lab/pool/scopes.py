@@ -57,6 +57,7 @@ SCOPES = {
     "POST /v1/tokens/{owner}/{name}/rotate": _ADMIN,
     "DELETE /v1/tokens/{owner}/{name}": _ADMIN,
     "GET /v1/jobs": _READ | _QUEUE,
+    "GET /v1/job-pages": _READ | _QUEUE,
     "GET /v1/jobs/{job}": _READ | _QUEUE,
     "POST /v1/jobs/{job}/cancel": _QUEUE,
     "POST /v1/jobs/{job}/preempt": _QUEUE,

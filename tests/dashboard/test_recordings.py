@@ -71,6 +71,20 @@ def test_jobs_are_as_they_were_and_those_to_come_are_not_there(
     assert all(job.finished_at is None or job.finished_at <= at_s for job in pool.jobs())
 
 
+def test_jobs_of_a_moment_are_looked_through_part_by_part(run: RecordedRun) -> None:
+    pool = RecordedPool(run, 5.5)
+    page = pool.job_page()
+    assert [job.job for job in (*page.unfinished, *page.jobs)] == ["second", "first"]
+    assert (pool.job_page(find="OF ANN").matching, pool.job_page(state="UNFINISHED").matching) == (1, 1)
+    late = RecordedPool(run, 10.0)
+    page = late.job_page(limit=1)
+    assert ([job.job for job in page.jobs], page.older) == (["second"], 1)
+    page = late.job_page(limit=1, before="second")
+    assert ([job.job for job in page.jobs], page.newer, page.older) == (["first"], 1, 0)
+    with pytest.raises(PoolError, match="has no job"):
+        pool.job_page(before="nothing")
+
+
 def test_a_job_has_its_events_up_to_then_and_its_code(run: RecordedRun) -> None:
     early, late = (RecordedPool(run, at_s).job("second") for at_s in (3.0, 10.0))
     assert early.code == "the code of second"

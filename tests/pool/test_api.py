@@ -10,7 +10,7 @@ import pytest
 from pool_kit import META, Client, act, http, new_user, rest, running_pool
 
 from djinn_lab.client.rest import PoolClient
-from djinn_lab.errors import AuthenticationError, PoolNotFound
+from djinn_lab.errors import AuthenticationError, OptionError, PoolError, PoolNotFound
 from djinn_lab.protocol.rest.users import UserView
 from djinn_lab.protocol.runtime_file import RuntimeInfo
 from djinn_lab.srg.graph import SRG
@@ -55,6 +55,35 @@ def test_jobs_are_listed_newest_first_and_filtered(client: Client, shared_pool: 
     assert [view.job for view in api.jobs(user=name)] == [theirs]
     assert api.jobs(state="FAILED", limit=1)[0].job == mine[1]
     assert [view.job for view in rest(shared_pool, token).jobs(limit=2)] == listed[:2]
+
+
+def test_all_jobs_are_looked_through_part_by_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with running_pool(tmp_path, "cpu:1") as info, Client(info) as client:
+        old = [client.run(act(""), cell=f'loss "{number}" 100%').job for number in range(5)]
+        failed = client.run(act("fail no"), cell="Übung").job
+    with running_pool(tmp_path, "cpu:1") as info, Client(info) as client:
+        new = client.run(act(""), cell="LOSS again").job
+        api = rest(info)
+        page = api.job_page(find='Loss "', limit=2)
+        assert [view.job for view in page.jobs] == [old[4], old[3]]
+        assert (page.matching, page.newer, page.older, page.unfinished) == (5, 0, 3, ())
+        page = api.job_page(find='loss "', limit=2, before=page.jobs[-1].job)
+        assert [view.job for view in page.jobs] == [old[2], old[1]]
+        assert (page.matching, page.newer, page.older) == (5, 2, 1)
+        assert [view.job for view in api.job_page().jobs] == [new, failed, *reversed(old)]
+        assert [view.job for view in api.job_page(state="FAILED").jobs] == [failed]
+        assert api.job_page(find="100%").matching == 5
+        assert api.job_page(find="1_0%").matching == api.job_page(find="a test", user="none").matching == 0
+        waits = client.submit(act("sleep 60"), cell="loss now")
+        page = api.job_page(find="loss", limit=1)
+        assert [view.job for view in (*page.unfinished, *page.jobs)] == [waits, new]
+        assert [view.job for view in api.job_page(state="UNFINISHED").jobs] == [waits]
+        api.cancel(waits)
+        for state, find, limit in (("SLEEPING", "", 1), (None, "", 0), (None, "x" * 201, 1), (None, "\0", 1)):
+            with pytest.raises(OptionError):
+                api.job_page(state, find=find, limit=limit)
+        with pytest.raises(PoolError, match="There is no job"):
+            api.job_page(before="nothing")
 
 
 def test_a_job_in_full(client: Client, shared_pool: RuntimeInfo) -> None:

@@ -77,6 +77,7 @@ REQUESTS = {
     "POST /v1/tokens/{owner}/{name}/rotate": Needs(USER, ADMIN, UNLIMITED),  # the role of the token
     "DELETE /v1/tokens/{owner}/{name}": Needs(USER, ADMIN, UNLIMITED),
     "GET /v1/jobs": all_of(VIEWER, "queue read"),
+    "GET /v1/job-pages": all_of(VIEWER, "queue read"),
     "GET /v1/jobs/{job}": all_of(VIEWER, "queue read"),  # without the code of others
     "POST /v1/jobs/{job}/cancel": Needs(USER, OPERATOR, "queue"),
     "POST /v1/jobs/{job}/preempt": Needs(USER, OPERATOR, "queue"),

@@ -18,6 +18,7 @@ from djinn_lab.errors import Refused
 from djinn_lab.pool.api.announcements import add_announcement_routes
 from djinn_lab.pool.api.audited import Audited
 from djinn_lab.pool.api.history import add_history_routes
+from djinn_lab.pool.api.job_pages import add_job_page_routes
 from djinn_lab.pool.api.jobs import add_job_routes
 from djinn_lab.pool.api.notebooks import add_notebook_routes
 from djinn_lab.pool.api.queue import add_queue_routes
@@ -100,6 +101,7 @@ def create_app(context: PoolContext) -> FastAPI:
     add_user_routes(app, context)
     add_token_routes(app, context)
     add_job_routes(app, context)
+    add_job_page_routes(app, context)
     add_queue_routes(app, context)
     add_history_routes(app, context)
     add_notebook_routes(app, context)

@@ -126,24 +126,24 @@ async def list_jobs(
     wanted = state.value if state else None
     matching = (r for r in reversed(records.values()) if user in (None, r.user) and wanted in (None, r.state))
     views = (record.view() for record in matching)
-    found = list(islice((view for view in views if fetches or not _is_over(view)), limit))
+    found = list(islice((view for view in views if fetches or not is_over(view)), limit))
     if len(found) < limit:
         rows = await context.store.read(
             lambda connection: history.read_jobs(
-                connection, wanted, user, limit + len(records), lambda view: fetches or not _is_over(view)
+                connection, wanted, user, limit + len(records), lambda view: fetches or not is_over(view)
             )
         )
         found += [view for view in rows if view.job not in records]
     newest = sorted(found, key=lambda view: -view.submitted_at)[:limit]
-    return [_with_last_cuts(view) for view in newest]
+    return [with_last_cuts(view) for view in newest]
 
 
-def _is_over(view: JobView) -> bool:
+def is_over(view: JobView) -> bool:
     """Return whether the job is a fetch between cells, and done."""
     return view.is_fetch and view.state == "DONE"
 
 
-def _with_last_cuts(view: JobView) -> JobView:
+def with_last_cuts(view: JobView) -> JobView:
     """Keep the last cuts only: a list of jobs would be mostly cuts."""
     if len(view.cuts) <= CUTS_LISTED_MAX:
         return view

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -10,6 +11,9 @@ from djinn_lab.jobs.resources import ResourceForecast
 from djinn_lab.protocol.messages import FETCH_CELL, ErrorInfo
 
 FINISHED_STATES = frozenset({"DONE", "FAILED", "CANCELLED"})
+UNFINISHED = "UNFINISHED"
+"""In a query of jobs: every state before the end."""
+FIND_CHARS_MAX = 200
 
 
 class JobCut(msgspec.Struct, frozen=True):
@@ -80,6 +84,32 @@ class JobView(msgspec.Struct, frozen=True):
     @property
     def short_id(self) -> str:
         return self.job[:8]
+
+
+def matches_text(job: JobView, text: str, notebooks: Mapping[str, str]) -> bool:
+    """Return whether the user, cell, notebook or id of a job has a text in it, of capital or small letters.
+    ``notebooks``: names by session."""
+    wanted = text.strip().lower()
+    parts = (job.user, job.cell, job.job, notebooks.get(job.session, ""))
+    return not wanted or any(wanted in part.lower() for part in parts)
+
+
+class JobPage(msgspec.Struct, frozen=True):
+    """Show one part of the jobs that match a query. ``jobs``: that part, newest first; ``newer``: how many
+    that match are newer; ``matching``: how many match in all. Where the query names no state, these are jobs
+    that have ended, and ``unfinished`` has the newest of the others, of which ``unfinished_matching``
+    match."""
+
+    jobs: tuple[JobView, ...]
+    matching: int
+    newer: int = 0
+    unfinished: tuple[JobView, ...] = ()
+    unfinished_matching: int = 0
+
+    @property
+    def older(self) -> int:
+        """Return how many jobs that match are older than this part."""
+        return max(0, self.matching - self.newer - len(self.jobs))
 
 
 class JobEvent(msgspec.Struct, frozen=True):
