@@ -12,8 +12,10 @@ CELL_CHARS_MAX = 24
 HEADINGS = ("job", "user", "cell", "state", "device", "began", "took", "ops", "reason")
 
 
-def describe_jobs(jobs: Sequence[JobView], now_s: float) -> str:
-    """Return a table of jobs, in the order given."""
+def describe_jobs(jobs: Sequence[JobView], now_s: float, find: str = "") -> str:
+    """Return a table of jobs, in the order given. ``find``: the text that was looked for."""
+    if not jobs and find:
+        return f"no job has {find!r} in its user, cell, notebook or id"
     if not jobs:
         return "no jobs yet: run a cell that begins with %%djinn"
     return "\n".join(aligned([HEADINGS, *(job_row(job, now_s) for job in jobs)]))

@@ -18,23 +18,30 @@ JOBS_SHOWN = 15
 
 
 class JobTable(widgets.VBox):  # type: ignore[misc]
-    """The latest jobs of all users. Where no widgets can be shown (a saved notebook), its text says what it
-    held last. Raises what :meth:`~djinn_lab.client.rest.PoolClient.jobs` raises."""
+    """The latest jobs of all users; with ``find``, the latest that have this text in user, cell, notebook or
+    id. Where no widgets can be shown (a saved notebook), its text says what it held last. Raises what
+    :meth:`~djinn_lab.client.rest.PoolClient.jobs` raises."""
 
-    def __init__(self, pool: PoolClient) -> None:
-        self._pool = pool
+    def __init__(self, pool: PoolClient, find: str = "") -> None:
+        self._pool, self._find = pool, find
         self.table, self.said = widgets.HTML(), widgets.HTML()
         self.active = widgets.Dropdown(description="Cell", options=[])
         self.stop = widgets.Button(description="Stop", button_style="warning")
         self.again = widgets.Button(description="Look again")
-        self._show(pool.jobs(limit=JOBS_SHOWN))
+        self._show(self._listed())
         self.again.on_click(lambda button: self._told(self._look))
         self.stop.on_click(lambda button: self._told(self._stop))
         super().__init__([self.table, widgets.HBox([self.active, self.stop, self.again]), self.said])
 
+    def _listed(self) -> Sequence[JobView]:
+        if not self._find:
+            return self._pool.jobs(limit=JOBS_SHOWN)
+        page = self._pool.job_page(find=self._find, limit=JOBS_SHOWN)
+        return [*page.unfinished, *page.jobs][:JOBS_SHOWN]
+
     def _show(self, jobs: Sequence[JobView]) -> None:
         now_s = time.time()
-        self._text = describe_jobs(jobs, now_s)
+        self._text = describe_jobs(jobs, now_s, self._find)
         self.table.value = (
             html_table(HEADINGS, [job_row(job, now_s) for job in jobs]) if jobs else escape(self._text)
         )
@@ -47,7 +54,7 @@ class JobTable(widgets.VBox):  # type: ignore[misc]
         self.active.disabled = self.stop.disabled = not active
 
     def _look(self) -> str:
-        self._show(self._pool.jobs(limit=JOBS_SHOWN))
+        self._show(self._listed())
         return ""
 
     def _stop(self) -> str:

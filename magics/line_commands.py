@@ -52,10 +52,10 @@ def status(notebook: Notebook, words: list[str]) -> str:
 
 
 def jobs(notebook: Notebook, words: list[str]) -> object:
-    """Show the latest jobs of all users."""
+    """Show the latest jobs of all users; with a text, those that have it in user, cell, notebook or id."""
     from djinn_lab.magics.jobs_widget import JobTable
 
-    return JobTable(notebook.session.pool)
+    return JobTable(notebook.session.pool, " ".join(words))
 
 
 def why(notebook: Notebook, words: list[str]) -> str:

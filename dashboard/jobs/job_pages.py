@@ -9,7 +9,7 @@ from typing import NamedTuple
 from djinn_lab.client.rest import PoolClient
 from djinn_lab.protocol.rest.jobs import JobPage
 
-AGAIN_S = 2.0
+AGAIN_S = 1.0
 COST_SHARE = 0.05
 """Of the time, that asking the same again and again may take."""
 KEPT_MAX = 100

@@ -82,7 +82,7 @@ class JobListing:
         if page is None:
             return Listed((), "Looking through all cells that the pool knows.")
         behind = page.jobs[-1].job if page.older else ""
-        return Listed([*page.unfinished, *page.jobs], sentence(page, wanted.state), "", behind)
+        return Listed([*page.unfinished, *page.jobs], sentence(page), "", behind)
 
     def _page(self, wanted: JobsWanted) -> JobPage | None:
         """Return the newest answer, and ask again when that is due."""
@@ -125,15 +125,19 @@ def newest(snapshot: Snapshot, page: JobPage | None) -> Listed:
     return Listed(jobs, f"{total:,} cells; the newest {len(jobs)} are listed.", "", behind)
 
 
-def sentence(page: JobPage, state: str | None) -> str:
+def sentence(page: JobPage) -> str:
     """Say how many jobs match, and which part is listed."""
     total = page.matching + page.unfinished_matching
     if not total:
         return "0 cells match."
-    first, last = page.newer + 1, page.newer + len(page.jobs)
-    part = f"{first:,} to {last:,} of {page.matching:,}" if page.jobs else f"none of {page.matching:,}"
     said = "1 cell matches" if total == 1 else f"{total:,} cells match"
-    if state is not None:
-        return f"{said}; listed, newest first: {part}."
-    live = f"{len(page.unfinished):,} of {page.unfinished_matching:,} that run or wait"
-    return f"{said}; listed, newest first: {live}, and {part} that have ended."
+    if total == len(page.jobs) + len(page.unfinished):
+        return f"{said}."
+    first, last = page.newer + 1, page.newer + len(page.jobs)
+    part = f"{first:,} to {last:,} are listed, newest first." if page.jobs else "no older one is listed."
+    if not page.unfinished:
+        return f"{said}; {part}"
+    live = f"{page.unfinished_matching:,} run or wait"
+    if page.unfinished_matching > len(page.unfinished):
+        live += f" (the newest {len(page.unfinished)} are listed)"
+    return f"{said}: {live}; of {page.matching:,} that have ended {part}"

@@ -224,13 +224,21 @@ def history_row(job: JobView, now: float, notebooks: Mapping[str, str]) -> dict[
     row = job_row(job, now, notebooks)
     submitted = job.submitted_at or 0.0
     preempted_s = job.stages.get("preempted", 0.0)
-    clock = time.strftime("%H:%M:%S", time.localtime(submitted)) if submitted else ""
     return {
         **row,
-        "submitted": {"text": clock, "sort": submitted},
+        "submitted": {"text": _clock(submitted, now), "sort": submitted},
         "waited": _waited(job, submitted, now),
         "preempted": {"text": format_seconds(preempted_s), "sort": preempted_s} if preempted_s else None,
     }
+
+
+def _clock(at_s: float, now: float) -> str:
+    """Return the time of a day, with the day where that is not today; empty for an unknown time."""
+    if not at_s:
+        return ""
+    then, today = time.localtime(at_s), time.localtime(now)
+    same_day = (then.tm_year, then.tm_yday) == (today.tm_year, today.tm_yday)
+    return time.strftime("%H:%M:%S" if same_day else "%d %b %H:%M:%S", then)
 
 
 def _waited(job: JobView, submitted: float, now: float) -> dict[str, object] | None:

@@ -59,6 +59,7 @@ def test_start_look_list_doctor_and_stop(environment: dict[str, str]) -> None:
 
     assert json.loads(command(environment, "jobs", "--json").stdout) == []
     assert "No jobs" in command(environment, "jobs").stdout
+    assert "No job matches" in command(environment, "jobs", "--find", "loss").stdout
     missing = command(environment, "cancel", "0123456789abcdef")
     assert (missing.returncode, missing.stdout) == (1, "")
     assert "no job" in missing.stderr.lower()

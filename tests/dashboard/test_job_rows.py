@@ -33,6 +33,16 @@ def test_a_cell_that_ran_says_how_long_it_waited_and_one_that_runs_nothing_yet()
     assert history_row(runs, 200.0, {})["waited"] is None
 
 
+def test_the_day_is_shown_of_a_cell_of_another_day() -> None:
+    day_s = 86_400.0
+    texts = [
+        history_row(JobView("a", submitted_at=9 * day_s), now, {})["submitted"]["text"]
+        for now in (9 * day_s, 11 * day_s)
+    ]
+    assert texts[1].endswith(f" {texts[0]}")
+    assert "Jan" in texts[1]
+
+
 def test_the_chart_of_use_spans_a_minute_from_the_first_look_on() -> None:
     chart = FairnessChart(LIGHT)
     for ends_at in (1000.0, 1001.0, 1100.0):
@@ -91,7 +101,7 @@ def test_all_cells_of_the_pool_are_looked_through_and_older_ones_listed() -> Non
     assert "451 cells; the newest 201 are listed." in page._heading.object
     turn(page.listing.older)
     wait_until(lambda: listed() == ["runs", *(one.job for one in pool.ended[200:400])])
-    assert "201 to 400 of 450 that have ended" in page._heading.object
+    assert "1 run or wait; of 450 that have ended 201 to 400 are listed" in page._heading.object
     turn(page.listing.older)
     wait_until(lambda: listed() == ["runs", *(one.job for one in pool.ended[400:])])
     assert page.listing.older.disabled

@@ -16,8 +16,10 @@ from djinn_lab.pool.database.tables import jobs
 from djinn_lab.protocol.messages import FETCH_CELL
 from djinn_lab.protocol.rest.jobs import JobView
 
-HEAD_CHARS = 1500
+HEAD_CHARS = 800
 """Of ``view``, so many hold the names of job, session, user and cell."""
+FETCH_CHARS = 400
+"""So many hold them where the cell is that of a fetch."""
 _decode_view = msgspec.json.Decoder(JobView).decode
 
 
@@ -69,14 +71,19 @@ def read_ended_jobs(
 
 
 def _matches(query: EndedQuery) -> sa.ColumnElement[bool]:
-    parts: list[sa.ColumnElement[bool]] = [jobs.c.state.in_(query.states), jobs.c.job.not_in(query.left_out)]
+    state: sa.ColumnElement[str] = jobs.c.state
+    if "DONE" in query.states:  # nearly all are: the newest are found by the index of times, not of states
+        state = state.concat("")
+    parts: list[sa.ColumnElement[bool]] = [state.in_(query.states), jobs.c.job.not_in(query.left_out)]
     head = sa.func.substr(jobs.c.view, 1, HEAD_CHARS)
     if query.user is not None:
         parts.append(jobs.c.user == query.user)
     if query.find:
         parts.append(_has_text(query, head))
     if not query.fetches:
-        fetch = head.like(f'%"cell":"{FETCH_CELL}"%') & jobs.c.view.like('%"ops_total":0,%')
+        fetch = sa.func.substr(jobs.c.view, 1, FETCH_CHARS).like(
+            f'%"cell":"{FETCH_CELL}"%'
+        ) & jobs.c.view.like('%"ops_total":0,%')
         parts.append(~((jobs.c.state == "DONE") & fetch))
     return sa.and_(*parts)
 
