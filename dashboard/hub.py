@@ -190,10 +190,7 @@ class Hub:
         before = self._snapshot
         try:
             reader = self._reader or self._find()
-            status = reader.status()
-            sessions = tuple(reader.sessions())
-            jobs = tuple(reader.jobs(limit=JOBS_MAX))
-            memory = reader.memory()
+            found = reader.snapshot(jobs=JOBS_MAX)
             queue = self._read_queue(reader, before.queue)
             notebooks = self._read_notebooks(reader, before.notebooks)
             costs = self._read_costs(reader, before.costs)
@@ -203,8 +200,9 @@ class Hub:
             return self._snapshot
         self._reader = reader
         version = before.version + 1
+        status = found.status
         self._remember(version, status)
-        self.session_memory.note(status.pool, memory)
+        self.session_memory.note(status.pool, found.memory)
         if queue is not None:
             self.queue_history.note(status.pool, queue)
         self._snapshot = Snapshot(
@@ -212,9 +210,9 @@ class Hub:
             connection="live",
             message="",
             status=status,
-            sessions=sessions,
-            jobs=jobs,
-            memory=memory,
+            sessions=found.sessions,
+            jobs=found.jobs,
+            memory=found.memory,
             queue=queue,
             notebooks=notebooks,
             costs=costs,

@@ -23,6 +23,7 @@ from djinn_lab.protocol.rest.jobs import UNFINISHED, JobDetail, JobEvent, JobPag
 from djinn_lab.protocol.rest.notebooks import NotebookView
 from djinn_lab.protocol.rest.queue import QueueView, WhyAnswer
 from djinn_lab.protocol.rest.sessions import MemoryView, SessionView
+from djinn_lab.protocol.rest.snapshot import PoolSnapshot
 from djinn_lab.protocol.rest.status import DeviceView, PoolStatus
 from djinn_lab.srg.merging import merge_programs
 from djinn_lab.srg.program import Program, decode_program
@@ -71,6 +72,12 @@ class RecordedPool(PoolClient):
             devices=_devices(self._engine),
             sessions=len(self._engine.accounts.snapshot().sessions),
             jobs=counts,
+        )
+
+    def snapshot(self, jobs: int = 100) -> PoolSnapshot:
+        """Show all that a page shows at once."""
+        return PoolSnapshot(
+            self.status(), tuple(self.sessions()), tuple(self.jobs(limit=jobs)), self.memory()
         )
 
     def sessions(self) -> list[SessionView]:

@@ -128,7 +128,9 @@ class CellHandle:
         error, and TimeoutError after ``timeout_s`` seconds, which changes nothing. An interrupt cancels the
         cell."""
         if not self._pending.wait(timeout_s):
-            raise TimeoutError(f"{self._cell.report.cell} did not end within {timeout_s:g} s: {self.progress}")
+            raise TimeoutError(
+                f"{self._cell.report.cell} did not end within {timeout_s:g} s: {self.progress}"
+            )
         self._pending.raise_error()
         result = self._cell.result
         lazies = [leaf for leaf in tree_leaves(result) if is_lazy(leaf)]

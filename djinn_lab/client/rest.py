@@ -27,6 +27,7 @@ if TYPE_CHECKING:  # each method imports its own: a command starts without the q
     from djinn_lab.protocol.rest.notebooks import NewNotebook, NotebookView
     from djinn_lab.protocol.rest.queue import QueueView, WhatIfAnswer, WhyAnswer
     from djinn_lab.protocol.rest.sessions import MemoryView, SessionView
+    from djinn_lab.protocol.rest.snapshot import PoolSnapshot
     from djinn_lab.protocol.rest.status import JournalLine, PoolStatus
     from djinn_lab.protocol.rest.users import TokenMade, TokenView, UserToken, UserView
     from djinn_lab.scheduler import ExecutionSchedule
@@ -46,6 +47,12 @@ class PoolClient(PoolRequests):
         from djinn_lab.protocol.rest.status import PoolStatus
 
         return self._read(PoolStatus, "/v1/status")
+
+    def snapshot(self, jobs: int = 100) -> PoolSnapshot:
+        """Read status, sessions, session memory and the newest jobs of one moment."""
+        from djinn_lab.protocol.rest.snapshot import PoolSnapshot
+
+        return self._read(PoolSnapshot, "/v1/snapshot", {"jobs": jobs})
 
     def events(self, after: int | None = None, limit: int = 200) -> list[JournalLine]:
         """Read the journal after line ``after``, or its end; oldest first."""

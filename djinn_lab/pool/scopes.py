@@ -35,6 +35,7 @@ _ADMIN = frozenset({TokenScope.ADMIN})
 SCOPES = {
     SESSION_SOCKET: _CELLS,
     "GET /v1/status": _ANY,
+    "GET /v1/snapshot": _READ,
     "GET /v1/events": _READ,
     "GET /metrics": _READ,
     "GET /openapi.json": _READ,

@@ -26,7 +26,7 @@ from djinn_lab.dashboard.widgets.theme import LIGHT
 from djinn_lab.dashboard.wizard.page import STEPS, WizardPage
 from djinn_lab.errors import AuthenticationError, PoolNotFound
 from djinn_lab.protocol.rest.jobs import JobView
-from djinn_lab.protocol.rest.status import PoolStatus
+from djinn_lab.protocol.rest.snapshot import PoolSnapshot
 
 pytestmark = pytest.mark.processes
 
@@ -304,20 +304,12 @@ class Answers:
         self.changes: dict[str, Any] = {}
         self.error: Exception | None = None
 
-    def status(self) -> Any:
+    def snapshot(self, jobs: int) -> Any:
         if self.error:
             raise self.error
-        answer = {**msgspec.to_builtins(self.real.status()), **self.changes}
-        return self.real._decoded(httpx.Response(200, json=answer), PoolStatus)
-
-    def sessions(self) -> Any:
-        return self.real.sessions()
-
-    def memory(self) -> Any:
-        return self.real.memory()
-
-    def jobs(self, **options: Any) -> Any:
-        return self.real.jobs(**options)
+        answer = msgspec.to_builtins(self.real.snapshot(jobs))
+        answer["status"] |= self.changes
+        return self.real._decoded(httpx.Response(200, json=answer), PoolSnapshot)
 
 
 def test_the_hub_finds_the_pool_again_and_says_what_is_wrong(pool: Any) -> None:

@@ -19,7 +19,7 @@ from djinn_lab.pool.api.announcements import add_announcement_routes
 from djinn_lab.pool.api.audited import Audited
 from djinn_lab.pool.api.history import add_history_routes
 from djinn_lab.pool.api.job_pages import add_job_page_routes
-from djinn_lab.pool.api.jobs import add_job_routes
+from djinn_lab.pool.api.jobs import JOBS_MAX, add_job_routes, list_jobs, with_newest
 from djinn_lab.pool.api.notebooks import add_notebook_routes
 from djinn_lab.pool.api.queue import add_queue_routes
 from djinn_lab.pool.api.read_limits import ReadLimiter
@@ -41,6 +41,7 @@ from djinn_lab.protocol.rest.audit import AuditRow, ChainHead
 from djinn_lab.protocol.rest.costs import CostView
 from djinn_lab.protocol.rest.login import TOKEN, LoginWay
 from djinn_lab.protocol.rest.sessions import MemoryView, SessionView
+from djinn_lab.protocol.rest.snapshot import PoolSnapshot
 from djinn_lab.protocol.rest.status import JournalLine, PoolStatus
 from djinn_lab.protocol.version import VERSION
 from djinn_lab.units import format_seconds
@@ -115,6 +116,26 @@ def _add_status_routes(app: FastAPI, context: PoolContext) -> None:
         lag_s = context.heartbeat.lag_s
         users = len(context.authentication.users())
         return answer(pool_status(context.driver, user, context.started_at, context.ready, lag_s, users))
+
+    @app.get(
+        "/v1/snapshot",
+        responses=documented(PoolSnapshot),
+        summary="Status, sessions, session memory and the newest jobs of one moment",
+    )
+    async def snapshot(
+        user: Annotated[User, Depends(reader)], jobs: Annotated[int, Query(ge=0, le=JOBS_MAX)] = 100
+    ) -> Response:
+        listed = await list_jobs(context, None, None, jobs, fetches=False)
+        driver, users = context.driver, len(context.authentication.users())
+        lag_s = context.heartbeat.lag_s
+        return answer(
+            PoolSnapshot(
+                pool_status(driver, user, context.started_at, context.ready, lag_s, users),
+                tuple(session_view(driver, session, context.detached) for session in driver.registry),
+                with_newest(context, listed, jobs),
+                memory_view(driver),
+            )
+        )
 
     @app.get("/v1/events", responses=documented(list[JournalLine]), summary="The journal")
     async def events(

@@ -138,6 +138,15 @@ async def list_jobs(
     return [with_last_cuts(view) for view in newest]
 
 
+def with_newest(context: PoolContext, listed: Sequence[JobView], limit: int) -> tuple[JobView, ...]:
+    """Bring a list of jobs up to this moment. ``listed``: as :func:`list_jobs` gave it."""
+    records = context.driver.accounting.records
+    newest = (view for record in reversed(records.values()) if not is_over(view := record.view()))
+    current = [with_last_cuts(view) for view in islice(newest, limit)]
+    older = (view for view in listed if view.job not in records)
+    return tuple(sorted((*current, *older), key=lambda view: -view.submitted_at)[:limit])
+
+
 def is_over(view: JobView) -> bool:
     """Return whether the job is a fetch between cells, and done."""
     return view.is_fetch and view.state == "DONE"
