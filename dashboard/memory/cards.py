@@ -14,6 +14,7 @@ Part = tuple[str, str, int]
 """Name of a bar's part, its colour or the CSS class of its hatching, and its bytes."""
 _OPTIONS = {"Host": "--host-memory", "Disk": "--disk"}
 USED_BAD_RATIO = 2.0
+RESERVED = "reserved"
 """Wake-ups that take longer than this many times what copying takes are marked."""
 
 
@@ -58,7 +59,7 @@ def _device_parts(device: DeviceAccount) -> list[Part]:
         ("loading", _colour("loading"), device.loading_bytes),
         ("shared weights", SHARED_COLOUR, device.shared_bytes),
         ("used", "#7F8C99", max(0, device.used_bytes - known)),
-        ("reserved", "reserved", min(device.reserved_bytes, max(0, free))),
+        (RESERVED, "reserved", min(device.reserved_bytes, max(0, free))),
     ]
 
 
@@ -74,10 +75,11 @@ def _lower_tier(name: str, parts: list[Part], limit: int) -> str:
 
 
 def _tier(name: str, parts: list[Part], limit: int, peak: int | None = None) -> str:
-    used = sum(nbytes for _, _, nbytes in parts)
+    taken = sum(nbytes for _, _, nbytes in parts)
+    used = sum(nbytes for name, _, nbytes in parts if name != RESERVED)
     bars = "".join(_bar(part, limit) for part in parts if part[2])
     words = [_words(part) for part in parts if part[2]]
-    words.append(f"<span class='key'>{format_bytes(max(0, limit - used))} free</span>")
+    words.append(f"<span class='key'>{format_bytes(max(0, limit - taken))} free</span>")
     most = f" · at most {format_bytes(peak)} so far" if peak else ""
     share = used / limit if limit else 0.0
     return (

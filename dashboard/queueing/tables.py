@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from djinn_lab.dashboard.widgets.table_cells import columns, number_cell, share_cell, whole_seconds
 from djinn_lab.dashboard.widgets.theme import STATE_COLOURS
@@ -66,43 +66,30 @@ def account_rows(queue: QueueView) -> list[dict[str, object]]:
         above = (one for name, one in sorted(shared.items()) if _is_below(leaf.account, name))
         ordered.update((one.account, one) for one in (*above, leaf) if one.account not in ordered)
     ordered.update((name, one) for name, one in sorted(shared.items()) if name not in ordered)
-    total = sum(leaf.dominant for leaf in leaves)
     waiting = Counter(cell.account for cell in queue.waiting)
     running = Counter(cell.account for cell in queue.running)
-    return [
-        _account_row(account, _those_below(account, leaves), total, had, waiting, running)
-        for account in ordered.values()
-    ]
+    return [_account_row(queue, account, had, waiting, running) for account in ordered.values()]
 
 
 def _is_below(account: str, above: str) -> bool:
     return account.startswith(f"{above}/")
 
 
-def _those_below(account: AccountView, leaves: Sequence[AccountView]) -> list[AccountView]:
-    """Return the leaf accounts of an account: itself, or all below it."""
-    if is_leaf(account):
-        return [account]
-    return [leaf for leaf in leaves if _is_below(leaf.account, account.account)]
-
-
 def _account_row(
+    queue: QueueView,
     account: AccountView,
-    own: Sequence[AccountView],
-    total: float,
     had: Mapping[str, float],
     waiting: Mapping[str, int],
     running: Mapping[str, int],
 ) -> dict[str, object]:
-    """``own``: its leaf accounts; ``total``: dominant shares of all accounts."""
-    part = sum(leaf.dominant for leaf in own) / total if total else 0.0
+    own = queue.leaves(account.account)
     had_s = sum(had[leaf.account] for leaf in own)
     return {
         "id": account.account,
         "account": account.account if is_leaf(account) else f"{account.account}/…",
         "weight": number_cell(account.weight, "{:g}".format),
         "share": share_cell(account.share),
-        "part": share_cell(part),
+        "part": share_cell(queue.usage(account.account)),
         "used": number_cell(had_s, format_seconds),
         "turn": account.rank,
         "waiting": sum(waiting[leaf.account] for leaf in own),

@@ -18,7 +18,7 @@ from djinn_lab.units import SHORT_ID_CHARS, format_seconds
 if TYPE_CHECKING:
     from djinn_lab.client.rest import PoolClient
     from djinn_lab.jobs.fairness import AccountView, Limits
-    from djinn_lab.protocol.rest.queue import RunningJob, WaitingJob, WhatIfAnswer, WhyAnswer
+    from djinn_lab.protocol.rest.queue import QueueView, RunningJob, WaitingJob, WhatIfAnswer, WhyAnswer
     from djinn_lab.protocol.rest.status import DeviceView
 
 ACCOUNTS_MAX = 100
@@ -49,9 +49,9 @@ def show_queue(as_json: AsJson = False) -> None:
         rows = [reservation_row(one) for one in found.reservations]
         print_table("Reservations", RESERVATION_HEADINGS, rows)
     if found.accounts:
-        titles = ("account", "share", "used", "rank", "limits")
+        titles = ("account", "share", "usage", "rank", "limits")
         shown = most_used(found.accounts)
-        print_table("Accounts", titles, [_account_row(account) for account in shown])
+        print_table("Accounts", titles, [_account_row(found, account) for account in shown])
         if len(shown) < len(found.accounts):
             more = len(found.accounts) - len(shown)
             print_line(f"{more:,} accounts that used less are not shown; djinn-lab queue --json lists all.")
@@ -128,8 +128,7 @@ def set_share(
         raise OptionError("Nothing to change.", "Give --weight or a limit; see djinn-lab share --help.")
     new_limits = _new_limits(client, account, limits, no_limits)
     changed = client.set_targets(account, weight=weight, limits=new_limits)
-    _, share, used, _, limits_text = _account_row(changed)
-    print_line(f"Account {account}: a share of {share}, {used} used; {limits_text}.")
+    print_line(f"Account {account}: a share of {changed.share:.1%}; {_limits_text(changed)}.")
     if changed.overcommitted:
         print_line(changed.overcommitted)
 
@@ -288,7 +287,17 @@ def _priority(job: WaitingJob | RunningJob) -> str:
     return f"{job.priority} {job.qos}" if job.qos else job.priority
 
 
-def _account_row(account: AccountView) -> tuple[str, ...]:
+def _account_row(queue: QueueView, account: AccountView) -> tuple[str, ...]:
+    return (
+        account.account,
+        f"{account.share:.1%}",
+        f"{queue.usage(account.account):.1%}",
+        "" if account.rank is None else str(account.rank),
+        _limits_text(account),
+    )
+
+
+def _limits_text(account: AccountView) -> str:
     limits = account.limits
     shown = [
         f"{name.replace('_', ' ')} {value:g}"
@@ -299,10 +308,4 @@ def _account_row(account: AccountView) -> tuple[str, ...]:
         from djinn_lab.jobs import RANKS
 
         shown.append(f"at best {list(RANKS)[limits.rank_min]}")
-    return (
-        account.account,
-        f"{account.share:.1%}",
-        f"{account.dominant:.2%}",
-        "" if account.rank is None else str(account.rank),
-        ", ".join(shown) or "no limits",
-    )
+    return ", ".join(shown) or "no limits"

@@ -57,7 +57,7 @@ def test_a_device_is_split_into_what_its_bytes_are_for() -> None:
         "shared weights 100.0 MiB",
         "reserved 50.0 MiB",
         "250.0 MiB free",
-        "750.0 MiB of 1000.0 MiB (75%)",
+        "700.0 MiB of 1000.0 MiB (70%)",
         "at most 900.0 MiB so far",
         "parked 500.0 MiB",
         "copies 100.0 MiB",

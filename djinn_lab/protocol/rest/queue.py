@@ -146,6 +146,16 @@ class QueueView(msgspec.Struct, frozen=True):
                 used[job.account] += max(0.0, self.now - job.since) * (1 + len(job.members))
         return used
 
+    def leaves(self, account: str) -> list[AccountView]:
+        """Return the leaf accounts of an account: itself, or all below it."""
+        known = (one for one in self.accounts if is_leaf(one))
+        return [one for one in known if one.account == account or one.account.startswith(f"{account}/")]
+
+    def usage(self, account: str) -> float:
+        """Return the part that an account has of what all accounts used lately, from 0 to 1."""
+        total = sum(one.dominant for one in self.accounts if is_leaf(one))
+        return sum(one.dominant for one in self.leaves(account)) / total if total else 0.0
+
     def find(self, job: str) -> WaitingJob | None:
         return next((waiting for waiting in self.waiting if waiting.job == job), None)
 
