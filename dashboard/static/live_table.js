@@ -147,6 +147,8 @@ export function render({ model, el }) {
       if (body.children[index] !== row) body.insertBefore(row, body.children[index] ?? null);
     });
     while (body.children.length > drawn.length) body.lastElementChild.remove();
+    const [lastBefore, last] = [[...before.keys()].at(-1), rows.at(-1)?.id];
+    if (last !== undefined && !before.has(last) && !kept.has(lastBefore)) wrap.scrollTop = 0; // another part
     if (focused && el.getRootNode().activeElement?.dataset?.id !== focused) {
       [...body.children].find((row) => row.dataset.id === focused)?.focus();
     }
