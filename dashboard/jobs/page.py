@@ -153,7 +153,10 @@ class JobsPage:
         show_html(self._heading, heading("Jobs", listed.sentence))
         show_html(self._problem, listed.problem)
         self._first_steps.visible = not snapshot.jobs
-        job = next((job for job in listed.jobs if job.job == self.jobs.selected), None)
+        chosen = self.jobs.selected
+        job = next((job for job in listed.jobs if job.job == chosen), None)
+        if job is None and chosen and self._detailed is None:
+            job = JobView(chosen)  # not among the listed ones: the pool says whether it knows it
         if job is not None and (self._detailed is None or _changed(self._detailed, job)):
             self._read_details(job)
 
@@ -190,9 +193,9 @@ class JobsPage:
 
         def done(answers: tuple[JobDetail, WhyAnswer]) -> None:
             more, why = answers
-            title = f"Why is {job.short_id} {job.state.lower()}?"
+            title = f"Why is {more.short_id} {more.state.lower()}?"
             show_html(self.why, f"<h2>{escape(title)}</h2><p>{escape(why.sentence)}</p>")
-            show_html(self.details, job_details_html(job, more.code, qos=_qos(why)))
+            show_html(self.details, job_details_html(more, more.code, qos=_qos(why)))
             rows = trace_rows(more.events)
             self.trace.visible = bool(rows)
             text = "Every event that the queue handled for this cell." if rows else ""

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 import torch
 from equality import check_cell
-from in_process import cell
+from in_process import InProcessBackend, cell
 from torch import nn
 from torch.utils import dlpack
 
@@ -385,3 +385,16 @@ def test_attributes_of_a_tensor_go_along_with_its_copies(recorder: Recorder) -> 
     assert copies[1].note is not a.note
     assert copy.copy(plain).note == "kept"
     assert copy.copy(plain).data_ptr() == plain.data_ptr()
+
+
+def test_printing_plain_tensors_in_a_cell_asks_the_pool_nothing(
+    recorder: Recorder, backend: InProcessBackend
+) -> None:
+    loaded = {"weight": torch.arange(9.0).view(3, 3) / 7, "written": torch.ones(2)}
+    with cell(recorder):
+        first = repr(loaded)
+        assert not backend.cuts
+        loaded["written"] += 1
+        second = repr(loaded)
+    assert first == repr({"weight": torch.arange(9.0).view(3, 3) / 7, "written": torch.ones(2)})
+    assert second == repr(loaded) != first

@@ -17,6 +17,7 @@ from djinn_lab.dashboard.graph.page import SrgPage
 from djinn_lab.dashboard.history.page import HistoryPage
 from djinn_lab.dashboard.history.series import ALL_DEVICES, NO_PROJECT
 from djinn_lab.dashboard.hub import Hub, Snapshot
+from djinn_lab.dashboard.jobs.page import JobsPage
 from djinn_lab.dashboard.memory.page import MemoryPage
 from djinn_lab.dashboard.overview import Overview, visible_jobs
 from djinn_lab.dashboard.route import Route
@@ -184,6 +185,15 @@ def test_a_cell_that_does_not_exist_has_an_empty_state(board: Board) -> None:
         page.update(board.hub.snapshot())
     wait_until(lambda: "no graph to show" in graph._missing.object)
     wait_until(lambda: "no schedule to show" in schedule._missing.object)
+
+
+def test_the_jobs_page_says_when_the_job_of_the_address_is_gone(board: Board) -> None:
+    board.route.update(job="0" * 32)
+    page = JobsPage(board)
+    page.enter()
+    page.update(board.hub.snapshot())
+    wait_until(lambda: "There is no job" in page.why.object)
+    assert "djinn-lab jobs" in page.why.object
 
 
 def test_the_schedule_page_draws_predicted_and_measured(board: Board, finished_job: str) -> None:

@@ -18,7 +18,7 @@ from torch.jit import _builtins
 
 from djinn_lab.capture.native.extension import native
 from djinn_lab.capture.torch_functions.cuda_answers import ToPool, cuda_answers, is_pool
-from djinn_lab.capture.torch_functions.hooks import loader_on_host, optimizer_hooks
+from djinn_lab.capture.torch_functions.hooks import kept_on_host, optimizer_hooks
 from djinn_lab.capture.torch_functions.packed_sequences import pad
 from djinn_lab.capture.torch_functions.replaced import Replacements, Wanted
 
@@ -172,7 +172,7 @@ class CellSurroundings:
         self._recorder = recorder
         self._compiled = _CompiledCode()
         wanted: list[Wanted] = [
-            *loader_on_host(recorder),
+            *kept_on_host(recorder),
             *cuda_answers(recorder.finish),
             (torch, "compile", self._compiled.compile),
             (torch.nn.Module, "__call__", native.module_call),

@@ -42,7 +42,7 @@ from djinn_lab.capture.shapes.inference import OpPlan, Output
 from djinn_lab.capture.shapes.signature import Signature, signature_of
 from djinn_lab.capture.shapes.stand_ins import on_meta
 from djinn_lab.capture.torch_functions.cuda_answers import cuda_answers
-from djinn_lab.capture.torch_functions.hooks import loader_on_host
+from djinn_lab.capture.torch_functions.hooks import kept_on_host
 from djinn_lab.capture.torch_functions.optimizer_state import SteppedOptimizers
 from djinn_lab.capture.torch_functions.packed_sequences import PACK, pack
 from djinn_lab.capture.torch_functions.replaced import Replacements, ask_when_data_is_set, set_data_of_torch
@@ -452,7 +452,7 @@ class PythonRecorder:
     @cached_property
     def replacements(self) -> Replacements:
         """Return the attributes of torch that are replaced while a cell is captured."""
-        return Replacements([*loader_on_host(self), *cuda_answers(self.finish)])
+        return Replacements([*kept_on_host(self), *cuda_answers(self.finish)])
 
     @one_thread
     def begin_cell(self) -> None:

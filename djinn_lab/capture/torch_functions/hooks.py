@@ -117,8 +117,9 @@ def optimizer_hooks(recorder: Recorder) -> Iterator[None]:
         scopes.end_optimizer()
 
 
-def loader_on_host(recorder: Recorder) -> list[Wanted]:
-    """Keep fetching and collating batches in the notebook process while a cell is captured."""
+def kept_on_host(recorder: Recorder) -> list[Wanted]:
+    """Keep fetching and collating batches, and printing plain tensors, in the notebook process while a cell
+    is captured."""
 
     def on_host(function: Callable[..., object]) -> Callable[..., object]:
         def wrapper(*args: object, **kwargs: object) -> object:
@@ -139,7 +140,11 @@ def loader_on_host(recorder: Recorder) -> list[Wanted]:
 
         return on_host(start_workers)
 
-    return [(_BaseDataLoaderIter, "__next__", on_host), (DataLoader, "__iter__", starting_workers)]
+    return [
+        (_BaseDataLoaderIter, "__next__", on_host),
+        (DataLoader, "__iter__", starting_workers),
+        (torch._tensor_str, "_str", on_host),
+    ]
 
 
 class UnwrappedDispatchMode(TorchDispatchMode):
