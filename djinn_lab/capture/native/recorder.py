@@ -356,6 +356,12 @@ class NativeRecorder:
         return self.memory.adopt_copy(tensor)
 
     @one_thread
+    def settle_plain(self, tensor: torch.Tensor) -> None:
+        """Bring a plain tensor up to what captured ops wrote to it, if they did."""
+        if not native.is_lazy(tensor):
+            self.plain.settle(tensor)
+
+    @one_thread
     def put_on_pool(self, tensor: torch.Tensor) -> bool:
         """Turn a plain tensor into a lazy one in place, where that can be."""
         with paused():

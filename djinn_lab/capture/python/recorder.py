@@ -411,6 +411,11 @@ class PythonRecorder:
         return self.segment.launch(Cut(cause, 0), launched)
 
     @one_thread
+    def settle_plain(self, tensor: torch.Tensor) -> None:
+        """Bring a plain tensor up to what captured ops wrote to it, if they did."""
+        self.host.settle(tensor)
+
+    @one_thread
     def put_on_pool(self, tensor: torch.Tensor) -> bool:
         """Turn a plain tensor into a lazy one in place, where that can be."""
         with paused():

@@ -140,10 +140,18 @@ def kept_on_host(recorder: Recorder) -> list[Wanted]:
 
         return on_host(start_workers)
 
+    def printing(function: Callable[..., object]) -> Callable[..., object]:
+        def show(tensor: torch.Tensor, *args: object, **kwargs: object) -> object:
+            if recorder.captures_here:  # torch switches modes off while it prints, so that no op would do it
+                recorder.settle_plain(tensor)
+            return function(tensor, *args, **kwargs)
+
+        return on_host(show)
+
     return [
         (_BaseDataLoaderIter, "__next__", on_host),
         (DataLoader, "__iter__", starting_workers),
-        (torch._tensor_str, "_str", on_host),
+        (torch._tensor_str, "_str", printing),
     ]
 
 
