@@ -11,13 +11,13 @@ import torch
 
 from djinn_lab.capture.lazy import is_lazy
 from djinn_lab.client.cell import Cell
-from djinn_lab.client.own_work import own_work
+from djinn_lab.client.own_work import look_at_pool
 from djinn_lab.client.rest import PoolClient
 from djinn_lab.client.session import EXPECTED_S_MAX, Session
-from djinn_lab.config.effects import OwnWork
+from djinn_lab.config.detection import detect
 from djinn_lab.config.fields import did_you_mean
 from djinn_lab.config.workload import joined_cells
-from djinn_lab.errors import OptionError, PoolError
+from djinn_lab.errors import OptionError
 from djinn_lab.magics.dashboard_process import URL
 from djinn_lab.magics.inline_views import InlineView, graph_view, schedule_view
 from djinn_lab.magics.memory_command import describe_memory
@@ -37,9 +37,10 @@ SIGNALS = ("IO_WAIT", "SOON", "COMPUTE")
 
 def status(notebook: Notebook, words: list[str]) -> str:
     """Show the pool, its devices and this session."""
-    found = notebook.session.pool.status()
+    client = notebook.pool
+    found = client.status()
     lines = [
-        f"pool {found.pool} at {notebook.session.url}, version {found.version}, up "
+        f"pool {found.pool} at {client.url}, version {found.version}, up "
         f"{format_seconds(found.uptime_s)}, "
         f"{found.sessions} {'session' if found.sessions == 1 else 'sessions'}"
     ]
@@ -55,12 +56,12 @@ def jobs(notebook: Notebook, words: list[str]) -> object:
     """Show the latest jobs of all users; with a text, those that have it in user, cell, notebook or id."""
     from djinn_lab.magics.jobs_widget import JobTable
 
-    return JobTable(notebook.session.pool, " ".join(words))
+    return JobTable(notebook.pool, " ".join(words))
 
 
 def why(notebook: Notebook, words: list[str]) -> str:
     """Say why a job waits, by the first characters of its id (default: this notebook's own newest)."""
-    pool, own = notebook.session.pool, notebook.session.welcome.session
+    pool, own = notebook.pool, notebook.own
     if not words:
         found = [row for row in pool.jobs(limit=1000) if row.session == own and not row.is_fetch]
         if not found:
@@ -77,13 +78,13 @@ def why(notebook: Notebook, words: list[str]) -> str:
 def cancel(notebook: Notebook, words: list[str]) -> str:
     """Cancel a job by the first characters of its id (default: this notebook's own newest)."""
     if words and words[0].startswith(ID_PREFIX):
-        stopped = notebook.session.pool.cancel_notebook(words[0])
+        stopped = notebook.pool.cancel_notebook(words[0])
         return f"notebook {stopped.job} ({stopped.name}) is {stopped.state}"
-    active = [row for row in notebook.session.pool.jobs(limit=1000) if row.finished_at is None]
+    active = [row for row in notebook.pool.jobs(limit=1000) if row.finished_at is None]
     if words:
         matching = [row for row in active if row.job.startswith(words[0])]
     else:
-        matching = [row for row in active if row.session == notebook.session.welcome.session]
+        matching = [row for row in active if row.session == notebook.own]
     if not matching and not words:
         raise OptionError(
             "this notebook has no job that is pending or running.", "Give the id of another one: %djinn jobs."
@@ -92,7 +93,7 @@ def cancel(notebook: Notebook, words: list[str]) -> str:
         raise OptionError(f"no job {words[0]!r} is pending or running.", "See %djinn jobs for the ids.")
     if words and len(matching) > 1:
         raise OptionError(f"{words[0]!r} matches {len(matching)} jobs.", "Give more characters of the id.")
-    row = notebook.session.pool.cancel(matching[0].job)
+    row = notebook.pool.cancel(matching[0].job)
     outcome = "is " + row.state if row.finished_at is not None else "stops after its current op"
     return f"job {row.job[:8]} ({row.cell}) {outcome}"
 
@@ -189,8 +190,7 @@ def the_session(notebook: Notebook, words: list[str]) -> Session:
 
 def memory(notebook: Notebook, words: list[str]) -> str:
     """Show where this notebook's state is (device, host, disk), what other sessions hold, wake-ups."""
-    session = notebook.session
-    return describe_memory(session.pool.memory(), session.welcome.session)
+    return describe_memory(notebook.pool.memory(), notebook.own)
 
 
 def signal(notebook: Notebook, words: list[str]) -> str:
@@ -239,16 +239,8 @@ def wizard(notebook: Notebook, words: list[str]) -> object:
     """Show the profile wizard, as widgets: it looks at this notebook's cells and at your last graphs."""
     from djinn_lab.magics.wizard_widget import wizard_widget
 
-    work = _own_work(notebook)
-    return wizard_widget(source=joined_cells(notebook.cells) if work is None else None, work=work)
-
-
-def _own_work(notebook: Notebook) -> OwnWork | None:
-    """Return the user's last graphs, None without a pool: the wizard works without, and starts none."""
-    try:
-        return own_work(notebook.session.pool if notebook.has_session else PoolClient.find())
-    except PoolError:
-        return None
+    pool, work = look_at_pool(lambda: notebook.pool if notebook.has_session else PoolClient.find())
+    return wizard_widget(detect(lambda: pool), joined_cells(notebook.cells) if work is None else None, work)
 
 
 def list_variables(notebook: Notebook, words: list[str]) -> str:

@@ -23,6 +23,8 @@ def describe_memory(memory: MemoryView, own: str) -> str:
 
 
 def _own_lines(memory: MemoryView, own: str) -> list[str]:
+    if not own:
+        return ["this notebook holds nothing on the pool yet: it has no session"]
     session = next((one for one in memory.sessions if one.session == own), None)
     if session is None:
         return ["this notebook: its session is not known to the pool any more"]

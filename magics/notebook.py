@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 import weakref
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,10 @@ from IPython.core.interactiveshell import InteractiveShell
 
 from djinn_lab.client.connect import connect
 from djinn_lab.client.handle import CellHandle
+from djinn_lab.client.rest import PoolClient
 from djinn_lab.client.session import Session
 from djinn_lab.config import default_profile, load_profile
+from djinn_lab.errors import PoolNotFound
 from djinn_lab.jobs import Terms
 from djinn_lab.magics.anticipation import Anticipation, TypingWatch
 from djinn_lab.magics.dashboard_process import DashboardProcess
@@ -69,6 +72,19 @@ class Notebook:
             self._note.update(self._session)
             self._session.recorder.may_display = lambda: self._user_cell_runs
         return self._session
+
+    @property
+    def pool(self) -> PoolClient:
+        """Return the way to ask the pool, which opens no session where a pool runs: a viewer may look."""
+        if self._session is None:
+            with suppress(PoolNotFound):  # the session starts one
+                return PoolClient.find()
+        return self.session.pool
+
+    @property
+    def own(self) -> str:
+        """Return the id of this notebook's session, nothing without one."""
+        return "" if self._session is None else self._session.welcome.session
 
     @property
     def cells(self) -> list[str]:

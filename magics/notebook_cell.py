@@ -211,7 +211,7 @@ class NotebookCell:
         cell.result, shell.user_ns[LAST] = shell.user_ns[LAST], None
         cell.__exit__(None, None, None)
         handle = cell.handle
-        if handle.report.outcome == "pending":
+        if cell.report.outcome == "pending":
             self._progress.finish(handle.report, "submitted")
         else:
             self._report(self._progress, "done")

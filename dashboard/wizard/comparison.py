@@ -12,9 +12,9 @@ from djinn_lab.dashboard.widgets.controls import button
 from djinn_lab.dashboard.widgets.panes import html_pane, show_html
 from djinn_lab.dashboard.widgets.table_cells import columns
 from djinn_lab.dashboard.wizard.tables import (
-    change_rows,
+    change_table_rows,
     changes_html,
-    difference_rows,
+    difference_table_rows,
     issues_html,
     stored_html,
 )
@@ -51,7 +51,7 @@ class StoredPart:
         show_html(self._text, text)
         self.view.visible = bool(text)
         self.differences.visible = bool(draft.differences)
-        self.differences.show(difference_rows(draft))
+        self.differences.show(difference_table_rows(draft))
         self.refresh.visible = any(not one.chosen for one in draft.differences)
 
 
@@ -77,5 +77,5 @@ class CheckPart:
         """Bring the part up to the draft."""
         show_html(self.compared, changes_html(draft))
         self.changes.visible = bool(draft.changed)
-        self.changes.show(change_rows(draft))
+        self.changes.show(change_table_rows(draft))
         show_html(self.issues, issues_html(draft))

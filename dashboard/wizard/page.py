@@ -13,7 +13,7 @@ from djinn_lab.config.detection import Facts, RunningPool, detect
 from djinn_lab.config.effects import EFFECT_HEADINGS, OwnWork, effect_sentence
 from djinn_lab.config.facts_text import facts_rows
 from djinn_lab.config.profiles import WORKLOADS
-from djinn_lab.config.store import last_change, read_text, undo
+from djinn_lab.config.store import can_undo, read_text, undo
 from djinn_lab.config.wizard import (
     Draft,
     begin,
@@ -291,7 +291,7 @@ class WizardPage:
         refused = draft.refused.get("name")
         self.name_note.visible = refused is not None
         show_html(self.name_note, "" if refused is None else issue_html(refused))
-        self.undo.visible = _can_undo()
+        self.undo.visible = can_undo()
         try:
             diff = preview(draft, read_text(), make_default=self.default.value)
         except DjinnError as error:
@@ -334,15 +334,6 @@ class WizardPage:
         self.stored.problem = ""
         self._show()
         show_html(self.result, notice(f"Restored {change.path} as it was", _UNDO_HINT, "good"))
-
-
-def _can_undo() -> bool:
-    """Return whether a previous file is kept and can be read."""
-    try:
-        last_change()
-    except DjinnError:
-        return False
-    return True
 
 
 _SURFACE = {

@@ -8,6 +8,7 @@ from typing import Any
 
 import panel as pn
 
+from djinn_lab.config.comparison import sentences
 from djinn_lab.config.fields import FIELDS, Field, Issue
 from djinn_lab.config.wizard import Draft
 from djinn_lab.dashboard.widgets.controls import button, select, text_input
@@ -74,10 +75,7 @@ def _sentences(draft: Draft, path: str) -> str:
     """Return why the setting has its value, what it comes to, and which one is stored where that differs."""
     if path in draft.refused:
         return f"{escape(draft.profile.text(path))} stays until your text is accepted."
-    sentences = [capitalised(draft.reason(path)), draft.consequence(path)]
-    if draft.stored is not None and draft.stored.value(path) != draft.profile.value(path):
-        sentences.insert(1, f"Stored: {draft.stored.text(path)}")
-    return escape(" ".join(f"{sentence}." for sentence in sentences))
+    return escape(" ".join(f"{capitalised(sentence)}." for sentence in sentences(draft, path)))
 
 
 _FOCUS = """

@@ -4,6 +4,15 @@ from __future__ import annotations
 
 from html import escape
 
+from djinn_lab.config.comparison import (
+    CHANGE_HEADINGS,
+    DIFFERENCE_HEADINGS,
+    change_rows,
+    changes_sentence,
+    difference_rows,
+    stored_sentence,
+    stored_title,
+)
 from djinn_lab.config.effects import EFFECT_HEADINGS, effect_rows
 from djinn_lab.config.fields import FIELD_BY_PATH, Issue
 from djinn_lab.config.wizard import Draft
@@ -17,52 +26,27 @@ def effect_table_rows(draft: Draft) -> list[dict[str, object]]:
     return [dict(zip(("id", *EFFECT_HEADINGS), (row[0], *row), strict=True)) for row in found]
 
 
-def difference_rows(draft: Draft) -> list[dict[str, object]]:
-    """Return the stored settings that would be recommended otherwise today, for the table."""
-    return [
-        {
-            "id": one.path,
-            "setting": FIELD_BY_PATH[one.path].label,
-            "stored": f"{one.stored} (you chose it)" if one.chosen else one.stored,
-            "recommended": one.recommended,
-            "why": one.reason,
-        }
-        for one in draft.differences
-    ]
+def difference_table_rows(draft: Draft) -> list[dict[str, object]]:
+    """Return the stored settings that would be recommended otherwise today."""
+    rows = zip(draft.differences, difference_rows(draft), strict=True)
+    return [{"id": one.path, **dict(zip(DIFFERENCE_HEADINGS, row, strict=True))} for one, row in rows]
 
 
-def change_rows(draft: Draft) -> list[dict[str, object]]:
-    """Return the settings that differ from those that the draft is compared with, for the table."""
-    return [
-        {
-            "id": field.path,
-            "setting": field.label,
-            "before": draft.start.text(field.path),
-            "now": draft.profile.text(field.path),
-            "effect": draft.consequence(field.path),
-        }
-        for field in draft.changed
-    ]
+def change_table_rows(draft: Draft) -> list[dict[str, object]]:
+    """Return the settings that differ from those that the draft is compared with."""
+    rows = zip(draft.changed, change_rows(draft), strict=True)
+    return [{"id": field.path, **dict(zip(CHANGE_HEADINGS, row, strict=True))} for field, row in rows]
 
 
 def stored_html(draft: Draft) -> str:
     """Say which stored profile the wizard began with; nothing where none is stored."""
-    if draft.stored is None:
-        return ""
-    title = f"Stored profile {draft.stored.name}"
-    if not draft.differences:
-        return heading(title, "The wizard began with it; all its values are recommended today.")
-    return heading(
-        title, "The wizard began with it. These of its values would be recommended otherwise today:"
-    )
+    title = stored_title(draft)
+    return heading(title, stored_sentence(draft)) if title else ""
 
 
 def changes_html(draft: Draft) -> str:
     """Say with what the changed settings are compared, or that none is changed."""
-    compared = "what is recommended" if draft.stored is None else f"the stored profile {draft.stored.name}"
-    if not draft.changed:
-        return heading("Changes", f"None: every value is that of {compared}.")
-    return heading("Changes", f"Compared with {compared}.")
+    return heading("Changes", changes_sentence(draft))
 
 
 def issues_html(draft: Draft) -> str:

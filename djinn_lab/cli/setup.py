@@ -15,7 +15,7 @@ from djinn_lab.config.effects import OwnWork
 from djinn_lab.config.questions import ArrowQuestions, PlainQuestions, Questions
 from djinn_lab.config.terminal import run_terminal_wizard, run_undo
 from djinn_lab.config.workload import joined_cells
-from djinn_lab.errors import DjinnError, OptionError
+from djinn_lab.errors import OptionError
 
 
 def run_setup(
@@ -91,16 +91,7 @@ def _code(path: Path) -> str:
 
 
 def _look_at_pool() -> tuple[RunningPool, OwnWork | None]:
-    """Return the running pool, and the user's last graphs there."""
-    from djinn_lab.client.own_work import own_work
+    from djinn_lab.client.own_work import look_at_pool
     from djinn_lab.client.rest import PoolClient
 
-    try:
-        client = PoolClient.find()
-        found = f"{client.url} with {len(client.status().devices)} devices"
-    except DjinnError as error:
-        return RunningPool("absent", error.message), None
-    try:
-        return RunningPool("found", found), own_work(client)
-    except DjinnError as error:
-        return RunningPool("found", f"{found}; your cells there are not known: {error.message}"), None
+    return look_at_pool(PoolClient.find)

@@ -108,6 +108,7 @@ def warning_of(loops: Sequence[LoopOfCuts]) -> str:
     shown = [loop.sentence() for loop in loops[:LOOPS_SHOWN_MAX]]
     if len(loops) > LOOPS_SHOWN_MAX:
         shown.append(f"and {len(loops) - LOOPS_SHOWN_MAX} more lines: see %djinn report")
+    shown.append("In a library's code this is slower, not wrong; --quiet leaves this message out.")
     return "\n  ".join(("Djinn Lab: a loop waits for the pool each time round.", *shown))
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from msgspec.structs import replace
 
 from djinn_lab.client.rest import PoolClient
 from djinn_lab.config import BUILT_IN
-from djinn_lab.errors import PoolError, PoolLost, PoolNotFound
+from djinn_lab.config.detection import RunningPool
+from djinn_lab.errors import DjinnError, PoolError, PoolLost, PoolNotFound
 from djinn_lab.memory.snapshot import DeviceAccount
 from djinn_lab.protocol.rest.costs import CostView, DeviceCosts
 from djinn_lab.protocol.rest.sessions import MemoryView
@@ -23,6 +24,20 @@ JOBS_READ = 50
 """Of the user's newest jobs; a fetch is one, too."""
 OPS_MAX = 12_000
 """Of all graphs together: more take seconds to plan. A larger one is left out."""
+
+
+def look_at_pool(find: Callable[[], PoolClient]) -> tuple[RunningPool, SettingsComparison | None]:
+    """Return the running pool, and the user's last graphs there."""
+    try:
+        client = find()
+        devices = ", ".join(device.device for device in client.status().devices)
+    except DjinnError as error:
+        return RunningPool("absent", error.message), None
+    found = f"{client.url} runs with {devices}; it takes new settings at its next start"
+    try:
+        return RunningPool("found", found), own_work(client)
+    except DjinnError as error:
+        return RunningPool("found", f"{found}; your cells there are not known: {error.message}"), None
 
 
 def own_work(client: PoolClient) -> SettingsComparison | None:

@@ -129,7 +129,7 @@ class Consequences:
     def _quiet(self) -> str:
         if self._profile.session.quiet:
             return "Nothing below a cell says how long it waited and ran"
-        return "A line below each cell says how long it waited and ran, and where"
+        return "A line below a cell that takes longer says how long it waited and ran, and where"
 
     def _objective(self) -> str:
         effect = self._own_effect()

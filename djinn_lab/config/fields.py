@@ -179,7 +179,7 @@ FIELDS: tuple[Field, ...] = (
     Field(
         "session.priority",
         "Priority",
-        "which of the waiting cells runs first; equal priorities run in order of arrival",
+        "which of the waiting cells runs first; equal priorities go by fair share",
         ", ".join(PRIORITIES),
         _read_choice(PRIORITIES, str.upper),
         PRIORITIES,

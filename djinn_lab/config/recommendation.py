@@ -157,7 +157,7 @@ def _workload_reasons(base: Profile) -> dict[str, str]:
     return {
         "session.priority": "Long training cells let interactive ones go first"
         if training
-        else "Interactive cells wait in order of arrival",
+        else "Interactive cells of equal priority go by fair share",
         "session.progress_after_s": f"{base.session.progress_after_s:g} s suits "
         + ("text that is read as it appears" if llm else "long loops" if training else "short cells"),
         "pool.host_bytes": "Left to the pool: a share of what is free, at most twice a CPU device's memory",

@@ -112,6 +112,15 @@ def last_change(path: Path | None = None) -> Undone:
     return Undone(path, read_text(path), after)
 
 
+def can_undo(path: Path | None = None) -> bool:
+    """Return whether a previous file is kept and can be read."""
+    try:
+        last_change(path)
+    except ProfileError:
+        return False
+    return True
+
+
 def undo(path: Path | None = None) -> Undone:
     """Exchange the profiles file and the previous one, so that a second call brings the change back. Raises
     ProfileError."""

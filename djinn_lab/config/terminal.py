@@ -10,6 +10,7 @@ from rich.syntax import Syntax
 from rich.table import Table
 from rich.text import Text
 
+from djinn_lab.config.comparison import DIFFERENCE_HEADINGS, difference_rows
 from djinn_lab.config.detection import Facts, detect
 from djinn_lab.config.effects import EFFECT_HEADINGS, OwnWork, effect_rows, effect_sentence
 from djinn_lab.config.facts_text import facts_rows
@@ -315,12 +316,12 @@ def _show_differences(console: Console, draft: Draft) -> None:
     table = Table(
         title=f"Stored profile {draft.stored.name} and today's recommendation", title_justify="left"
     )
-    for heading in ("setting", "stored", "recommended"):
+    *names, last = DIFFERENCE_HEADINGS
+    for heading in names:
         table.add_column(heading, no_wrap=True)
-    table.add_column("why")
-    for one in draft.differences:
-        stored = f"{one.stored} (you chose it)" if one.chosen else one.stored
-        table.add_row(one.path, stored, one.recommended, one.reason)
+    table.add_column(last)
+    for one, row in zip(draft.differences, difference_rows(draft), strict=True):
+        table.add_row(one.path, *row[1:])  # as --set names it
     console.print(table)
 
 

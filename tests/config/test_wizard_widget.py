@@ -27,10 +27,14 @@ def test_a_refused_value_is_shown_and_cannot_be_saved(machine: Machine) -> None:
     widget = wizard_widget(machine())
     widget.inputs["pool.devices"].value = "gpu"
     assert "cpu:N" in widget.issues.value
-    assert widget.save.disabled
+    assert "cpu:N" in widget.notes["pool.devices"].value
+    assert widget.inputs["pool.devices"].value == "gpu"
+    widget.save.click()
+    assert "Not saved" in widget.result.value
+    assert not profiles_path().exists()
     widget.inputs["pool.devices"].value = "cpu:1"
     assert widget.issues.value == ""
-    assert not widget.save.disabled
+    assert widget.result.value == ""
 
 
 def test_saving_writes_the_profile(machine: Machine) -> None:
@@ -44,6 +48,42 @@ def test_saving_writes_the_profile(machine: Machine) -> None:
     assert profiles_path().exists()
     widget.recommended.click()
     assert widget.draft.profile.origin("session.priority") == "default"
+
+
+def test_the_wizard_begins_with_the_stored_profile_and_undoes_a_change(machine: Machine) -> None:
+    first = wizard_widget(machine())
+    assert first.stored.value == ""
+    assert first.undo.layout.display == "none"
+    first.inputs["session.priority"].value = "HIGH"
+    assert "before" in first.changes.value
+    first.save.click()
+    assert "None: every value" in first.changes.value
+    again = wizard_widget(machine())
+    assert f"Stored profile {first.draft.profile.name}" in again.stored.value
+    assert "HIGH (you chose it)" in again.stored.value
+    assert again.refresh.layout.display == "none"  # you chose the only one that differs
+    assert again.inputs["session.priority"].value == "HIGH"
+    again.inputs["session.priority"].value = "LOW"
+    again.save.click()
+    assert load_profile(first.draft.profile.name).session.priority == "LOW"
+    again.undo.click()
+    assert "Restored" in again.result.value
+    assert load_profile(first.draft.profile.name).session.priority == "HIGH"
+    assert again.inputs["session.priority"].value == "LOW"
+
+
+def test_a_file_that_cannot_be_read_is_said_and_can_be_undone(machine: Machine) -> None:
+    first = wizard_widget(machine())
+    first.save.click()
+    first.inputs["session.priority"].value = "HIGH"
+    first.save.click()
+    profiles_path().write_text("[profiles")
+    widget = wizard_widget(machine())
+    assert str(profiles_path()) in widget.stored.value
+    assert widget.save.disabled
+    widget.undo.click()
+    assert "Restored" in widget.result.value
+    assert not widget.save.disabled
 
 
 def test_the_text_fallback_says_what_the_widget_holds(machine: Machine) -> None:
