@@ -40,7 +40,8 @@ from djinn_lab.magics.text_table import html_table
 from djinn_lab.units import capitalised
 
 _LABEL = {"description_width": "190px"}
-_WRAPPED = widgets.Layout(flex_flow="row wrap")
+_FIELD = {"width": "380px"}
+_WRAPPED = {"flex_flow": "row wrap"}
 _TONES = {"error": "#b4460a", "warning": "#8a6100", "good": "#00775a"}
 
 
@@ -92,9 +93,15 @@ class WizardWidget(widgets.VBox):  # type: ignore[misc]
 
     def _build(self) -> None:
         self.workload = widgets.Dropdown(
-            options=list(WORKLOADS), value=self.draft.profile.workload, description="Workload", style=_LABEL
+            options=list(WORKLOADS),
+            value=self.draft.profile.workload,
+            description="Workload",
+            style=_LABEL,
+            layout=_FIELD,
         )
-        self.name = widgets.Text(description="Name of the profile", style=_LABEL, continuous_update=False)
+        self.name = widgets.Text(
+            description="Name of the profile", style=_LABEL, layout=_FIELD, continuous_update=False
+        )
         self.default = widgets.Checkbox(
             value=True, description="Use it when no profile is named", indent=False
         )
@@ -109,9 +116,13 @@ class WizardWidget(widgets.VBox):  # type: ignore[misc]
     def _row(self, field: Field) -> widgets.HBox:
         path = field.path
         if field.choices:
-            control = widgets.Dropdown(options=list(field.choices), description=field.label, style=_LABEL)
+            control = widgets.Dropdown(
+                options=list(field.choices), description=field.label, style=_LABEL, layout=_FIELD
+            )
         else:
-            control = widgets.Text(description=field.label, style=_LABEL, continuous_update=False)
+            control = widgets.Text(
+                description=field.label, style=_LABEL, layout=_FIELD, continuous_update=False
+            )
         control.observe(lambda change: self._typed(path, change["new"]), "value")
         self.inputs[path] = control
         self.notes[path] = widgets.HTML(layout=widgets.Layout(flex="1 1 260px", min_width="0"))
