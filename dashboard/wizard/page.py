@@ -124,13 +124,17 @@ class WizardPage:
         )
         self.workload = choice_bar({_TITLES[name]: name for name in WORKLOADS}, WORKLOADS[0])
         self.code = text_area(
-            "Code of a cell (optional)", placeholder=_SAMPLE, height=130, width=620, styles=_NARROWED
+            "Code of a cell (optional)",
+            placeholder=_SAMPLE,
+            height=130,
+            sizing_mode="stretch_width",
+            max_width=620,
         )
         self.recognise = button("Recognise")
 
     def _build_saving(self) -> None:
         self.name = text_input("Name of the profile", width=220, tags=["name"])
-        self.description = text_input("Description", width=520, styles=_NARROWED)
+        self.description = text_input("Description", sizing_mode="stretch_width", max_width=520, min_width=0)
         self.name_note = html_pane(visible=False)
         self.default = pn.widgets.Checkbox(
             label="Use it when no profile is named", value=True, margin=(0, 0, 10, 2)
@@ -342,7 +346,6 @@ _SURFACE = {
     "border-radius": "10px",
     "padding": "18px 20px",
 }
-_NARROWED = {"max-width": "100%"}
 _STRETCH: dict[str, Any] = {"sizing_mode": "stretch_width", "margin": 0}
 _UNDO_HINT = "Your values stay on this page. Undo again brings the change back."
 _FACTS_HINT = "What was found; “unknown” means that a probe failed, not that nothing is there."
