@@ -106,7 +106,7 @@ def _device_row(
         if job is None or job.since is None
         else number_cell(max(0.0, now - job.since), whole_seconds),
         "pending": len(waiting) if queue is not None else device.queue_length,
-        "next": waiting[0].sentence if waiting else None,
+        "next": waiting[0].why if waiting else None,
         "memory": _memory_cell(device),
         "worker": worker_words(device),
         "speed": number_cell(rate, lambda value: with_power(value, "FLOP/s")),

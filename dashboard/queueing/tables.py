@@ -129,7 +129,7 @@ def _waiting_row(cell: WaitingJob, now: float, name: str | None) -> dict[str, ob
         "priority": _priority_text(cell),
         "since": number_cell(max(0.0, now - cell.since), whole_seconds),
         "expected": number_cell(left_s, whole_seconds),
-        "why": cell.sentence,
+        "why": cell.why,
         "job": cell.job[:8],
     }
 

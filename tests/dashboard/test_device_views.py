@@ -32,9 +32,9 @@ BUSY = DeviceView(
 IDLE = DeviceView("cpu:1", state="idle", memory_bytes=2**30)
 GANG = RunningJob("gang", user="ann", device="cpu:0", since=40.0, ends_at=160.0, members=("cpu:1",))
 WAITING = (
-    WaitingJob("b" * 32, user="bob", device="cpu:0", position=1, state="QUEUED", sentence="cpu:0 is busy."),
-    WaitingJob("c" * 32, user="cy", device=None, position=2, state="QUEUED", sentence="All are busy."),
-    WaitingJob("d" * 32, user="dee", device="cpu:1", position=3, state="QUEUED", sentence="cpu:1 is busy."),
+    WaitingJob("b" * 32, user="bob", device="cpu:0", position=1, state="QUEUED", why="cpu:0 is busy."),
+    WaitingJob("c" * 32, user="cy", device=None, position=2, state="QUEUED", why="All are busy."),
+    WaitingJob("d" * 32, user="dee", device="cpu:1", position=3, state="QUEUED", why="cpu:1 is busy."),
 )
 
 

@@ -20,8 +20,10 @@ from djinn_lab.jobs.decision import (
     class_sentence,
     error_sentence,
     forecast,
+    sentence,
     sentence_with_start,
     what_if,
+    with_short_ids,
 )
 from djinn_lab.jobs.fairness import ShareTree, jain
 from djinn_lab.jobs.start_forecasts import StartSkill
@@ -169,7 +171,8 @@ def _waiting(job: Job, found: Explanation, skill: StartSkill, qos_by_job: Mappin
         start = skill.forecast(found.job, found.rank, max(0.0, found.expected_s - found.now_s), found.now_s)
         expected_at = found.now_s + start.wait_s if start is not None and start.reliable else None
     row = _row(job, found.reason, _reason(job, found, skill), found.position, expected_at)
-    return msgspec.structs.replace(row, qos=_qos(job, qos_by_job))
+    why = with_short_ids(sentence(found, with_start=False, memory=job.memory_reason.rstrip(".")))
+    return msgspec.structs.replace(row, why=why, qos=_qos(job, qos_by_job))
 
 
 def _reason(job: Job, found: Explanation, skill: StartSkill) -> str:
@@ -194,6 +197,7 @@ def _row(
         position=position,
         reason=reason,
         sentence=why,
+        why=why,
         since=job.segment_at_s,
         expected_at=expected_at,
     )

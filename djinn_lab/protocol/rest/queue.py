@@ -67,8 +67,8 @@ class DecisionTimes(msgspec.Struct, frozen=True):
 
 class WaitingJob(msgspec.Struct, frozen=True):
     """Show a pending job. ``reason``: a code of :class:`djinn_lab.jobs.decision.Reason`, or the job's state
-    where it does not contend; ``sentence``: the reason for people. ``expected_at`` comes with
-    ``QueueView.estimate_error`` only. ``qos``: of service (a
+    where it does not contend; ``why``: the reason for people, ``sentence``: with the predicted start.
+    ``expected_at`` comes with ``QueueView.estimate_error`` only. ``qos``: of service (a
     :class:`~djinn_lab.jobs.decision.QosClass`), where an account is guaranteed devices and the job
     contends."""
 
@@ -81,6 +81,7 @@ class WaitingJob(msgspec.Struct, frozen=True):
     position: int | None = None
     reason: str = ""
     sentence: str = ""
+    why: str = ""
     since: float = 0.0
     expected_at: float | None = None
     qos: str = ""
