@@ -12,7 +12,7 @@ LABEXTENSION := kernels/jupyterlab
 MEMORY_TOPICS := memory-live memory-turns memory-simulated copy-engine
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 
-.PHONY: demo test check lint coverage unit house bench bench-compare bench-memory sweep sweep-ops sweep-models sweep-tutorials sweep-libraries sweep-fuzz sweep-kills sweep-losses sweep-outages sweep-hostile sweep-mutants sweep-patterns sweep-api sweep-frames sweep-examples sweep-benchmarks labextension docs tutorials install browser postgresql compiler clean help
+.PHONY: demo test check lint coverage unit house bench bench-compare bench-memory sweep sweep-ops sweep-models sweep-tutorials sweep-libraries sweep-fuzz sweep-kills sweep-losses sweep-outages sweep-hostile sweep-mutants sweep-patterns sweep-api sweep-frames sweep-examples sweep-benchmarks labextension docs pictures tutorials install browser postgresql compiler clean help
 
 help: ## these lines
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -79,6 +79,9 @@ bench-memory: install ## of those, session memory: many agents on little memory,
 
 docs: install ## the pages as a site, in build/site; a link that leads nowhere is an error
 	@$(BIN)/mkdocs build --strict --quiet
+
+pictures: install browser ## take the pictures of the pages from a busy pool (ten minutes); every page in every state goes to build/pictures
+	@$(BIN)/python -m benchmarks.pictures $(PAGES)
 
 tutorials: install ## run the notebooks of notebooks/tutorials, and save their outputs
 	@$(BIN)/python notebooks/save_outputs.py

@@ -112,7 +112,8 @@ class Shell:
     def _show(self) -> None:
         asked = self.board.route.get("page", "overview")
         name = asked if asked in self._names else "overview"
-        show_html(self._missing, "" if name == asked else self._no_page(asked))
+        self._missing.visible = name != asked
+        show_html(self._missing, self._no_page(asked) if name != asked else "")
         if name not in self.pages:
             self.pages[name] = self._make(name)
         page = self.pages[name]

@@ -219,6 +219,10 @@ class WizardWidget(widgets.VBox):  # type: ignore[misc]
         lines.append(f"  {effect_sentence(work)}")
         if work is not None:
             lines += [f"    {', '.join(row)}" for row in (EFFECT_HEADINGS, *effect_rows(work, profile))]
+        lines += [f"  {self._problem}"] if self._problem else []
+        lines.append(
+            "Where no widgets show, the terminal asks the same: djinn-lab wizard. Or take this profile:"
+        )
         return "\n".join([*lines, f"  {equivalent_command(profile)}"])
 
     def _repr_mimebundle_(self, **options: object) -> object:
@@ -271,4 +275,7 @@ def _effects_html(draft: Draft) -> str:
 
 
 def _tinted(text: str, tone: str) -> str:
-    return f"<span style='color:{_TONES[tone]}'>{escape(text)}</span>"
+    """Colour a text, mixed with that of the page's, so that it is read on a dark one, too."""
+    colour = _TONES[tone]
+    mixed = f"color-mix(in srgb, {colour} 60%, var(--jp-ui-font-color1, currentColor))"
+    return f"<span style='color:{colour};color:{mixed}'>{escape(text)}</span>"
