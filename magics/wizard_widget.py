@@ -220,9 +220,7 @@ class WizardWidget(widgets.VBox):  # type: ignore[misc]
         if work is not None:
             lines += [f"    {', '.join(row)}" for row in (EFFECT_HEADINGS, *effect_rows(work, profile))]
         lines += [f"  {self._problem}"] if self._problem else []
-        lines.append(
-            "Where no widgets show, the terminal asks the same: djinn-lab wizard. Or take this profile:"
-        )
+        lines.append("Where no widgets show, a terminal asks the same: djinn-lab wizard. Or take this one:")
         return "\n".join([*lines, f"  {equivalent_command(profile)}"])
 
     def _repr_mimebundle_(self, **options: object) -> object:
