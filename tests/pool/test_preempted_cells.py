@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import nullcontext, suppress
 from pathlib import Path
@@ -79,6 +80,18 @@ def test_training_preempted_often_ends_with_the_same_weights(pool: RuntimeInfo) 
     assert sum(result.stages.values()) == pytest.approx(result.pool_s, rel=0.01)
     events = [line.event for line in rest(pool).job(job).events]
     assert events.count("SegmentPreempted") >= 5  # the queue may have decided so, too
+
+
+def test_why_says_for_whom_a_cell_was_preempted(pool: RuntimeInfo) -> None:
+    program, _ = training(4 * STEPS, size=128)
+    urgent, _ = training(STEPS, size=128, seed=1)
+    with Client(pool) as ann, Client(pool) as bob:
+        job = ann.submit(program)
+        ann.until(job, "RUNNING")
+        other = bob.submit(urgent, priority="CRITICAL")
+        ann.until(job, "PREEMPTED")
+        sentence = rest(pool).why(job).sentence
+        assert re.match(f"Preempted: for .*{other[:4]}", sentence), sentence
 
 
 def test_training_goes_from_device_to_device_and_ends_as_if_it_had_not(two: PoolUnderTest) -> None:

@@ -105,7 +105,9 @@ def why(
         return WhyAnswer(job.job, job.state, plain + by_class, None, None, qos)
     outlook = Outlook(cluster, shares, snapshot.policy, snapshot.now_s, job=job.job)
     found = outlook.explain(job.job)
-    return WhyAnswer(job.job, job.state, _reason(job, found, skill) + by_class, found, snapshot.digest, qos)
+    preempted = f"Preempted: {job.message}. " if job.state is JobState.PREEMPTED and job.message else ""
+    text = f"{preempted}{_reason(job, found, skill)}{by_class}"
+    return WhyAnswer(job.job, job.state, text, found, snapshot.digest, qos)
 
 
 def changed(
