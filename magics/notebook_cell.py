@@ -212,7 +212,7 @@ class NotebookCell:
         cell.__exit__(None, None, None)
         handle = cell.handle
         if cell.report.outcome == "pending":
-            self._progress.finish(handle.report, "submitted")
+            self._progress.finish(cell.report, "submitted")
         else:
             self._report(self._progress, "done")
         watcher = CellWatcher(

@@ -98,7 +98,7 @@ class InProcessBackend:
         torch.default_generator.set_state(host_stream)
         error = None
         if outcome.failure is not None:
-            error = to_exception(worker_error(outcome.failure, None), program)
+            error = to_exception(worker_error(outcome.failure, None), program, "")
         return RunResult(
             outcome.executed,
             [read_fetched(item, self.directory) for item in outcome.fetched],

@@ -55,6 +55,7 @@ REQUESTS = {
     "GET /v1/alive": all_of(NO_ROLE),
     "GET /v1/login": all_of(NO_ROLE),
     "GET /v1/status": all_of(VIEWER, ANY),
+    "GET /v1/snapshot": all_of(VIEWER, "read"),
     "GET /v1/events": all_of(VIEWER, "read"),
     "GET /metrics": all_of(VIEWER, "read"),
     "GET /openapi.json": all_of(VIEWER, "read"),
