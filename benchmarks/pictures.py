@@ -1,4 +1,4 @@
-"""Take the pictures of these pages from a real dashboard on a busy pool: ``make pictures``.
+"""Take the pictures of the dashboard's pages from a real dashboard on a busy pool: ``make pictures``.
 
 It starts a pool of its own with two CPU devices on which several users work, and opens each page in Chromium.
 The pictures that the docs show go to ``docs/pictures``; every page as it is empty, busy, dark and narrow goes
@@ -23,6 +23,7 @@ from benchmarks.dashboard_paint import chromium, dashboard_server, missing_brows
 from djinn_lab.client.agents import waiting
 from djinn_lab.client.rest import PoolClient
 from djinn_lab.client.session import Session
+from djinn_lab.dashboard.shell import PAGES
 from djinn_lab.pool.launch import start_pool, stop_pool
 from djinn_lab.protocol.dashboard_login import with_code
 
@@ -31,10 +32,6 @@ SHOWN, LOOKED_AT = ROOT / "docs" / "pictures", ROOT / "build" / "pictures"
 MIB = 2**20
 WIDE, NARROW, HIGH = 1360, 420, 900
 WARM_UP_S, SETTLING_S = 75.0, 5.0
-PAGES = (
-    "overview", "srg", "schedule", "queue", "jobs", "history", "memory", "devices", "costs", "simulation",
-    "wizard", "admin",
-)  # fmt: skip
 IN_DOCS = {
     "overview": "overview", "srg": "graph", "schedule": "schedule", "queue": "queue", "memory": "memory",
     "devices": "devices", "costs": "costs",

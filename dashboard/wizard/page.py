@@ -7,9 +7,9 @@ from typing import Any
 
 import panel as pn
 
-from djinn_lab.client.own_work import own_work
+from djinn_lab.client.own_work import look_at_pool
 from djinn_lab.config import profiles_path
-from djinn_lab.config.detection import Facts, RunningPool, detect
+from djinn_lab.config.detection import Facts, detect
 from djinn_lab.config.effects import EFFECT_HEADINGS, OwnWork, effect_sentence
 from djinn_lab.config.facts_text import facts_rows
 from djinn_lab.config.profiles import WORKLOADS
@@ -63,7 +63,6 @@ class WizardPage:
         self._filling = False
         self._looked = False
         self.draft: Draft | None = None
-        self._pool = RunningPool("unknown", "not looked for yet")
         self.form = SettingsForm(self._typed, self._take_recommended)
         self.stored = StoredPart(self._refresh)
         self.check = CheckPart()
@@ -174,32 +173,18 @@ class WizardPage:
         self._go("save" if path == "name" else "settings")
 
     def update(self, snapshot: Snapshot) -> None:
-        """Remember whether a pool runs, for the next look at the machine."""
-        if snapshot.connection == "live" and snapshot.status is not None:
-            devices = ", ".join(device.device for device in snapshot.status.devices)
-            self._pool = RunningPool("found", f"runs with {devices}; it takes new settings at its next start")
-        elif snapshot.connection == "absent":
-            self._pool = RunningPool("absent", "none runs")
-        else:
-            self._pool = RunningPool("unknown", snapshot.message)
+        """Look at the machine, once the first answer of the pool says whether it runs."""
         if not self._looked and snapshot.connection != "connecting":
             self._looked = True
             self.detect()
 
     def detect(self) -> None:
         """Look at the machine; what you chose stays."""
-        pool = self._pool
-        self._board.background.run("detect", lambda: self._look(pool), self.use_facts, self._failed)
+        self._board.background.run("detect", self._look, self.use_facts, self._failed)
 
-    def _look(self, pool: RunningPool) -> tuple[Facts, OwnWork | None]:
+    def _look(self) -> tuple[Facts, OwnWork | None]:
         """Return what is known of the machine, and the visitor's own graphs."""
-        work = None
-        if pool.status == "found":
-            try:
-                work = own_work(self._board.hub.reader())
-            except DjinnError as error:
-                unread = f"{pool.detail}; your cells there are not known: {error.message}"
-                pool = RunningPool("found", unread)
+        pool, work = look_at_pool(self._board.hub.reader)
         return detect(lambda: pool), work
 
     def use_facts(self, found: tuple[Facts, OwnWork | None]) -> None:

@@ -67,10 +67,6 @@ class Draft(msgspec.Struct, frozen=True):
         return sorted(found, key=lambda issue: issue.severity != "error")
 
     @property
-    def can_save(self) -> bool:
-        return not self.errors
-
-    @property
     def errors(self) -> list[Issue]:
         """Return the issues that keep the draft from being saved."""
         return [issue for issue in self.issues if issue.severity == "error"]

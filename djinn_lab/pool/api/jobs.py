@@ -124,9 +124,7 @@ async def list_jobs(
     fresher than their rows."""
     records = context.driver.accounting.records
     wanted = state.value if state else None
-    matching = (r for r in reversed(records.values()) if user in (None, r.user) and wanted in (None, r.state))
-    views = (record.view() for record in matching)
-    found = list(islice((view for view in views if fetches or not is_over(view)), limit))
+    found = _in_memory(context, wanted, user, limit, fetches=fetches)
     if len(found) < limit:
         rows = await context.store.read(
             lambda connection: history.read_jobs(
@@ -141,10 +139,18 @@ async def list_jobs(
 def with_newest(context: PoolContext, listed: Sequence[JobView], limit: int) -> tuple[JobView, ...]:
     """Bring a list of jobs up to this moment. ``listed``: as :func:`list_jobs` gave it."""
     records = context.driver.accounting.records
-    newest = (view for record in reversed(records.values()) if not is_over(view := record.view()))
-    current = [with_last_cuts(view) for view in islice(newest, limit)]
+    current = map(with_last_cuts, _in_memory(context, None, None, limit, fetches=False))
     older = (view for view in listed if view.job not in records)
     return tuple(sorted((*current, *older), key=lambda view: -view.submitted_at)[:limit])
+
+
+def _in_memory(
+    context: PoolContext, state: str | None, user: str | None, limit: int, *, fetches: bool
+) -> list[JobView]:
+    records = reversed(context.driver.accounting.records.values())
+    matching = (one for one in records if user in (None, one.user) and state in (None, one.state))
+    views = (record.view() for record in matching)
+    return list(islice((view for view in views if fetches or not is_over(view)), limit))
 
 
 def is_over(view: JobView) -> bool:
