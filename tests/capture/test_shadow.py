@@ -51,7 +51,7 @@ def _layouts() -> list[torch.Tensor]:
 def _reseeded() -> list[torch.Tensor]:
     first = torch.randn(3)
     torch.manual_seed(7)
-    second = torch.empty(3) * 0 + torch.rand(3)
+    second = torch.empty(3).fill_(0) + torch.rand(3)
     own = torch.randn(3, generator=torch.Generator().manual_seed(5)) + second
     return [first, second, own, torch.dropout(torch.ones(8), 0.5, True)]
 

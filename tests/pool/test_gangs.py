@@ -129,20 +129,31 @@ def test_layers_of_experts_run_side_by_side_and_compute_what_one_device_computes
 ) -> None:
     """Parts feed each other: one dies once with its device, and the other device begins it again."""
     alone, together, rows = Layers(), Layers(), torch.randn(1536, 384)
-    found, reports = [], []
-    for number in range(10):
+    found: list[float] = []
+
+    def step() -> Cell:
         with session.capture("layers", terms=Terms(gang=2, gang_min=2)) as cell:
             loss = together.step(rows)
-            if number == 2:
-                Thread(target=kill_the_other, args=(two, session)).start()
         found.append(loss.item())
-        reports.append(cell.report.gang)
-        if number > 2 and reports[-1] == TOGETHER:
-            break  # a plan may take one device for as long as the other one is predicted to be slow
+        return cell
+
+    def step_together() -> Cell:
+        """Step until a plan takes both devices: it takes one while the other is predicted to be slow."""
+        cells = [step()]
+        while cells[-1].report.gang != TOGETHER and len(cells) < 10:
+            cells.append(step())
+        return cells[-1]
+
+    assert step_together().report.gang == TOGETHER
+    killer = Thread(target=kill_the_other, args=(two, session))
+    killer.start()
+    while killer.is_alive():
+        step()
+    last = step_together()
     assert found == [alone.step(rows).item() for _ in found]
     assert together.state() == alone.state()
-    assert reports[1] == reports[-1] == TOGETHER
-    schedule = two.rest.schedule(cell.report.job)
+    assert last.report.gang == TOGETHER
+    schedule = two.rest.schedule(last.report.job)
     assert schedule.explain()[-1] == TOGETHER
     assert sorted(schedule.measured_nodes) == ["cpu:0", "cpu:1"]
     processes = {
@@ -175,7 +186,15 @@ def test_a_gang_takes_what_is_free_or_waits_for_all(two: PoolUnderTest, session:
     """One of the two devices is busy: ``2:1`` starts on the other, ``2`` waits for both."""
     alone, search = Search(), Search()
     expected = [alone.train(200).tolist() for _ in range(2)]
-    program, _ = training(3000, size=128)
+    program, _ = training(3000, size=384)
+
+    def make_room() -> None:
+        """Take the other cell away once this one waits for its device."""
+        waiting = two.wait_for_job(session=session.welcome.session, state="QUEUED").job
+        freed.append(waiting)
+        two.rest.cancel(busy)
+
+    freed: list[str] = []
     with Client(two.info) as ann:
         busy = ann.submit(program, target="cpu:1", priority="CRITICAL")
         ann.until(busy, "RUNNING")
@@ -183,11 +202,14 @@ def test_a_gang_takes_what_is_free_or_waits_for_all(two: PoolUnderTest, session:
             first = search.train(200)
         assert "on one device" in elastic.report.gang
         assert two.rest.job(busy).state == "RUNNING"
+        other = Thread(target=make_room)
         with session.capture("both", terms=Terms(gang=2, gang_min=2)) as both:
             second = search.train(200)
+            other.start()
+        other.join()
         assert both.report.gang == TOGETHER
-        assert two.rest.job(busy).finished_at is not None
-        assert ann.result(busy).outcome == "done"
+        assert freed == [both.report.job]
+        assert ann.result(busy).outcome == "cancelled"
     assert [first.tolist(), second.tolist()] == expected
 
 
