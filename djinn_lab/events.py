@@ -36,7 +36,8 @@ class DeviceAdded(msgspec.Struct, frozen=True, tag=True):
     """A worker became ready, for the first time or again. ``memory_bytes``: what the device offers.
     ``host_bytes``, ``disk_bytes``: how much of this device's sessions the host and the disk may hold.
     ``link_bytes_per_s``: between device and host, None until measured. ``slots``: segments that run at
-    once. ``numa_node``: where the device is, None when unknown."""
+    once. ``numa_node``: where the device is, None when unknown. ``host``: on which machine, empty for that of
+    the pool."""
 
     at_s: float
     device: str
@@ -46,6 +47,7 @@ class DeviceAdded(msgspec.Struct, frozen=True, tag=True):
     link_bytes_per_s: float | None = None
     slots: int = 1
     numa_node: int | None = None
+    host: str = ""
 
 
 class Rebuild(msgspec.Struct, frozen=True, array_like=True):

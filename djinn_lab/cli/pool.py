@@ -35,6 +35,14 @@ def start(
     devices: Annotated[str | None, typer.Option(help="auto, cuda, or cpu:N. Default: the profile's.")] = None,
     memory: Annotated[str | None, typer.Option(help="Memory limit of each device, e.g. 2GiB.")] = None,
     threads: Annotated[int | None, typer.Option(min=1, help="Threads of each device's worker.")] = None,
+    engine: Annotated[
+        str | None,
+        typer.Option(help="Where workers run: local (the default), or ray: on the nodes of a Ray cluster."),
+    ] = None,
+    address: Annotated[
+        str | None,
+        typer.Option(help="The Ray cluster: auto, or HOST:PORT. Default: one that is started here."),
+    ] = None,
     host_memory: Annotated[
         str | None, typer.Option(help="Host memory for parked sessions, per device; 0 for none.")
     ] = None,
@@ -149,8 +157,11 @@ def start(
         str | None, typer.Option("--profile", "-p", help="The profile whose pool settings are used.")
     ] = None,
     wait_s: Annotated[
-        float, typer.Option("--wait", min=1, help="Seconds to wait until the pool is ready.")
-    ] = 30,
+        float | None,
+        typer.Option(
+            "--wait", min=1, help="Seconds to wait until the pool is ready. Default: 30, with Ray 180."
+        ),
+    ] = None,
 ) -> None:
     """Start a pool in the background, or find the one that runs. It serves all of this user's notebooks."""
     from djinn_lab.pool.identity.settings import IdentitySettings, read_settings
@@ -163,6 +174,8 @@ def start(
         "devices": devices,
         "memory_bytes": None if memory is None else _memory("--memory", memory),
         "threads": threads,
+        "engine": engine,
+        "address": address,
         "host_bytes": None if host_memory is None else _bytes("--host-memory", host_memory),
         "disk_bytes": None if disk is None else _bytes("--disk", disk),
         "link_bytes_per_s": None if link_rate is None else _bytes("--link-rate", link_rate),

@@ -7,6 +7,7 @@ import logging
 import os
 import shlex
 import sys
+from typing import TYPE_CHECKING
 
 from djinn_lab.config.fields import BUILT_IN_ESTIMATOR
 from djinn_lab.errors import DjinnError
@@ -21,6 +22,7 @@ from djinn_lab.pool.database.engine import (
     sqlite_url,
 )
 from djinn_lab.pool.devices.plans import plan_devices
+from djinn_lab.pool.engines import ENGINES, LOCAL_ENGINE, RAY_ENGINE, check_engine
 from djinn_lab.pool.identity.settings import decoded
 from djinn_lab.pool.policy_file import read_policy
 from djinn_lab.pool.server import LOOPBACK, PoolOptions, run_pool
@@ -31,6 +33,9 @@ from djinn_lab.protocol.isolation import ISOLATION_DEFAULT, ISOLATIONS
 from djinn_lab.protocol.notebooks import OPEN_TO
 from djinn_lab.protocol.runtime_file import data_directory
 
+if TYPE_CHECKING:
+    from djinn_lab.pool.launchers.ray_cluster.cluster import Cluster
+
 
 def main() -> int:
     arguments = _parser().parse_args()
@@ -40,7 +45,8 @@ def main() -> int:
     )
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
     try:
-        plans = plan_devices(
+        cluster = _cluster(arguments)
+        plans = (plan_devices if cluster is None else cluster.plan)(
             arguments.devices,
             arguments.memory_bytes,
             arguments.threads,
@@ -74,6 +80,9 @@ def main() -> int:
             accept_weak_isolation=arguments.accept_weak_isolation,
             identity=decoded(arguments.identity),
             cost_estimator=arguments.cost_estimator,
+            engine=arguments.engine,
+            address=arguments.address,
+            cluster=cluster,
         )
         run_pool(options)
     except DatabaseLost as error:
@@ -83,6 +92,15 @@ def main() -> int:
         logging.getLogger(__name__).critical("%s", error)
         return CANNOT_START
     return 0
+
+
+def _cluster(arguments: argparse.Namespace) -> Cluster | None:
+    check_engine(arguments.engine, arguments.address)
+    if arguments.engine != RAY_ENGINE:
+        return None
+    from djinn_lab.pool.launchers.ray_cluster.cluster import connect
+
+    return connect(arguments.address)
 
 
 def _certificate(arguments: argparse.Namespace) -> ServerCertificate | None:
@@ -101,6 +119,8 @@ def _database() -> str:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m djinn_lab.pool", description=__doc__)
     parser.add_argument("--devices", help="auto, cuda, or cpu:N")
+    parser.add_argument("--engine", default=LOCAL_ENGINE, choices=ENGINES, help="where workers run")
+    parser.add_argument("--address", help="of a Ray cluster: auto, or HOST:PORT; default: start one here")
     parser.add_argument("--memory-bytes", type=int, help="limit of each device")
     parser.add_argument("--threads", type=int, help="of each device's worker")
     parser.add_argument("--port", type=int, default=0, help="0: any free one")

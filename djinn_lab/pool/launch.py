@@ -22,6 +22,7 @@ from djinn_lab.pool.certificates import encrypts
 from djinn_lab.pool.database.engine import DATABASE_VARIABLE, checked_url
 from djinn_lab.pool.devices.estimator_plugin import load_estimator
 from djinn_lab.pool.devices.plans import plan_devices
+from djinn_lab.pool.engines import LOCAL_ENGINE, RAY_ENGINE, START_WITHIN_S, check_engine
 from djinn_lab.pool.policy_file import read_policy
 from djinn_lab.protocol.certificates import pinned_context
 from djinn_lab.protocol.isolation import ISOLATIONS
@@ -52,8 +53,10 @@ def start_pool(
     devices: str | None = None,
     memory_bytes: int | None = None,
     threads: int | None = None,
+    engine: str | None = None,
+    address: str | None = None,
     port: int = 0,
-    wait_s: float = 30,
+    wait_s: float | None = None,
     worker_command: Sequence[str] | None = None,
     blob_bytes_max: int | None = None,
     host_bytes: int | None = None,
@@ -86,7 +89,9 @@ def start_pool(
     (:func:`djinn_lab.pool.start_settings.without_effect`).
 
     ``devices``: ``"auto"``, ``"cuda"`` or ``"cpu:N"``. Sizes are per device; see
-    :func:`djinn_lab.pool.devices.plans.plan_devices`. ``memory_policy``: a name in
+    :func:`djinn_lab.pool.devices.plans.plan_devices`. ``engine``: one of
+    :data:`djinn_lab.pool.engines.ENGINES`; with ``ray`` the devices are those of each node of the cluster at
+    ``address`` (None: one that is started here). ``memory_policy``: a name in
     :data:`djinn_lab.memory.POLICIES`, ``queue_policy`` in :data:`djinn_lab.jobs.decision.POLICIES`, or the
     path of one (:mod:`djinn_lab.pool.policy_file`). ``cost_estimator``: the name of an installed one
     (:func:`djinn_lab.pool.devices.estimator_plugin.load_estimator`). ``notebook_slots``: batch notebooks that
@@ -102,10 +107,14 @@ def start_pool(
     when it crashes (:mod:`djinn_lab.pool.supervisor`). Limits of a user:
     :class:`djinn_lab.pool.user_limits.UserLimits`. Raises OptionError, or PoolError with the end of the
     server's log when it does not become ready within ``wait_s``."""
+    check_engine(engine, address)
+    wait_s = START_WITHIN_S[engine or LOCAL_ENGINE] if wait_s is None else wait_s
     deadline_s = time.monotonic() + wait_s
+    here = engine != RAY_ENGINE
     url = database or os.environ.get(DATABASE_VARIABLE)
     environment = os.environ | ({DATABASE_VARIABLE: checked_url(url)} if url else {})
-    plan_devices(devices, memory_bytes, threads)
+    if here:
+        plan_devices(devices, memory_bytes, threads)
     _check_policies(memory_policy, queue_policy, notebooks_for)
     if cost_estimator is not None:
         load_estimator(cost_estimator)
@@ -121,11 +130,14 @@ def start_pool(
             return running
         if supervisor_process() is not None:
             return _wait_until_ready(None, deadline_s, wait_s)
-        plan_devices(devices, memory_bytes, threads, host_bytes=host_bytes)  # is there so much host memory?
+        if here:  # is there so much host memory?
+            plan_devices(devices, memory_bytes, threads, host_bytes=host_bytes)
         arguments = {
             "--devices": devices,
             "--memory-bytes": memory_bytes,
             "--threads": threads,
+            "--engine": engine,
+            "--address": address,
             "--port": port,
             "--worker-command": shlex.join(worker_command) if worker_command else None,
             "--blob-bytes-max": blob_bytes_max,

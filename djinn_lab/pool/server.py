@@ -44,9 +44,11 @@ from djinn_lab.pool.certificates import ServerCertificate
 from djinn_lab.pool.context import spare_full_collections
 from djinn_lab.pool.database.engine import lost, unusable
 from djinn_lab.pool.devices.plans import DevicePlan
+from djinn_lab.pool.engines import LOCAL_ENGINE, Engine
 from djinn_lab.pool.identity.settings import IdentitySettings
 from djinn_lab.pool.launchers.adoption import LeftCopy
 from djinn_lab.pool.launchers.local import LocalLauncher
+from djinn_lab.pool.launchers.pool_launcher import PoolLauncher
 from djinn_lab.pool.sessions.detached import KEPT_S, DetachedRules
 from djinn_lab.pool.start_settings import settings_of
 from djinn_lab.pool.user_limits import UserLimits
@@ -69,6 +71,7 @@ if TYPE_CHECKING:
     from djinn_lab.pool.database.sessions import LeftSession
     from djinn_lab.pool.database.store import Store
     from djinn_lab.pool.devices.fleet import Fleet
+    from djinn_lab.pool.launchers.ray_cluster.cluster import Cluster
 
 LOOPBACK = "127.0.0.1"
 NOTEBOOKS = "notebooks"
@@ -89,7 +92,8 @@ class PoolOptions(msgspec.Struct, frozen=True):
     talk in the clear. ``detached_s``: for so long a session waits for its vanished client.
     ``accept_weak_isolation``: let several users in where the sandbox of workers does not hold.
     ``identity``: the identity providers whose users may come. ``cost_estimator``: its name, as of
-    :func:`djinn_lab.pool.devices.estimator_plugin.load_estimator`."""
+    :func:`djinn_lab.pool.devices.estimator_plugin.load_estimator`. ``engine``: ``local``, whose devices are
+    this machine's, or ``ray``, on the nodes of ``cluster``, which was found at ``address``."""
 
     plans: Sequence[DevicePlan]
     worker_command: Sequence[str] | None
@@ -110,6 +114,9 @@ class PoolOptions(msgspec.Struct, frozen=True):
     accept_weak_isolation: bool = False
     identity: IdentitySettings = IdentitySettings()
     cost_estimator: str = BUILT_IN_ESTIMATOR
+    engine: Engine = LOCAL_ENGINE
+    address: str | None = None
+    cluster: Cluster | None = None
 
 
 def run_pool(options: PoolOptions) -> None:
@@ -119,7 +126,7 @@ def run_pool(options: PoolOptions) -> None:
     belonging = Belonging.of(options.database, options.detached_s)
     directory = open_blob_directory(pool, runtime_directory(), belonging)
     disk = own_directory(data_directory() / PARKED, pool, belonging)
-    launcher = LocalLauncher(directory, options.worker_command, directory / PARKED, disk)
+    launcher = _launcher(options, pool, directory, disk)
     places = PoolDirectories(directory, disk, belonging)
     try:
         if not options.standby:
@@ -152,7 +159,15 @@ class PoolDirectories:
         return left
 
 
-def _warm(launcher: LocalLauncher, options: PoolOptions) -> None:
+def _launcher(options: PoolOptions, pool: str, directory: Path, disk: Path) -> PoolLauncher:
+    if options.cluster is None:
+        return LocalLauncher(directory, options.worker_command, directory / PARKED, disk)
+    from djinn_lab.pool.launchers.ray_cluster.launcher import RayLauncher
+
+    return RayLauncher(options.cluster, pool, directory, options.detached_s, options.worker_command)
+
+
+def _warm(launcher: PoolLauncher, options: PoolOptions) -> None:
     """Let the workers load while the server does."""
     for plan in options.plans:
         launcher.warm(plan)
@@ -163,7 +178,7 @@ def _leave(_number: int, _frame: FrameType | None) -> None:
     raise SystemExit(0)
 
 
-async def _serve(options: PoolOptions, pool: str, places: PoolDirectories, launcher: LocalLauncher) -> None:
+async def _serve(options: PoolOptions, pool: str, places: PoolDirectories, launcher: PoolLauncher) -> None:
     # Imported while the workers load, which takes longer.
     from djinn_lab.pool.api.web_server import StandbyApp, WebServer
     from djinn_lab.pool.authentication import new_token
@@ -211,7 +226,7 @@ class ServingPool:
     """Hold the parts of the process."""
 
     options: PoolOptions
-    launcher: LocalLauncher
+    launcher: PoolLauncher
     store: Store
     front: StandbyApp
     server: WebServer

@@ -40,6 +40,8 @@ def settings_of(options: PoolOptions) -> dict[str, Setting]:
         "memory_policy": options.memory_policy,
         "queue_policy": policy if isinstance(policy, str) else policy.name,
         "cost_estimator": options.cost_estimator,
+        "engine": options.engine,
+        "address": options.address or "",
         "notebook_slots": options.notebook_slots,
         "notebooks_for": options.notebooks_for,
         "database": shown(options.database),
@@ -103,7 +105,8 @@ def _comparable(name: str, value: Setting) -> Setting:
 
 
 def _devices(plans: Sequence[DevicePlan]) -> str:
-    return f"{plans[0].kind}:{len(plans)}"
+    """Return how devices are asked for; those of one host, where there are several."""
+    return f"{plans[0].kind}:{sum(plan.host == plans[0].host for plan in plans)}"
 
 
 def _option(name: str) -> str:

@@ -9,6 +9,7 @@ import asyncio
 import os
 import signal
 import tempfile
+import uuid
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,11 +18,13 @@ from typing import Any, Protocol, TypeVar
 import psutil
 import torch
 from blake3 import blake3
+from ray_nodes import three_nodes
 
 from djinn_lab.pool.blobs.directory import RESULTS, STORE
 from djinn_lab.pool.devices.launcher import GroupLost, Launcher
 from djinn_lab.pool.devices.plans import DevicePlan
 from djinn_lab.pool.launchers.local import LocalLauncher
+from djinn_lab.pool.launchers.ray_cluster.launcher import RayLauncher
 from djinn_lab.protocol.worker import (
     CopyFailed,
     FetchedTensor,
@@ -45,6 +48,8 @@ class Site(Protocol):
     """One launcher implementation with the place where its workers run."""
 
     launcher: Launcher
+    files_of_a_move: int
+    """How many files hold a session that one device's dead worker parked and another device restored."""
 
     def put(self, tensor: torch.Tensor) -> str:
         """Put a tensor's bytes into the pool's store and return their name."""
@@ -75,6 +80,8 @@ class Site(Protocol):
 class LocalSite:
     """A launcher whose workers are processes of this machine."""
 
+    files_of_a_move = 1
+
     def __init__(self, directory: Path, worker_command: Sequence[str] | None = None) -> None:
         self._directory = directory
         self._before = {one.pid for one in psutil.Process().children(recursive=True)}
@@ -86,20 +93,13 @@ class LocalSite:
         )
 
     def put(self, tensor: torch.Tensor) -> str:
-        content = tensor.contiguous().view(-1).view(torch.uint8).numpy().tobytes()
-        name = blake3(content).hexdigest()
-        (self._directory / STORE / name).write_bytes(content)
-        return name
+        return put_blob(self._directory, tensor)
 
     def take(self, result: str) -> bytes:
-        path = self._directory / RESULTS / result
-        content = path.read_bytes()
-        path.unlink()
-        return content
+        return take_result(self._directory, result)
 
     def kill(self, device: str, group: str | None = None) -> None:
-        health = self.launcher.health(device)
-        os.kill(health.shown["pid"] if group is None else health.groups[group], signal.SIGKILL)
+        kill_worker_of(self.launcher, device, group)
 
     def pause(self, device: str) -> None:
         os.kill(self.launcher.health(device).shown["pid"], signal.SIGSTOP)
@@ -122,6 +122,25 @@ class LocalSite:
         return [one for one in now if one.pid not in self._before]
 
 
+def put_blob(directory: Path, tensor: torch.Tensor) -> str:
+    content = tensor.contiguous().view(-1).view(torch.uint8).numpy().tobytes()
+    name = blake3(content).hexdigest()
+    (directory / STORE / name).write_bytes(content)
+    return name
+
+
+def take_result(directory: Path, result: str) -> bytes:
+    path = directory / RESULTS / result
+    content = path.read_bytes()
+    path.unlink()
+    return content
+
+
+def kill_worker_of(launcher: Launcher, device: str, group: str | None) -> None:
+    health = launcher.health(device)
+    os.kill(health.shown["pid"] if group is None else health.groups[group], signal.SIGKILL)
+
+
 @contextmanager
 def local_site() -> Iterator[Site]:
     memory = Path("/dev/shm")
@@ -129,8 +148,59 @@ def local_site() -> Iterator[Site]:
         yield LocalSite(Path(made))
 
 
-SITES = {"local": local_site}
-"""Every launcher implementation, by name."""
+class RaySite:
+    """A launcher whose workers are on two nodes of a Ray cluster, beside the pool's own node."""
+
+    files_of_a_move = 2
+
+    def __init__(self, directory: Path, worker_command: Sequence[str] | None = None) -> None:
+        self._directory = directory
+        for path in (directory / STORE, directory / RESULTS):
+            path.mkdir()
+        self._ray = RayLauncher(three_nodes(), uuid.uuid4().hex[:12], directory, 60.0, worker_command)
+        self.launcher: Launcher = self._ray
+
+    def put(self, tensor: torch.Tensor) -> str:
+        return put_blob(self._directory, tensor)
+
+    def take(self, result: str) -> bytes:
+        return take_result(self._directory, result)
+
+    def kill(self, device: str, group: str | None = None) -> None:
+        kill_worker_of(self.launcher, device, group)
+
+    def pause(self, device: str) -> None:
+        os.kill(self.launcher.health(device).shown["pid"], signal.SIGSTOP)
+
+    def unpause(self, device: str) -> None:
+        os.kill(self.launcher.health(device).shown["pid"], signal.SIGCONT)
+
+    def parked(self) -> set[str]:
+        roots = [Path(root) for host in self._ray.hosts for root in host.roots]
+        return {file.name for root in roots for file in root.rglob("*.*")}
+
+    def workers(self) -> set[str]:
+        found = [one for agent in self._agents() for one in agent.children(recursive=True)]
+        templates = {one.pid for agent in self._agents() for one in agent.children()}
+        return {str(one.pid) for one in found if one.pid not in templates}
+
+    def processes(self) -> set[str]:
+        found = [one for agent in self._agents() for one in (agent, *agent.children(recursive=True))]
+        return {str(one.pid) for one in found}
+
+    def _agents(self) -> list[psutil.Process]:
+        pids = [host.pid for host in self._ray.hosts]
+        return [psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)]
+
+
+@contextmanager
+def ray_site() -> Iterator[Site]:
+    with tempfile.TemporaryDirectory(prefix="djinn-test-") as made:
+        yield RaySite(Path(made))
+
+
+SITES = {"local": local_site} | ({"ray": ray_site} if "SWEEP_RAY" in os.environ else {})
+"""Launcher implementations by name. Ray's is asked for by ``make sweep-ray``: its agents start slowly."""
 
 
 class Heard:

@@ -43,7 +43,8 @@ from djinn_lab.jobs.targets import suits
 
 ROUNDS_MAX = 1000
 _facts_of = attrgetter(
-    *("slots", "numa_node", "given_labels", "taints", "cordoned"), *("alive", "heard", "price", "watts")
+    *("slots", "numa_node", "host", "given_labels", "taints", "cordoned"),
+    *("alive", "heard", "price", "watts"),
 )
 
 

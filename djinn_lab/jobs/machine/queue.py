@@ -410,7 +410,7 @@ class JobQueue:
             raise IllegalEvent(f"{event.device} is already up", "pool")
         known.alive, known.heard, known.slots = True, True, event.slots
         known.memory_bytes, known.link_bytes_per_s = event.memory_bytes, event.link_bytes_per_s or 0.0
-        known.numa_node = event.numa_node
+        known.numa_node, known.host = event.numa_node, event.host
 
     def _lose_device(self, event: DeviceLost) -> None:
         known = self._tables.devices.get(event.device)

@@ -32,8 +32,9 @@ class QueueDevice:
     """A device as the queue knows it. ``alive``: its worker is up. ``heard``: it answers. ``cordoned``:
     nothing new starts. ``running``: the jobs that the device runs, the first started first, at most ``slots``
     of them besides the ``riders``, which run in one batch with another. ``numa_node``: where the device is,
-    None when unknown. ``taints``: only jobs that tolerate all of them run there. ``price``: of a device-hour,
-    in any currency. ``watts``: what the device draws when busy, as operators say, None when unknown."""
+    None when unknown; ``host``: on which machine, empty for the pool's. ``taints``: only jobs that tolerate
+    all of them run there. ``price``: of a device-hour, in any currency. ``watts``: what the device draws when
+    busy, as operators say, None when unknown."""
 
     device: str
     alive: bool = True
@@ -45,6 +46,7 @@ class QueueDevice:
     memory_bytes: int = 0
     link_bytes_per_s: float = 0.0
     numa_node: int | None = None
+    host: str = ""
     given_labels: frozenset[str] = frozenset()
     taints: frozenset[str] = frozenset()
     price: float = 0.0
@@ -66,25 +68,28 @@ class QueueDevice:
     @property
     def labels(self) -> frozenset[str]:
         """Labels given by operators, and the device's own."""
-        return _all_labels(self.device, self.numa_node, self.given_labels)
+        return _all_labels(self.device, self.numa_node, self.host, self.given_labels)
 
     @property
     def own_labels(self) -> frozenset[str]:
-        """The device's kind, and its NUMA node, unless operators gave it another NUMA label."""
-        return _own_labels(self.device, self.numa_node, self.given_labels)
+        """The device's kind, its host where the pool has several, and its NUMA node, unless operators gave it
+        another NUMA label."""
+        return _own_labels(self.device, self.numa_node, self.host, self.given_labels)
 
 
 @lru_cache(LABELLED_MAX)
-def _own_labels(device: str, numa_node: int | None, given: frozenset[str]) -> frozenset[str]:
+def _own_labels(device: str, numa_node: int | None, host: str, given: frozenset[str]) -> frozenset[str]:
     own = {f"kind={device.partition(':')[0]}"}
+    if host:
+        own.add(f"host={host}")
     if numa_node is not None and numa_of(given) is None:
-        own.add(f"{NUMA}={numa_node}")
+        own.add(f"{NUMA}={host}-{numa_node}" if host else f"{NUMA}={numa_node}")
     return frozenset(own)
 
 
 @lru_cache(LABELLED_MAX)
-def _all_labels(device: str, numa_node: int | None, given: frozenset[str]) -> frozenset[str]:
-    return given | _own_labels(device, numa_node, given)
+def _all_labels(device: str, numa_node: int | None, host: str, given: frozenset[str]) -> frozenset[str]:
+    return given | _own_labels(device, numa_node, host, given)
 
 
 @dataclass(slots=True)

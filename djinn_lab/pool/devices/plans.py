@@ -30,7 +30,7 @@ CUDA_SHARE_FOR_HOST = 0.8
 class DevicePlan(msgspec.Struct, frozen=True):
     """Describe a worker to start. ``memory_bytes`` is the limit it enforces. ``host_bytes``, ``disk_bytes``:
     of its sessions' parked state, 0 for none. ``link_bytes_per_s``: of a CPU device, 0 for as fast as
-    memory."""
+    memory. ``host``: where it is, empty for the pool's own machine."""
 
     device: str
     kind: str
@@ -39,6 +39,7 @@ class DevicePlan(msgspec.Struct, frozen=True):
     host_bytes: int = 0
     disk_bytes: int = 0
     link_bytes_per_s: int = 0
+    host: str = ""
 
 
 def plan_devices(

@@ -553,5 +553,6 @@ class Driver:
                 disk_bytes=ready.disk_bytes,
                 link_bytes_per_s=ready.link_bytes_per_s,
                 numa_node=ready.numa_node,
+                host=self.fleet.status(device).plan.host,
             )
         )

@@ -21,7 +21,7 @@ Pieces = list[tuple[bytes, bytes, int, int, int]]
 """Digest, fingerprint, bytes, number of the file, offset."""
 
 
-class _Storage(msgspec.Struct, array_like=True):
+class ManifestStorage(msgspec.Struct, array_like=True):
     """The first fields of a storage in a manifest; the others are passed on unread."""
 
     nbytes: int
@@ -61,7 +61,7 @@ class Adoption:
         try:
             content = msgspec.msgpack.decode(copy.manifest, type=dict[str, msgspec.Raw])
             files = msgspec.msgpack.decode(content["files"], type=list[str])
-            storages = msgspec.msgpack.decode(content["storages"], type=list[_Storage])
+            storages = msgspec.msgpack.decode(content["storages"], type=list[ManifestStorage])
         except (msgspec.DecodeError, KeyError) as error:
             log.error("the manifest of a parked session cannot be read: %s", error)
             return None

@@ -148,6 +148,10 @@ class DeviceWorkers:
         group = self._group_of(session) if worker is None else worker.group
         return self.plan.device, group, self._histories[group].lives
 
+    def lives(self) -> dict[str, int]:
+        """Count the workers that each trust group had here before its present one; empty: none yet."""
+        return {group or "": history.lives for group, history in self._histories.items()}
+
     # -- which worker --------------------------------------------------------------------------------------
 
     def _worker_of(self, session: str) -> Worker | None:

@@ -6,7 +6,7 @@ pair, which is seen at once."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from djinn_lab.pool.blobs.directory import PARKED
@@ -82,6 +82,25 @@ class LocalLauncher:
         for device in self._devices.values():
             await device.end()
         self._premises.clear()
+
+    # -- for an agent, which runs this launcher on another host ---------------------------------------------
+
+    def lives(self, device: str) -> dict[str, int]:
+        """Count the workers that each trust group had on a device before its present one; empty: none yet."""
+        return self._devices[device].lives()
+
+    def orphans(self) -> list[str]:
+        """List the files that dead workers left, and those that :meth:`adopt` made."""
+        return [str(path) for path in self._premises.orphans.files]
+
+    def remove_orphans(self, paths: Iterable[Path]) -> None:
+        """Remove files that no manifest names."""
+        self._premises.orphans.remove(paths)
+
+    async def adopt(self, group: str, name: str, write: Callable[[Path], Awaitable[None]]) -> Path:
+        """Let what was parked elsewhere be written where the workers of a trust group can read it. ``name``:
+        how the file's name begins."""
+        return await self._premises.adopt(group, name, write)
 
     # -- for the pool's process, outside its event loop ------------------------------------------------------
 

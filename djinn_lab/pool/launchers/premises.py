@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 
 from djinn_lab.pool.blobs.directory import RESULTS, STORE
 from djinn_lab.pool.devices.launcher import TakenCopy, WorkerEvents
 from djinn_lab.pool.devices.plans import DevicePlan
 from djinn_lab.pool.launchers.adoption import Adoption, LeftCopy, take_copies
-from djinn_lab.pool.launchers.orphans import OrphanedFiles
+from djinn_lab.pool.launchers.orphans import MOVED, OrphanedFiles
 from djinn_lab.pool.launchers.processes import Starter
 from djinn_lab.pool.launchers.region_compiler import RegionCompiler
 from djinn_lab.protocol.template import WorkerOptions
@@ -34,7 +34,7 @@ class Premises:
         """By trust group, of its directories: no path shows a user's name."""
         self._adopted = False
         """Files of dead pools take space that was found to be free then."""
-        self._orphans = OrphanedFiles([path for path in (host, disk) if path is not None])
+        self.orphans = OrphanedFiles([path for path in (host, disk) if path is not None])
 
     def options(self, plan: DevicePlan, group: str | None, beside: bool) -> WorkerOptions:
         """Return the options of a group's worker; None: of one for the group that comes first. ``beside``:
@@ -67,9 +67,18 @@ class Premises:
         """Take over what workers of dead pools parked, by session. ``host``, ``disk``: their directories."""
         adoption = Adoption(host, disk, self._place)
         taken = take_copies(copies, adoption)
-        self._orphans.adopted(adoption.files)
+        self.orphans.adopted(adoption.files)
         self._adopted = self._adopted or bool(adoption.files)
         return taken
+
+    async def adopt(self, group: str, name: str, write: Callable[[Path], Awaitable[None]]) -> Path:
+        """Let a session that was parked on another host be written into its group's directory."""
+        directory = self._place(group, self._host is None)
+        assert directory is not None
+        path = directory / f"{name}{MOVED}{_drawn()}"
+        await write(path)
+        self.orphans.adopted([path])
+        return path
 
     def _place(self, group: str, on_disk: bool) -> Path | None:
         """Return the directory of a group, as :meth:`options` will give it to its workers."""
@@ -80,17 +89,17 @@ class Premises:
     def ended(self, pid: int | None) -> None:
         """Note what a worker that has ended left behind."""
         if pid is not None:
-            self._orphans.died(pid)
+            self.orphans.died(pid)
 
     def sweep(self) -> None:
         """Remove what dead workers parked and no manifest names any more."""
         if self.events is not None:
-            self._orphans.sweep(self.events.manifests())
+            self.orphans.sweep(self.events.manifests())
 
     def clear(self) -> None:
         """Remove all that dead workers parked, unless it is left to a next pool."""
         if not self.left:
-            self._orphans.sweep(())
+            self.orphans.sweep(())
 
 
 def _drawn() -> str:

@@ -1,0 +1,246 @@
+"""The agent of one host: an actor of Ray that runs the local launcher for the devices of its node.
+
+It performs the pool's orders in the order of their numbers, whatever the order in which they arrive, and
+hands over what happened when it is asked for it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import socket
+from collections.abc import Iterable
+from importlib.metadata import version
+from pathlib import Path
+
+import ray
+from msgspec.structs import replace
+
+from djinn_lab.errors import PoolError
+from djinn_lab.pool.blobs.directory import (
+    PARKED,
+    RESULTS,
+    STORE,
+    Belonging,
+    default_bytes_max,
+    open_blob_directory,
+    own_directory,
+    remove_directory,
+)
+from djinn_lab.pool.devices.launcher import GroupLost
+from djinn_lab.pool.launchers.local import LocalLauncher
+from djinn_lab.pool.launchers.ray_cluster.files import (
+    Content,
+    made_files,
+    read_files,
+    read_parts,
+    write_file,
+)
+from djinn_lab.pool.launchers.ray_cluster.moves import adopted_manifest
+from djinn_lab.pool.launchers.ray_cluster.wire import (
+    Answers,
+    Died,
+    Failed,
+    HostEvent,
+    HostFacts,
+    HostOptions,
+    HostOrder,
+    HostReport,
+    Piece,
+    Said,
+    moved_name,
+)
+from djinn_lab.protocol.runtime_file import data_directory, host_id, runtime_directory
+from djinn_lab.protocol.version import VERSION
+from djinn_lab.protocol.worker import (
+    Cancel,
+    Close,
+    CopyOrder,
+    Drop,
+    FromWorker,
+    Preempt,
+    Restore,
+    RunOrder,
+    ToWorker,
+    decode_to_worker,
+    encode,
+)
+
+LOOK_EVERY_S = 0.5
+
+log = logging.getLogger(__name__)
+
+
+class HostAgent:
+    """Raises PoolError where the node has another version of this package, or of torch, than the pool."""
+
+    def __init__(self, options: HostOptions) -> None:
+        node = str(ray.get_runtime_context().get_node_id())
+        found = {"djinn-lab": (VERSION, options.version), "torch": (version("torch"), options.torch_version)}
+        for package, (here, there) in found.items():
+            if here != there:
+                raise PoolError(
+                    f"Host {socket.gethostname()} has {package} {here}, and the pool has {there}.",
+                    f"Install {package} {there} on that host.",
+                )
+        self._node = node
+        self._options = options
+        name = f"{options.pool}-{node[:12]}"
+        belonging = Belonging(f"agent of {options.pool}", "", host_id(), options.kept_s)
+        self._own = open_blob_directory(name, runtime_directory(), belonging)
+        self._disk = own_directory(data_directory() / PARKED, name, belonging)
+        self._blobs = self._own if options.blob_directory is None else Path(options.blob_directory)
+        self._launcher = LocalLauncher(self._blobs, options.command, self._own / PARKED, self._disk)
+        self._groups: dict[str, str] = {}
+        self._pending: dict[int, HostOrder] = {}
+        self._next = 0
+        self._arrived = asyncio.Event()
+        self._events: list[HostEvent] = []
+        self._happened = asyncio.Event()
+        self._work: asyncio.Task[None] | None = None
+        self._reported: HostReport | None = None
+
+    # -- calls of the pool ---------------------------------------------------------------------------------
+
+    async def start(self) -> HostFacts:
+        """Start the workers."""
+        self._work = asyncio.get_running_loop().create_task(self._perform_all(), name="orders")
+        for plan in self._options.plans:
+            self._launcher.spawn(plan, self)
+        own = self._options.blob_directory is None
+        return HostFacts(
+            self._node,
+            socket.gethostname(),
+            os.getpid(),
+            (str(self._own / PARKED), str(self._disk)),
+            default_bytes_max(self._own) if own else None,
+        )
+
+    async def order(self, number: int, order: HostOrder) -> None:
+        """Take an order, to be performed after those of lower numbers."""
+        self._pending[number] = order
+        self._arrived.set()
+
+    async def report(self) -> HostReport:
+        """Wait until something has happened, or workers are not as they were, and return that."""
+        while True:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._happened.wait(), LOOK_EVERY_S)
+            self._happened.clear()
+            events, self._events = self._events, []
+            found = tuple([await self._with_results(event) for event in events])
+            health = {plan.device: self._launcher.health(plan.device) for plan in self._options.plans}
+            lives = {plan.device: self._launcher.lives(plan.device) for plan in self._options.plans}
+            state = HostReport((), health, lives, tuple(self._launcher.orphans()))
+            if found or state != self._reported:
+                self._reported = state
+                return replace(state, events=found)
+
+    async def read(self, pieces: Iterable[Piece]) -> Content:
+        """Return the bytes of parked sessions. Raises OSError where they are not here, or not parked ones."""
+        roots = (self._own / PARKED, self._disk)
+        parts = [(Path(piece.path).resolve(), piece.offset, piece.nbytes) for piece in pieces]
+        for path, _, _ in parts:
+            if not any(path.is_relative_to(root.resolve()) for root in roots):
+                raise OSError(f"{path.name} is no file of a parked session")
+        return await read_parts(parts)
+
+    async def forget(self, orphans: Iterable[str]) -> None:
+        """Remove files that no manifest names any more."""
+        self._launcher.remove_orphans(Path(path) for path in orphans)
+
+    async def close(self, at_once: bool) -> None:
+        """End all workers, and remove the directories unless what is parked stays (``at_once``)."""
+        if self._work is not None:
+            self._work.cancel()
+        await self._launcher.close(at_once)
+        if not at_once:
+            remove_directory(self._own)
+            remove_directory(self._disk)
+
+    # -- events of the launcher ----------------------------------------------------------------------------
+
+    def worker_said(self, device: str, message: FromWorker) -> None:
+        self._happen(Said(device, encode(message), dict.fromkeys(made_files(message), Content(0))))
+
+    def worker_died(self, device: str, how: str, group: GroupLost | None = None) -> None:
+        self._happen(Died(device, how, group))
+
+    def worker_heard(self, device: str, heard: bool) -> None:
+        self._happen(Answers(device, heard))
+
+    def worker_failed(self, device: str, how: str) -> None:
+        self._happen(Failed(device, how))
+
+    def trust_group(self, session: str) -> str | None:
+        return self._groups.get(session)
+
+    def manifests(self) -> list[bytes]:
+        """Keep all orphans: the pool knows which are needed, and has the others removed."""
+        return [path.encode() for path in self._launcher.orphans()]
+
+    def _happen(self, event: HostEvent) -> None:
+        self._events.append(event)
+        self._happened.set()
+
+    async def _with_results(self, event: HostEvent) -> HostEvent:
+        """Attach the results that an event names, unless the pool sees the same files."""
+        if not isinstance(event, Said) or not event.results or self._options.blob_directory is not None:
+            return event
+        results = self._blobs / RESULTS
+        content = await read_files(results, event.results)
+        for name in event.results:
+            (results / name).unlink(missing_ok=True)
+        return replace(event, results=content)
+
+    # -- orders --------------------------------------------------------------------------------------------
+
+    async def _perform_all(self) -> None:
+        while True:
+            while (order := self._pending.pop(self._next, None)) is None:
+                self._arrived.clear()
+                await self._arrived.wait()
+            self._next += 1
+            try:
+                await self._perform(order)
+            except Exception:
+                # What the pool waits for would never come: it sees the loss of this agent instead.
+                log.critical("an order cannot be performed", exc_info=True)
+                os._exit(1)
+
+    async def _perform(self, order: HostOrder) -> None:
+        for name in order.unneeded:
+            (self._blobs / STORE / name).unlink(missing_ok=True)
+            (self._blobs / RESULTS / name).unlink(missing_ok=True)
+        for directory, files in ((STORE, order.uploads), (RESULTS, order.results)):
+            for name, content in files.items():
+                await write_file(self._blobs / directory / name, content)
+        self._groups.update(order.groups)
+        message = decode_to_worker(order.message)
+        if isinstance(message, Restore) and order.pieces_content is not None:
+            message = await self._adopted(order.device, message, order.pieces, order.pieces_content)
+        self._give(order.device, message)
+
+    def _give(self, device: str, message: ToWorker) -> None:
+        match message:
+            case Cancel():
+                self._launcher.cancel(device, message.job)
+            case Preempt():
+                self._launcher.preempt(device, message.job, message.segment)
+            case _ if isinstance(message, RunOrder):
+                self._launcher.run(device, message)
+            case _ if isinstance(message, CopyOrder):
+                self._launcher.copy(device, message)
+        if isinstance(message, Close | Drop):
+            self._groups.pop(message.session, None)
+
+    async def _adopted(
+        self, device: str, order: Restore, pieces: tuple[Piece, ...], content: Content
+    ) -> Restore:
+        """Write down what was parked on other hosts, and let the manifest name it here."""
+        assert order.manifest is not None
+        group = self._groups[order.session]
+        name = moved_name(device, order.session)
+        path = await self._launcher.adopt(group, name, lambda target: write_file(target, content))
+        return replace(order, manifest=adopted_manifest(order.manifest, pieces, str(path)))

@@ -1,0 +1,194 @@
+"""Connects to a Ray cluster, or starts one on this machine, and plans the devices of its nodes."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from djinn_lab.config import PoolSettings
+from djinn_lab.errors import OptionError, PoolError
+from djinn_lab.pool.devices.plans import (
+    CPU_BYTES_MAX,
+    CPU_DEVICES_DEFAULT,
+    CPU_HOST_FACTOR,
+    CPU_SHARE_FOR_HOST,
+    CPU_SHARE_OF_AVAILABLE,
+    DevicePlan,
+)
+
+RAY_SETTINGS = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_agent_register_timeout_ms": "60000"}
+"""Ray sends no statistics, and a node of a cluster that starts here may take its time."""
+CONNECT_WITHIN_S = 5.0
+NAME_CHARS_MAX = 40
+STORE_BYTES_MAX = 2 * 2**30
+STORE_SHARE_OF_MEMORY = 0.1
+"""Of the object store of a cluster that the pool starts: tensors only pass through it."""
+
+
+class Node(msgspec.Struct, frozen=True):
+    """One alive node of the cluster. ``resources``: all that it has, by Ray's names."""
+
+    node: str
+    name: str
+    resources: Mapping[str, float]
+
+    @property
+    def cpus(self) -> int:
+        return int(self.resources.get("CPU", 0))
+
+    @property
+    def memory_bytes(self) -> int:
+        return int(self.resources.get("memory", 0))
+
+
+class Cluster:
+    """A connection to Ray. ``own_node``: on which this process runs."""
+
+    def __init__(self, nodes: Sequence[Node], own_node: str) -> None:
+        self.nodes = nodes
+        self.own_node = own_node
+        self._planned: dict[str, str] = {}
+        """The node of each device."""
+
+    def node_of(self, device: str) -> str:
+        return self._planned[device]
+
+    def name_of(self, node: str) -> str:
+        return next(one.name for one in self.nodes if one.node == node)
+
+    def plan(
+        self,
+        devices: str | None,
+        memory_bytes: int | None,
+        threads: int | None,
+        *,
+        host_bytes: int | None = None,
+        disk_bytes: int = 0,
+        link_bytes_per_s: int | None = None,
+    ) -> list[DevicePlan]:
+        """Plan the devices of every node. ``devices``: ``"cpu:N"`` or ``"auto"``, of each node; the sizes are
+        those of each device. Raises OptionError."""
+        count = _count_of(devices)
+        rate = PoolSettings().link_bytes_per_s if link_bytes_per_s is None else link_bytes_per_s
+        plans: list[DevicePlan] = []
+        for node in self.nodes:
+            here = min(CPU_DEVICES_DEFAULT, node.cpus) if count is None else count
+            if here == 0 and count is None:
+                continue  # a node without CPUs for others, as heads often are
+            each = threads or max(1, node.cpus // here)
+            if here * each > node.cpus:
+                raise OptionError(
+                    f"Node {node.name} has {node.cpus} CPUs for Ray, and {here} devices with {each} threads "
+                    f"each need {here * each}.",
+                    "Give fewer devices, or fewer threads.",
+                )
+            limit = memory_bytes or min(CPU_BYTES_MAX, int(node.memory_bytes * CPU_SHARE_OF_AVAILABLE / here))
+            parked = min(CPU_HOST_FACTOR * limit, int(node.memory_bytes * CPU_SHARE_FOR_HOST / here))
+            for _ in range(here):
+                device = f"cpu:{len(plans)}"
+                self._planned[device] = node.node
+                host_limit = parked if host_bytes is None else host_bytes
+                plans.append(
+                    DevicePlan(device, "cpu", limit, each, host_limit, disk_bytes, rate, host=node.name)
+                )
+        if not plans:
+            raise OptionError(
+                "No node of the cluster has a CPU for Ray.", "Start nodes with ray start --num-cpus."
+            )
+        return plans
+
+    def place(self, agent: type, node: str, plans: Sequence[DevicePlan], hard: bool) -> Any:
+        """Return an actor class whose instance takes the devices' resources. ``hard``: on no other node."""
+        return ray.remote(agent).options(
+            num_cpus=sum(plan.threads for plan in plans),
+            max_concurrency=1000,
+            max_restarts=0,
+            scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=not hard),
+        )
+
+    def describe_needs(self, plans: Sequence[DevicePlan]) -> str:
+        return f"{sum(plan.threads for plan in plans)} free CPUs"
+
+    def leave(self) -> None:
+        """Disconnect; a cluster that :func:`connect` started ends with that."""
+        ray.shutdown()
+
+
+def connect(address: str | None) -> Cluster:
+    """Connect to the cluster at ``HOST:PORT``, or that of this machine (``"auto"``), or start one here
+    (None). Raises PoolError."""
+    for name, value in RAY_SETTINGS.items():
+        os.environ.setdefault(name, value)
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    store = min(STORE_BYTES_MAX, int(memory * STORE_SHARE_OF_MEMORY))
+    if address not in (None, "auto"):
+        _expect_answer(address)
+    try:
+        if address is None:
+            ray.init("local", include_dashboard=False, object_store_memory=store)
+        else:
+            ray.init(address)
+    except ConnectionError as error:
+        raise PoolError(
+            f"No Ray cluster was found: {error}", "Start one with ray start --head, or leave --address out."
+        ) from error
+    except Exception as error:  # Ray raises this very class where a node does not start in time
+        raise PoolError(
+            f"Ray cannot be used: {error}",
+            "Nodes and this program need the same versions of Ray and Python: see ray --version on each.",
+        ) from error
+    return Cluster(_nodes(), str(ray.get_runtime_context().get_node_id()))
+
+
+def _expect_answer(address: str) -> None:
+    """Raises PoolError where nothing listens: Ray itself would try for minutes."""
+    match = re.fullmatch(r"(.+):(\d{1,5})", address)
+    if not match:
+        raise OptionError(
+            f"--address {address!r} is none.", "Write auto, or HOST:PORT, such as 10.0.0.1:6379."
+        )
+    try:
+        socket.create_connection((match[1], int(match[2])), CONNECT_WITHIN_S).close()
+    except OSError as error:
+        raise PoolError(
+            f"No Ray cluster answers at {address}: {error}.",
+            "Start one there with ray start --head, or give another --address.",
+        ) from None
+
+
+def _nodes() -> list[Node]:
+    alive = [row for row in ray.nodes() if row["Alive"]]  # type: ignore[no-untyped-call]
+    shared = Counter(row["NodeManagerHostname"] for row in alive)
+    return [
+        Node(
+            row["NodeID"],
+            _short(row["NodeManagerHostname"])
+            + (f"-{row['NodeID'][:6]}" if shared[row["NodeManagerHostname"]] > 1 else ""),
+            row["Resources"],
+        )
+        for row in alive
+    ]
+
+
+def _short(name: str) -> str:
+    """Return a host's name as labels may have it."""
+    return re.sub(r"[^A-Za-z0-9_.-]", "-", name)[:NAME_CHARS_MAX]
+
+
+def _count_of(devices: str | None) -> int | None:
+    if devices in (None, "auto"):
+        return None
+    match = re.fullmatch(r"cpu(?::(\d{1,3}))?", devices)
+    if not match or int(match[1] or 1) == 0:
+        raise OptionError(
+            f"{devices!r} names no devices of a cluster's nodes.", "Write auto, or cpu:N, such as cpu:4."
+        )
+    return int(match[1] or 1)

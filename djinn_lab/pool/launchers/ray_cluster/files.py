@@ -1,0 +1,121 @@
+"""Tensors on their way between hosts: few bytes in the message itself, more through Ray's object store.
+
+Objects are pieces of a file, so that the store never has to have space for a whole large one at once."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import mmap
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import ray
+
+from djinn_lab.protocol.worker import FromWorker, Handed, RunBatch, RunSegment, SegmentDone, ToWorker
+
+INLINE_BYTES_MAX = 64 * 2**10
+OBJECT_BYTES = 32 * 2**20
+
+
+class Content(msgspec.Struct, frozen=True):
+    """The bytes of a file: ``inline``, or as objects one after the other."""
+
+    nbytes: int
+    inline: bytes = b""
+    objects: tuple[Any, ...] = ()
+
+
+async def read_file(path: Path) -> Content:
+    """Raises FileNotFoundError."""
+    nbytes = path.stat().st_size
+    if nbytes <= INLINE_BYTES_MAX:
+        return Content(nbytes, path.read_bytes())
+    return await asyncio.to_thread(_put_parts, path, [(0, nbytes)])
+
+
+async def read_parts(parts: Iterable[tuple[Path, int, int]]) -> Content:
+    """Read parts of files, each by its offset and bytes, one after the other. Raises OSError."""
+    return await asyncio.to_thread(_put_all, list(parts))
+
+
+def _put_parts(path: Path, parts: list[tuple[int, int]]) -> Content:
+    objects = []
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
+        for offset, nbytes in parts:
+            for begin in range(offset, offset + nbytes, OBJECT_BYTES):
+                count = min(OBJECT_BYTES, offset + nbytes - begin)
+                objects.append(ray.put(np.frombuffer(mapped, np.uint8, count, begin).copy()))
+    return Content(sum(nbytes for _, nbytes in parts), objects=tuple(objects))
+
+
+def _put_all(parts: list[tuple[Path, int, int]]) -> Content:
+    """Whole objects, since pieces may be small."""
+    objects, waiting, total = [], bytearray(), 0
+    for path, offset, nbytes in parts:
+        with path.open("rb", buffering=0) as file:
+            found = os.pread(file.fileno(), nbytes, offset)
+        if len(found) != nbytes:
+            raise OSError(f"{path.name} ends before byte {offset + nbytes}")
+        waiting += found
+        total += nbytes
+        if len(waiting) >= OBJECT_BYTES:
+            objects.append(ray.put(np.frombuffer(waiting, np.uint8)))
+            waiting = bytearray()
+    if waiting:
+        objects.append(ray.put(np.frombuffer(waiting, np.uint8)))
+    return Content(total, objects=tuple(objects))
+
+
+async def write_file(path: Path, content: Content) -> None:
+    """Write a file whole, or not at all. Raises ray.exceptions.RayError when an object is lost."""
+    incoming = path.with_name(f".{path.name}")
+    try:
+        with incoming.open("wb", buffering=0) as file:
+            if content.inline:
+                file.write(content.inline)
+            for one in content.objects:
+                part = await one
+                await asyncio.to_thread(_write, file.fileno(), part)
+        incoming.rename(path)
+    finally:
+        incoming.unlink(missing_ok=True)
+
+
+def _write(descriptor: int, part: np.ndarray[Any, Any]) -> None:
+    view, written = part.data, 0
+    while written < len(view):
+        written += os.write(descriptor, view[written:])
+
+
+def needed_files(message: ToWorker) -> tuple[dict[str, None], dict[str, None]]:
+    """Return the uploads and the results that a worker will read for this order, by name."""
+    segments = message.segments if isinstance(message, RunBatch) else (message,)
+    runs = [one for one in segments if isinstance(one, RunSegment)]
+    uploads = {name: None for run in runs for name in run.blobs.values()}
+    return uploads, _handed(one for run in runs for one in run.imports)
+
+
+def made_files(message: FromWorker) -> dict[str, None]:
+    """Return the results that a worker made for the receiver of this message, by name."""
+    if not isinstance(message, SegmentDone):
+        return {}
+    fetched = {one.blob: None for one in message.fetched if one.blob is not None}
+    return fetched | _handed(message.exported)
+
+
+def _handed(handed: Iterable[Handed]) -> dict[str, None]:
+    return {one.blob: None for one in handed if one.blob is not None}
+
+
+async def read_files(directory: Path, names: Iterable[str]) -> Mapping[str, Content]:
+    """Read files by name. One that is not there is left out, so that the worker says what it misses."""
+    found = {}
+    for name in names:
+        with contextlib.suppress(FileNotFoundError):
+            found[name] = await read_file(directory / name)
+    return found

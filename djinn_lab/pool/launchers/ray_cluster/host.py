@@ -1,0 +1,413 @@
+"""One host as the pool sees it: the agent there, what it was sent, and what it said last."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter, OrderedDict
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+import ray
+
+from djinn_lab.pool.blobs.directory import RESULTS, STORE
+from djinn_lab.pool.devices.launcher import WorkerEvents, WorkerHealth
+from djinn_lab.pool.devices.plans import DevicePlan
+from djinn_lab.pool.launchers.merged import NOTHING, Reporting
+from djinn_lab.pool.launchers.orphans import MOVED, is_named
+from djinn_lab.pool.launchers.ray_cluster.files import Content, needed_files, read_files, write_file
+from djinn_lab.pool.launchers.ray_cluster.wire import (
+    ActorHandle,
+    Answers,
+    Died,
+    Failed,
+    HostEvent,
+    HostFacts,
+    HostOrder,
+    HostReport,
+    Piece,
+    Said,
+    moved_name,
+    sessions_of,
+)
+from djinn_lab.protocol.worker import (
+    Close,
+    CopyDone,
+    CopyFailed,
+    Drop,
+    FromWorker,
+    Restore,
+    RunBatch,
+    RunPreempted,
+    RunSegment,
+    SegmentCancelled,
+    SegmentDone,
+    SegmentFailed,
+    ToWorker,
+    WorkerMemory,
+    WorkerReady,
+    decode_from_worker,
+    encode,
+)
+
+AGAIN_MIN_S, AGAIN_MAX_S = 0.5, 30.0
+"""How long after the loss of an agent, or a vain start, another one is placed."""
+GONE = WorkerHealth(alive=False, restarts=0, answers=False)
+ANSWERS = SegmentDone | SegmentFailed | SegmentCancelled | RunPreempted
+
+log = logging.getLogger(__name__)
+
+
+class Surroundings(Protocol):
+    """What a host asks the launcher for."""
+
+    events: WorkerEvents
+    stopping: bool
+    blobs: Path
+
+    async def pieces(self, order: Restore, host: Host) -> tuple[tuple[Piece, ...], Content | None]:
+        """Fetch what an order's manifest names on other hosts. Raises OSError where some of it is gone."""
+
+    def sweep(self) -> None:
+        """Have files of parked sessions removed that are not needed any more, on all hosts."""
+
+
+class AwaitedSegment(NamedTuple):
+    """A segment without an answer, and the uploads and results that it reads."""
+
+    session: str
+    uploads: tuple[str, ...]
+    results: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class SentFiles:
+    """The uploads that a host has, least recently used first, and what its segments need."""
+
+    bytes_max: int
+    uploads: OrderedDict[str, int] = field(default_factory=OrderedDict)
+    pins: Counter[str] = field(default_factory=Counter)
+    waiting: dict[tuple[str, str, int], AwaitedSegment] = field(default_factory=dict)
+    """By device, job and segment."""
+
+    def begin(self, device: str, run: RunSegment) -> None:
+        uploads = tuple(dict.fromkeys(run.blobs.values()))
+        results = tuple(one.blob for one in run.imports if one.blob is not None)
+        self.pins.update(uploads)
+        self.waiting[device, run.job, run.segment] = AwaitedSegment(run.session, uploads, results)
+
+    def end(self, device: str, job: str, segment: int) -> tuple[str, ...]:
+        """Return the results that nothing needs any more."""
+        ended = self.waiting.pop((device, job, segment), None)
+        if ended is None:
+            return ()
+        self.pins.subtract(ended.uploads)
+        return ended.results
+
+    def died(self, device: str, sessions: frozenset[str] | None) -> list[str]:
+        """Return the results that nothing needs after the death of workers; None: of all sessions there."""
+        ended = [
+            (job, segment)
+            for (at, job, segment), awaited in self.waiting.items()
+            if at == device and (sessions is None or awaited.session in sessions)
+        ]
+        return [name for job, segment in ended for name in self.end(device, job, segment)]
+
+    def add(self, name: str, nbytes: int) -> None:
+        self.uploads[name] = nbytes
+
+    def evicted(self) -> list[str]:
+        """Forget what is over the limit, but for what segments under way need."""
+        over = sum(self.uploads.values()) - self.bytes_max
+        gone = []
+        for name in list(self.uploads):
+            if over <= 0:
+                break
+            if self.pins[name] <= 0:
+                over -= self.uploads.pop(name)
+                gone.append(name)
+        return gone
+
+
+class Host:
+    """``place``: asks Ray for an agent of these devices, and waits until it is there. ``node``: where it was
+    last, empty before. ``started``: how many agents it had."""
+
+    def __init__(
+        self,
+        name: str,
+        plans: tuple[DevicePlan, ...],
+        place: Callable[[], Awaitable[tuple[ActorHandle, HostFacts]]],
+        around: Surroundings,
+    ) -> None:
+        self.name = name
+        self.plans = plans
+        self._place = place
+        self._around = around
+        self._agent: ActorHandle | None = None
+        self.facts: HostFacts | None = None
+        self.started = 0
+        self._health: dict[str, WorkerHealth] = {}
+        self._lives: dict[str, dict[str, int]] = {}
+        self._orphans: tuple[str, ...] = ()
+        self._moved: set[tuple[str, str]] = set()
+        """Devices, and sessions that moved there: no manifest of the pool names their files yet."""
+        self._memory: dict[str, WorkerMemory] = {}
+        self._restarts: Counter[str] = Counter()
+        self._up: set[str] = set()
+        self._sent = SentFiles(0)
+        self._unneeded: list[str] = []
+        self._orders: asyncio.Queue[tuple[str, ToWorker]] = asyncio.Queue()
+        self._number = 0
+        self._life: asyncio.Task[None] | None = None
+
+    # -- for the launcher ----------------------------------------------------------------------------------
+
+    def serve(self) -> None:
+        self._life = asyncio.get_running_loop().create_task(self._live(), name=self.name)
+        self._life.add_done_callback(_said_if_failed)
+
+    def order(self, device: str, message: ToWorker) -> None:
+        """Order something, of the next agent while there is none."""
+        if isinstance(message, Close | Drop):
+            self._moved.discard((device, message.session))
+        self._orders.put_nowait((device, message))
+
+    def health(self, device: str) -> WorkerHealth:
+        shown = self._health.get(device, GONE)
+        return shown._replace(restarts=shown.restarts + self._restarts[device])
+
+    def lives(self, device: str, group: str | None) -> tuple[int, int]:
+        """Identify the present worker of a trust group."""
+        return self.started, self._lives.get(device, {}).get(group or "", 0)
+
+    def has(self, path: str) -> bool:
+        """Return whether a file of a parked session is on this host."""
+        return self.facts is not None and any(path.startswith(f"{root}/") for root in self.facts.roots)
+
+    async def read(self, pieces: tuple[Piece, ...]) -> Content:
+        """Raises OSError where they are gone."""
+        if self._agent is None:
+            raise OSError(f"host {self.name} is lost")
+        try:
+            content: Content = await self._agent.read.remote(pieces)
+        except ray.exceptions.RayError as error:
+            raise OSError(_reason(error)) from error
+        return content
+
+    def sweep(self, manifests: Iterable[bytes]) -> None:
+        """Have files removed that are not needed any more."""
+        if self._agent is None or not self._orphans:
+            return
+        moved = {moved_name(device, session) for device, session in self._moved}
+        needed = list(manifests)
+        free = [
+            path
+            for path in self._orphans
+            if Path(path).name.split(MOVED)[0] not in moved and not is_named(path, needed)
+        ]
+        if free:
+            self._agent.forget.remote(free)
+            self._orphans = tuple(path for path in self._orphans if path not in free)
+
+    def kill(self) -> None:
+        if self._agent is not None:
+            ray.kill(self._agent)
+
+    async def close(self, at_once: bool) -> None:
+        """End the agent, and wait for its end."""
+        agent, self._agent = self._agent, None
+        if agent is not None:
+            try:
+                await agent.close.remote(at_once)
+            except ray.exceptions.RayError as error:
+                log.warning("the agent of host %s was not closed: %s", self.name, _reason(error))
+            ray.kill(agent)
+        elif self._life is not None:
+            self._life.cancel()
+        if self._life is not None:
+            await asyncio.gather(self._life, return_exceptions=True)
+        self._health.clear()
+
+    # -- life ----------------------------------------------------------------------------------------------
+
+    async def _live(self) -> None:
+        """Keep an agent, and another one when it is lost."""
+        again_s = AGAIN_MIN_S
+        while not self._around.stopping:
+            try:
+                agent, facts = await self._place()
+            except ray.exceptions.RayError as error:
+                self._cannot_start(_reason(error))
+                await asyncio.sleep(again_s)
+                again_s = min(AGAIN_MAX_S, 2 * again_s)
+                continue
+            self._begin(agent, facts)
+            how = await self._serve_agent(agent)
+            ray.kill(agent)  # it may live on without one of its objects
+            if self._around.stopping:
+                return
+            log.error("the agent of host %s is lost: %s", self.name, how)
+            self._lost(how)
+            await asyncio.sleep(again_s)
+
+    def _begin(self, agent: ActorHandle, facts: HostFacts) -> None:
+        self._agent, self.facts = agent, facts
+        self.started += 1
+        self._number = 0
+        self._sent = SentFiles(facts.blob_bytes_max or 0)
+        self._unneeded.clear()
+
+    async def _serve_agent(self, agent: ActorHandle) -> str:
+        """Send orders and take reports until one of both fails, and return why."""
+        work: list[Coroutine[None, None, None]] = [self._send_all(agent), self._hear_all(agent)]
+        tasks = [asyncio.ensure_future(one) for one in work]
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        for task in done:
+            if isinstance(error := task.exception(), ray.exceptions.RayError):
+                return _reason(error)
+            task.result()
+        return "ended"
+
+    def _lost(self, how: str) -> None:
+        """Report the loss of every device here."""
+        self._agent, self._orphans, self._orders = None, (), asyncio.Queue()
+        self._health.clear()
+        self._lives.clear()
+        self._moved.clear()
+        self._memory.clear()
+        lost, self._up = sorted(self._up), set()
+        for device in lost:
+            self._restarts[device] += 1
+            self._around.events.worker_died(device, f"was lost with its host: {how}")
+
+    def _cannot_start(self, how: str) -> None:
+        log.error("host %s: no agent can be started: %s", self.name, how)
+        if not self.started:
+            for plan in self.plans:
+                self._around.events.worker_failed(plan.device, how)
+
+    # -- orders --------------------------------------------------------------------------------------------
+
+    async def _send_all(self, agent: ActorHandle) -> None:
+        while True:
+            device, message = await self._orders.get()
+            order = await self._prepared(device, message)
+            if order is not None:
+                self._number += 1
+                agent.order.remote(self._number - 1, order)
+
+    async def _prepared(self, device: str, message: ToWorker) -> HostOrder | None:
+        """Attach what the host does not have; None where that is gone, which has been reported."""
+        groups = {}
+        for session in sessions_of(message):
+            if (group := self._around.events.trust_group(session)) is not None:
+                groups[session] = group
+        uploads: dict[str, Content] = {}
+        results: dict[str, Content] = {}
+        if self.facts is not None and self.facts.blob_bytes_max is not None:
+            uploads, results = await self._files(device, message)
+        pieces: tuple[Piece, ...] = ()
+        content = None
+        if isinstance(message, Restore) and message.manifest is not None:
+            try:
+                pieces, content = await self._around.pieces(message, self)
+            except OSError as error:
+                self._cannot_restore(device, message, str(error))
+                return None
+            if content is not None:
+                self._moved.add((device, message.session))
+        unneeded, self._unneeded = tuple(self._unneeded), []
+        return HostOrder(device, encode(message), groups, uploads, results, unneeded, pieces, content)
+
+    async def _files(self, device: str, message: ToWorker) -> tuple[dict[str, Content], dict[str, Content]]:
+        uploads, results = needed_files(message)
+        for run in message.segments if isinstance(message, RunBatch) else (message,):
+            if isinstance(run, RunSegment):
+                self._sent.begin(device, run)
+        for name in uploads:
+            if name in self._sent.uploads:
+                self._sent.uploads.move_to_end(name)
+        absent = [name for name in uploads if name not in self._sent.uploads]
+        found = await read_files(self._around.blobs / STORE, absent)
+        for name, content in found.items():
+            self._sent.add(name, content.nbytes)
+        self._unneeded += self._sent.evicted()
+        return dict(found), dict(await read_files(self._around.blobs / RESULTS, results))
+
+    def _cannot_restore(self, device: str, order: Restore, reason: str) -> None:
+        """Answer in place of a worker: what was parked is gone for good."""
+        said = f"what was parked of it is gone: {reason}"
+        memory = self._memory.get(device, NOTHING)
+        failed = CopyFailed(order.transfer, order.session, "restore", said, memory, mismatch=True)
+        self._around.events.worker_said(device, failed)
+
+    # -- what the agent says -------------------------------------------------------------------------------
+
+    async def _hear_all(self, agent: ActorHandle) -> None:
+        while True:
+            report: HostReport = await agent.report.remote()
+            self._health = dict(report.health)
+            self._lives = {device: dict(lives) for device, lives in report.lives.items()}
+            self._orphans = report.orphans
+            for event in report.events:
+                await self._take(event)
+
+    async def _take(self, event: HostEvent) -> None:
+        events = self._around.events
+        match event:
+            case Said():
+                for name, content in event.results.items():
+                    if content.nbytes:
+                        await write_file(self._around.blobs / RESULTS / name, content)
+                self._heard(event.device, decode_from_worker(event.message))
+            case Died():
+                if event.group is None:
+                    self._up.discard(event.device)
+                self._forget(event.device, None if event.group is None else event.group.sessions)
+                events.worker_died(event.device, event.how, event.group)
+            case Answers():
+                events.worker_heard(event.device, event.heard)
+            case Failed():
+                events.worker_failed(event.device, event.how)
+
+    def _heard(self, device: str, message: FromWorker) -> None:
+        if isinstance(message, WorkerReady):
+            self._up.add(device)
+        if isinstance(message, ANSWERS):
+            self._unneeded += self._sent.end(device, message.job, message.segment)
+        if isinstance(message, Reporting):
+            self._memory[device] = message.memory
+        if isinstance(message, CopyDone) and message.manifest is not None:
+            self._moved.discard((device, message.session))
+        self._around.events.worker_said(device, message)
+        if isinstance(message, CopyDone | CopyFailed):
+            self._around.sweep()
+
+    def _forget(self, device: str, sessions: frozenset[str] | None) -> None:
+        """Forget what was under way with workers that died; None: of all sessions there."""
+        self._unneeded += self._sent.died(device, sessions)
+        self._moved = {
+            (at, session)
+            for at, session in self._moved
+            if at != device or (sessions is not None and session not in sessions)
+        }
+
+
+def _reason(error: ray.exceptions.RayError) -> str:
+    """Return the first line that says something."""
+    cause = getattr(error, "cause", None)
+    text = str(cause if cause is not None else error)
+    return text.strip().splitlines()[-1 if cause is None else 0]
+
+
+def _said_if_failed(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and task.exception() is not None:
+        log.critical("host %s is no longer watched", task.get_name(), exc_info=task.exception())

@@ -1,0 +1,180 @@
+"""The launcher over Ray: an agent on each node, which has the workers of the node's devices.
+
+Ray places an agent once, beside the resources that its devices take. Which cell runs where and when is
+decided by the pool."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Hashable, Mapping, Sequence
+from importlib.metadata import version
+from pathlib import Path
+
+import ray
+
+from djinn_lab.pool.devices.launcher import TakenCopy, WorkerEvents, WorkerHealth
+from djinn_lab.pool.devices.plans import DevicePlan
+from djinn_lab.pool.launchers.adoption import LeftCopy
+from djinn_lab.pool.launchers.ray_cluster.agent import HostAgent
+from djinn_lab.pool.launchers.ray_cluster.cluster import Cluster
+from djinn_lab.pool.launchers.ray_cluster.files import Content
+from djinn_lab.pool.launchers.ray_cluster.host import Host
+from djinn_lab.pool.launchers.ray_cluster.moves import named_pieces
+from djinn_lab.pool.launchers.ray_cluster.wire import ActorHandle, HostFacts, HostOptions, Piece
+from djinn_lab.protocol.version import VERSION
+from djinn_lab.protocol.worker import Cancel, Close, CopyOrder, Drop, Preempt, Restore, RunOrder
+
+PLACED_WITHIN_S = 20.0
+
+log = logging.getLogger(__name__)
+
+
+class RayLauncher:
+    """Run the workers of a cluster's devices. See :class:`~djinn_lab.pool.devices.launcher.Launcher`.
+
+    ``blobs``: of the pool. ``kept_s``: what a killed agent leaves is removed after so long."""
+
+    events: WorkerEvents
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        pool: str,
+        blobs: Path,
+        kept_s: float,
+        worker_command: Sequence[str] | None = None,
+    ) -> None:
+        self.stopping = False
+        self.blobs = blobs
+        self._cluster = cluster
+        self._pool = pool
+        self._kept_s = kept_s
+        self._command = tuple(worker_command) if worker_command else None
+        self._hosts: dict[str, Host] = {}
+        """By device."""
+        self._spawned: dict[str, list[DevicePlan]] = {}
+        """By the node for which the devices were planned; gathered until the loop is next idle."""
+
+    # -- the interface -------------------------------------------------------------------------------------
+
+    def spawn(self, plan: DevicePlan, events: WorkerEvents) -> None:
+        self.events = events
+        node = self._cluster.node_of(plan.device)
+        if node not in self._spawned:
+            self._spawned[node] = []
+            asyncio.get_running_loop().call_soon(self._begin, node)
+        self._spawned[node].append(plan)
+
+    def run(self, device: str, order: RunOrder) -> None:
+        self._order(device, order)
+
+    def copy(self, device: str, order: CopyOrder) -> None:
+        self._order(device, order)
+        if isinstance(order, Close | Drop):
+            self.sweep()
+
+    def cancel(self, device: str, job: str) -> None:
+        self._order(device, Cancel(job))
+
+    def preempt(self, device: str, job: str, segment: int) -> None:
+        self._order(device, Preempt(job, segment))
+
+    def health(self, device: str) -> WorkerHealth:
+        return self._hosts[device].health(device)
+
+    def holder(self, device: str, session: str) -> Hashable:
+        group = self.events.trust_group(session)
+        return device, group, self._hosts[device].lives(device, group)
+
+    async def close(self, at_once: bool = False) -> None:
+        self.stopping = True
+        await asyncio.gather(*(host.close(at_once) for host in set(self._hosts.values())))
+
+    @property
+    def hosts(self) -> list[HostFacts]:
+        """List the hosts on which an agent was placed last."""
+        known = dict.fromkeys(self._hosts.values())
+        return [host.facts for host in known if host.facts is not None]
+
+    # -- for the pool's process ----------------------------------------------------------------------------
+
+    def warm(self, plan: DevicePlan) -> None:
+        """Nothing is to be started before the event loop runs."""
+
+    def take_over(self, copies: Mapping[str, LeftCopy], left: Sequence[Path]) -> dict[str, TakenCopy]:
+        """Take over nothing: what agents of a dead pool had parked ended with them."""
+        return {}
+
+    def kill(self) -> None:
+        """End every agent at once, and leave the cluster."""
+        self.stopping = True
+        for host in set(self._hosts.values()):
+            host.kill()
+        self._cluster.leave()
+
+    # -- parts ---------------------------------------------------------------------------------------------
+
+    def _begin(self, node: str) -> None:
+        plans = tuple(self._spawned[node])
+
+        async def place() -> tuple[ActorHandle, HostFacts]:
+            return await self._place(node, plans)
+
+        host = Host(self._cluster.name_of(node), plans, place, self)
+        for plan in plans:
+            self._hosts[plan.device] = host
+        host.serve()
+
+    def _order(self, device: str, order: RunOrder | CopyOrder | Cancel | Preempt) -> None:
+        if not self.stopping:
+            self._hosts[device].order(device, order)
+
+    async def _place(self, node: str, plans: tuple[DevicePlan, ...]) -> tuple[ActorHandle, HostFacts]:
+        """Have an agent placed, on the node for which the devices were planned or, once that is lost, on
+        another one with as many free resources."""
+        shares = node == self._cluster.own_node
+        options = HostOptions(
+            self._pool,
+            VERSION,
+            version("torch"),
+            plans,
+            str(self.blobs) if shares else None,
+            self._kept_s,
+            self._command,
+        )
+        agent = self._cluster.place(HostAgent, node, plans, hard=shares).remote(options)
+        started = agent.start.remote()
+        while True:
+            done, _ = await asyncio.to_thread(ray.wait, [started], timeout=PLACED_WITHIN_S)
+            if done:
+                facts: HostFacts = await started
+                return agent, facts
+            log.warning(
+                "host %s: Ray has not placed an agent yet, which needs %s",
+                self._cluster.name_of(node),
+                self._cluster.describe_needs(plans),
+            )
+
+    def sweep(self) -> None:
+        """Have files of parked sessions removed that are not needed any more."""
+        for host in set(self._hosts.values()):
+            host.sweep(self.events.manifests())
+
+    async def pieces(self, order: Restore, host: Host) -> tuple[tuple[Piece, ...], Content | None]:
+        """Fetch what an order's manifest names on other hosts. Raises OSError where some of it is gone."""
+        assert order.manifest is not None
+        elsewhere = [piece for piece in named_pieces(order.manifest) if not host.has(piece.path)]
+        if not elsewhere:
+            return (), None
+        ordered: list[Piece] = []
+        objects: list[object] = []
+        for other in set(self._hosts.values()):
+            theirs = tuple(piece for piece in elsewhere if other.has(piece.path))
+            if theirs:
+                content = await other.read(theirs)
+                ordered += theirs
+                objects += content.objects
+        if len(ordered) < len(elsewhere):
+            raise OSError("the host that had it is lost")
+        return tuple(ordered), Content(sum(piece.nbytes for piece in ordered), objects=tuple(objects))

@@ -1,0 +1,175 @@
+"""A pool whose devices are on the nodes of a Ray cluster: what users see is what one machine gives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import psutil
+import pytest
+import torch
+from gang_kit import TOGETHER, Search
+from ray_nodes import address_of_cluster
+from real_pool import PoolUnderTest, kill_worker, wait_for
+from torch import nn
+
+from djinn_lab.client.session import Session
+from djinn_lab.errors import OptionError, PoolError
+from djinn_lab.jobs import Terms
+from djinn_lab.pool.launch import start_pool
+from djinn_lab.protocol.rest.status import DeviceView
+
+pytestmark = pytest.mark.processes
+
+
+@pytest.fixture(scope="module")
+def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PoolUnderTest]:
+    """A pool with one device on each of three nodes."""
+    directory = tmp_path_factory.mktemp("ray")
+    more = {"engine": "ray", "address": address_of_cluster(), "host_bytes": 2**28, "link_bytes_per_s": 0}
+    with PoolUnderTest(directory, "cpu:1", 2**28, **more) as pool:
+        yield pool
+
+
+@pytest.fixture
+def session(pool: PoolUnderTest) -> Iterator[Session]:
+    with pool.session() as session:
+        yield session
+
+
+def host_of(row: DeviceView) -> str:
+    return next(label.removeprefix("host=") for label in row.labels if label.startswith("host="))
+
+
+def trained(model: nn.Module, rows: torch.Tensor) -> torch.Tensor:
+    """Train for a few steps, with dropout, and return the losses."""
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    losses = []
+    for _ in range(5):
+        optimizer.zero_grad()
+        loss = model(rows).square().mean()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.detach())
+    return torch.stack(losses)
+
+
+def network() -> nn.Module:
+    torch.manual_seed(4)
+    return nn.Sequential(nn.Linear(512, 1024), nn.GELU(), nn.Dropout(0.3), nn.Linear(1024, 64))
+
+
+def test_each_node_has_a_device_with_its_name(pool: PoolUnderTest) -> None:
+    rows = pool.rest.status().devices
+    assert [row.device for row in rows] == ["cpu:0", "cpu:1", "cpu:2"]
+    assert len({host_of(row) for row in rows}) == 3
+
+
+@pytest.mark.parametrize("device", ["cpu:0", "cpu:1", "cpu:2"])
+def test_a_cell_computes_the_same_on_every_host(session: Session, device: str) -> None:
+    """Uploads and results of a few megabytes and of a few bytes, random numbers, state between cells."""
+    rows = torch.randn(2048, 512)
+    plain, captured = network(), network()
+    torch.manual_seed(9)
+    expected = [trained(plain, rows).tolist() for _ in range(2)]
+    large = (rows @ rows.t()).tolist()
+    torch.manual_seed(9)
+    found = []
+    for _ in range(2):
+        with session.capture("train", terms=Terms(target=device)) as cell:
+            losses = trained(captured, rows)
+        found.append(losses.tolist())
+        assert cell.report.device == device
+    with session.capture("large", terms=Terms(target=device)):
+        product = rows @ rows.t()
+    assert found == expected
+    assert product.tolist() == large
+
+
+def test_a_host_is_a_target(pool: PoolUnderTest, session: Session) -> None:
+    row = pool.rest.status().devices[2]
+    with session.capture("there", terms=Terms(target=f"host={host_of(row)}")) as cell:
+        value = torch.ones(4) + 1
+    assert cell.report.device == row.device
+    assert value.tolist() == [2.0] * 4
+
+
+def test_a_session_moves_between_hosts_bit_for_bit(session: Session) -> None:
+    plain, captured = network(), network()
+    rows = torch.randn(2048, 512)
+    torch.manual_seed(9)
+    expected = [trained(plain, rows).tolist() for _ in range(4)]
+    torch.manual_seed(9)
+    found, places = [], []
+    for device in ("cpu:0", "cpu:1", "cpu:2", "cpu:0"):
+        with session.capture("train", terms=Terms(target=device)) as cell:
+            losses = trained(captured, rows)
+        found.append(losses.tolist())
+        places.append(cell.report.device)
+    assert places == ["cpu:0", "cpu:1", "cpu:2", "cpu:0"]
+    assert found == expected
+
+
+def test_a_gang_takes_devices_of_several_hosts(session: Session) -> None:
+    alone, together = Search(), Search()
+    expected = alone.train(200).tolist()
+    with session.capture("search", terms=Terms(gang=2, gang_min=2)) as cell:
+        losses = together.train(200)
+    assert losses.tolist() == expected
+    assert cell.report.gang.startswith("It ran on 2 devices") or cell.report.gang == TOGETHER
+
+
+def test_a_killed_worker_loses_no_variable(pool: PoolUnderTest, session: Session) -> None:
+    rows = torch.randn(256, 512)
+    plain, captured = network(), network()
+    torch.manual_seed(9)
+    expected = [trained(plain, rows).tolist() for _ in range(2)]
+    torch.manual_seed(9)
+    with session.capture("first", terms=Terms(target="cpu:1")):
+        first = trained(captured, rows)
+    found = [first.tolist()]
+    kill_worker(pool, "cpu:1")
+    with session.capture("second"):
+        second = trained(captured, rows)
+    assert [*found, second.tolist()] == expected
+
+
+def test_a_host_that_is_lost_costs_no_cell(pool: PoolUnderTest, session: Session) -> None:
+    """What was computed there is computed again elsewhere, and its devices come back."""
+    rows = torch.randn(256, 512)
+    plain, captured = network(), network()
+    torch.manual_seed(9)
+    expected = [trained(plain, rows).tolist() for _ in range(2)]
+    torch.manual_seed(9)
+    with session.capture("first", terms=Terms(target="cpu:2")) as cell:
+        first = trained(captured, rows)
+    found = [first.tolist()]
+    before = next(row for row in pool.rest.status().devices if row.device == cell.report.device)
+    assert before.pid is not None
+    agent = next(one for one in psutil.Process(before.pid).parents() if "HostAgent" in one.name())
+    agent.kill()
+    with session.capture("second"):
+        second = trained(captured, rows)
+    assert [*found, second.tolist()] == expected
+
+    def returned() -> bool:
+        row = next(row for row in pool.rest.status().devices if row.device == before.device)
+        return row.state == "idle" and row.pid not in (None, before.pid)
+
+    wait_for(returned)
+
+
+def test_an_address_at_which_nothing_answers_is_said_at_once() -> None:
+    with pytest.raises(OptionError, match="is that of a Ray cluster"):
+        start_pool(address="127.0.0.1:1")
+    with pytest.raises(OptionError, match="unknown"):
+        start_pool(engine="slurm")
+
+
+def test_a_pool_without_its_cluster_does_not_start(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = tmp_path_factory.mktemp("none")
+    directory.chmod(0o700)
+    monkeypatch.setenv("DJINN_RUNTIME_DIR", str(directory))
+    with pytest.raises(PoolError, match=r"No Ray cluster answers at 127\.0\.0\.1:1"):
+        start_pool(engine="ray", address="127.0.0.1:1")
