@@ -84,7 +84,7 @@ def _host_bytes(plan: DevicePlan, count: int, wanted: int | None) -> int:
 def _computing(devices: str | None, memory_bytes: int | None, threads: int | None) -> list[DevicePlan]:
     wanted = devices or "auto"
     if wanted in ("auto", "cuda"):
-        cuda_bytes = _cuda_memory_bytes()
+        cuda_bytes = cuda_memory_bytes()
         if cuda_bytes:
             return _plan_cuda(cuda_bytes, memory_bytes, threads)
         if wanted == "cuda":
@@ -108,9 +108,14 @@ def _plan_cpu(count: int, memory_bytes: int | None, threads: int | None) -> list
 def _plan_cuda(cuda_bytes: list[int], memory_bytes: int | None, threads: int | None) -> list[DevicePlan]:
     each = threads or max(1, _cpu_count() // len(cuda_bytes))
     return [
-        DevicePlan(f"cuda:{index}", "cuda", memory_bytes or int(total * CUDA_SHARE_OF_MEMORY), each)
+        DevicePlan(f"cuda:{index}", "cuda", memory_bytes or cuda_limit_bytes(total), each)
         for index, total in enumerate(cuda_bytes)
     ]
+
+
+def cuda_limit_bytes(total_bytes: int) -> int:
+    """Return how much of a card's memory sessions may use."""
+    return int(total_bytes * CUDA_SHARE_OF_MEMORY)
 
 
 def _cpu_count() -> int:
@@ -124,7 +129,7 @@ def _available_bytes() -> int:
     raise OptionError("The available memory of this machine is unknown.", "Pass a memory limit.")
 
 
-def _cuda_memory_bytes() -> list[int]:
+def cuda_memory_bytes() -> list[int]:
     """Total bytes of every visible CUDA device in order; empty without a driver or a CUDA build of torch."""
     if not Path("/proc/driver/nvidia").exists() or not _torch_is_cuda_build():
         return []

@@ -10,7 +10,8 @@ import contextlib
 import logging
 import os
 import socket
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from importlib.metadata import version
 from pathlib import Path
 
@@ -29,6 +30,7 @@ from djinn_lab.pool.blobs.directory import (
     remove_directory,
 )
 from djinn_lab.pool.devices.launcher import GroupLost
+from djinn_lab.pool.devices.plans import DevicePlan, cuda_limit_bytes, cuda_memory_bytes
 from djinn_lab.pool.launchers.local import LocalLauncher
 from djinn_lab.pool.launchers.ray_cluster.files import (
     Content,
@@ -63,6 +65,7 @@ from djinn_lab.protocol.worker import (
     Restore,
     RunOrder,
     ToWorker,
+    WorkerReady,
     decode_to_worker,
     encode,
 )
@@ -92,6 +95,8 @@ class HostAgent:
         self._disk = own_directory(data_directory() / PARKED, name, belonging)
         self._blobs = self._own if options.blob_directory is None else Path(options.blob_directory)
         self._launcher = LocalLauncher(self._blobs, options.command, self._own / PARKED, self._disk)
+        self._local = _local_names(options.plans)
+        self._names = {local: name for name, local in self._local.items()}
         self._groups: dict[str, str] = {}
         self._pending: dict[int, HostOrder] = {}
         self._next = 0
@@ -106,8 +111,8 @@ class HostAgent:
     async def start(self) -> HostFacts:
         """Start the workers."""
         self._work = asyncio.get_running_loop().create_task(self._perform_all(), name="orders")
-        for plan in self._options.plans:
-            self._launcher.spawn(plan, self)
+        for plan in _with_memory(self._options.plans):
+            self._launcher.spawn(replace(plan, device=self._local[plan.device]), self)
         own = self._options.blob_directory is None
         return HostFacts(
             self._node,
@@ -130,8 +135,8 @@ class HostAgent:
             self._happened.clear()
             events, self._events = self._events, []
             found = tuple([await self._with_results(event) for event in events])
-            health = {plan.device: self._launcher.health(plan.device) for plan in self._options.plans}
-            lives = {plan.device: self._launcher.lives(plan.device) for plan in self._options.plans}
+            health = {name: self._launcher.health(local) for name, local in self._local.items()}
+            lives = {name: self._launcher.lives(local) for name, local in self._local.items()}
             state = HostReport((), health, lives, tuple(self._launcher.orphans()))
             if found or state != self._reported:
                 self._reported = state
@@ -162,16 +167,19 @@ class HostAgent:
     # -- events of the launcher ----------------------------------------------------------------------------
 
     def worker_said(self, device: str, message: FromWorker) -> None:
-        self._happen(Said(device, encode(message), dict.fromkeys(made_files(message), Content(0))))
+        if isinstance(message, WorkerReady):
+            message = replace(message, device=self._names[device])
+        results = dict.fromkeys(made_files(message), Content(0))
+        self._happen(Said(self._names[device], encode(message), results))
 
     def worker_died(self, device: str, how: str, group: GroupLost | None = None) -> None:
-        self._happen(Died(device, how, group))
+        self._happen(Died(self._names[device], how, group))
 
     def worker_heard(self, device: str, heard: bool) -> None:
-        self._happen(Answers(device, heard))
+        self._happen(Answers(self._names[device], heard))
 
     def worker_failed(self, device: str, how: str) -> None:
-        self._happen(Failed(device, how))
+        self._happen(Failed(self._names[device], how))
 
     def trust_group(self, session: str) -> str | None:
         return self._groups.get(session)
@@ -222,7 +230,8 @@ class HostAgent:
             message = await self._adopted(order.device, message, order.pieces, order.pieces_content)
         self._give(order.device, message)
 
-    def _give(self, device: str, message: ToWorker) -> None:
+    def _give(self, name: str, message: ToWorker) -> None:
+        device = self._local[name]
         match message:
             case Cancel():
                 self._launcher.cancel(device, message.job)
@@ -244,3 +253,30 @@ class HostAgent:
         name = moved_name(device, order.session)
         path = await self._launcher.adopt(group, name, lambda target: write_file(target, content))
         return replace(order, manifest=adopted_manifest(order.manifest, pieces, str(path)))
+
+
+def _local_names(plans: Sequence[DevicePlan]) -> dict[str, str]:
+    """Name the devices as this host does, by the pool's names: each kind from 0."""
+    counts: Counter[str] = Counter()
+    names = {}
+    for plan in plans:
+        names[plan.device] = f"{plan.kind}:{counts[plan.kind]}"
+        counts[plan.kind] += 1
+    return names
+
+
+def _with_memory(plans: Sequence[DevicePlan]) -> list[DevicePlan]:
+    """Fill in the memory of CUDA devices, which only their host knows. Raises PoolError where it has fewer
+    of them."""
+    if all(plan.memory_bytes for plan in plans):
+        return list(plans)
+    found = cuda_memory_bytes()
+    if len(found) < len(plans):
+        raise PoolError(
+            f"Host {socket.gethostname()} has {len(found)} CUDA devices that torch can use, of {len(plans)}.",
+            "Check there that nvidia-smi lists them and that the installed torch is a CUDA build.",
+        )
+    return [
+        replace(plan, memory_bytes=plan.memory_bytes or cuda_limit_bytes(total))
+        for plan, total in zip(plans, found, strict=False)
+    ]

@@ -21,6 +21,7 @@ from djinn_lab.pool.devices.plans import (
     CPU_HOST_FACTOR,
     CPU_SHARE_FOR_HOST,
     CPU_SHARE_OF_AVAILABLE,
+    CUDA_SHARE_FOR_HOST,
     DevicePlan,
 )
 
@@ -43,6 +44,10 @@ class Node(msgspec.Struct, frozen=True):
     @property
     def cpus(self) -> int:
         return int(self.resources.get("CPU", 0))
+
+    @property
+    def gpus(self) -> int:
+        return int(self.resources.get("GPU", 0))
 
     @property
     def memory_bytes(self) -> int:
@@ -74,34 +79,36 @@ class Cluster:
         disk_bytes: int = 0,
         link_bytes_per_s: int | None = None,
     ) -> list[DevicePlan]:
-        """Plan the devices of every node. ``devices``: ``"cpu:N"`` or ``"auto"``, of each node; the sizes are
+        """Plan the devices of every node. ``devices``: ``"cpu:N"``, ``"cuda"`` or ``"auto"``, of each node; the sizes
+        are
         those of each device. Raises OptionError."""
-        count = _count_of(devices)
+        wanted = _wanted(devices)
         rate = PoolSettings().link_bytes_per_s if link_bytes_per_s is None else link_bytes_per_s
         plans: list[DevicePlan] = []
+        counts: Counter[str] = Counter()
         for node in self.nodes:
-            here = min(CPU_DEVICES_DEFAULT, node.cpus) if count is None else count
-            if here == 0 and count is None:
-                continue  # a node without CPUs for others, as heads often are
-            each = threads or max(1, node.cpus // here)
+            kind, here = _devices_of(node, wanted)
+            each = threads or max(1, node.cpus // max(here, 1))
             if here * each > node.cpus:
                 raise OptionError(
                     f"Node {node.name} has {node.cpus} CPUs for Ray, and {here} devices with {each} threads "
                     f"each need {here * each}.",
                     "Give fewer devices, or fewer threads.",
                 )
-            limit = memory_bytes or min(CPU_BYTES_MAX, int(node.memory_bytes * CPU_SHARE_OF_AVAILABLE / here))
-            parked = min(CPU_HOST_FACTOR * limit, int(node.memory_bytes * CPU_SHARE_FOR_HOST / here))
             for _ in range(here):
-                device = f"cpu:{len(plans)}"
+                device = f"{kind}:{counts[kind]}"
+                counts[kind] += 1
                 self._planned[device] = node.node
-                host_limit = parked if host_bytes is None else host_bytes
-                plans.append(
-                    DevicePlan(device, "cpu", limit, each, host_limit, disk_bytes, rate, host=node.name)
-                )
+                limit, parked = _sizes(node, kind, here, memory_bytes)
+                parked = parked if host_bytes is None else host_bytes
+                link = rate if kind == "cpu" else 0
+                plans.append(DevicePlan(device, kind, limit, each, parked, disk_bytes, link, host=node.name))
         if not plans:
             raise OptionError(
-                "No node of the cluster has a CPU for Ray.", "Start nodes with ray start --num-cpus."
+                "No node of the cluster has a CPU or a GPU for Ray."
+                if wanted is None
+                else f"No node of the cluster has {devices}.",
+                "Start nodes with ray start --num-cpus=N, and --num-gpus=N where there are GPUs.",
             )
         return plans
 
@@ -109,13 +116,15 @@ class Cluster:
         """Return an actor class whose instance takes the devices' resources. ``hard``: on no other node."""
         return ray.remote(agent).options(
             num_cpus=sum(plan.threads for plan in plans),
+            num_gpus=sum(plan.kind == "cuda" for plan in plans),
             max_concurrency=1000,
             max_restarts=0,
             scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=not hard),
         )
 
     def describe_needs(self, plans: Sequence[DevicePlan]) -> str:
-        return f"{sum(plan.threads for plan in plans)} free CPUs"
+        gpus = sum(plan.kind == "cuda" for plan in plans)
+        return f"{sum(plan.threads for plan in plans)} free CPUs" + (f" and {gpus} GPUs" if gpus else "")
 
     def leave(self) -> None:
         """Disconnect; a cluster that :func:`connect` started ends with that."""
@@ -183,12 +192,33 @@ def _short(name: str) -> str:
     return re.sub(r"[^A-Za-z0-9_.-]", "-", name)[:NAME_CHARS_MAX]
 
 
-def _count_of(devices: str | None) -> int | None:
+def _wanted(devices: str | None) -> tuple[str, int | None] | None:
+    """Return the kind of devices and how many of each node; None: what each node has."""
     if devices in (None, "auto"):
         return None
-    match = re.fullmatch(r"cpu(?::(\d{1,3}))?", devices)
+    if devices == "cuda":
+        return "cuda", None
+    match = re.fullmatch(r"cpu(?::(\d{1,3}))?", str(devices))
     if not match or int(match[1] or 1) == 0:
         raise OptionError(
-            f"{devices!r} names no devices of a cluster's nodes.", "Write auto, or cpu:N, such as cpu:4."
+            f"{devices!r} names no devices of a cluster's nodes.",
+            "Write auto, cuda, or cpu:N, such as cpu:4.",
         )
-    return int(match[1] or 1)
+    return "cpu", int(match[1] or 1)
+
+
+def _devices_of(node: Node, wanted: tuple[str, int | None] | None) -> tuple[str, int]:
+    """Return the kind of a node's devices, and how many it has."""
+    if wanted is not None and wanted[0] == "cpu":
+        return "cpu", wanted[1] or 0
+    if wanted is not None or node.gpus:
+        return "cuda", node.gpus
+    return "cpu", min(CPU_DEVICES_DEFAULT, node.cpus)
+
+
+def _sizes(node: Node, kind: str, count: int, memory_bytes: int | None) -> tuple[int, int]:
+    """Return the limits of a device and of its host tier. 0 for the memory of a GPU, which its host knows."""
+    if kind == "cuda":
+        return memory_bytes or 0, int(node.memory_bytes * CUDA_SHARE_FOR_HOST / count)
+    limit = memory_bytes or min(CPU_BYTES_MAX, int(node.memory_bytes * CPU_SHARE_OF_AVAILABLE / count))
+    return limit, min(CPU_HOST_FACTOR * limit, int(node.memory_bytes * CPU_SHARE_FOR_HOST / count))
