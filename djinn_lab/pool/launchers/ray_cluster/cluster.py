@@ -79,9 +79,8 @@ class Cluster:
         disk_bytes: int = 0,
         link_bytes_per_s: int | None = None,
     ) -> list[DevicePlan]:
-        """Plan the devices of every node. ``devices``: ``"cpu:N"``, ``"cuda"`` or ``"auto"``, of each node; the sizes
-        are
-        those of each device. Raises OptionError."""
+        """Plan the devices of every node. ``devices``: ``"cpu:N"``, ``"cuda"`` or ``"auto"``, of each node;
+        the sizes are those of each device. Raises OptionError."""
         wanted = _wanted(devices)
         rate = PoolSettings().link_bytes_per_s if link_bytes_per_s is None else link_bytes_per_s
         plans: list[DevicePlan] = []
