@@ -29,7 +29,12 @@ SIZES_MB = (1, 16, 256)
 MOVED_MB = 300
 MEGABYTE = 10**6
 STORE_BYTES = 2**30
-POOL = {"memory_bytes": 2 * 2**30, "host_bytes": 2 * 2**30, "threads": 1, "link_bytes_per_s": 0}
+POOL: dict[str, Any] = {
+    "memory_bytes": 2 * 2**30,
+    "host_bytes": 2 * 2**30,
+    "threads": 1,
+    "link_bytes_per_s": 0,
+}
 
 
 class Holder:

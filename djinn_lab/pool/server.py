@@ -164,7 +164,7 @@ def _launcher(options: PoolOptions, pool: str, directory: Path, disk: Path) -> P
         return LocalLauncher(directory, options.worker_command, directory / PARKED, disk)
     from djinn_lab.pool.launchers.ray_cluster.launcher import RayLauncher
 
-    return RayLauncher(options.cluster, pool, directory, options.detached_s, options.worker_command)
+    return RayLauncher(options.cluster, pool, directory, options.worker_command)
 
 
 def _warm(launcher: PoolLauncher, options: PoolOptions) -> None:

@@ -54,7 +54,7 @@ def test_a_stranger_sees_nothing_but_the_login(
         page.wait_for_selector("text=The pool refused this token")
         assert page.locator("text=cpu:0").count() == 0
         assert page.locator("role=tab").count() == 0
-    html = httpx.get(dashboard_url, trust_env=False).text
+    html = httpx.get(dashboard_url, trust_env=False, timeout=60).text
     assert finished_job[:8] not in html
     assert "cpu:0" not in html
 
@@ -165,11 +165,11 @@ def test_a_dashboard_for_other_machines_is_encrypted_and_takes_a_token(
         pem = ssl.get_server_certificate(("127.0.0.1", port))
         assert f"Its certificate: {fingerprint(pem)}" in said
         here = f"https://127.0.0.1:{port}/dashboard"
-        assert httpx.get(here, verify=pinned_context(pem), trust_env=False).status_code == 200
+        assert httpx.get(here, verify=pinned_context(pem), trust_env=False, timeout=60).status_code == 200
         with pytest.raises(httpx.ConnectError):
-            httpx.get(here, trust_env=False)
+            httpx.get(here, trust_env=False, timeout=60)
         with pytest.raises(httpx.HTTPError):
-            httpx.get(here.replace("https", "http"), trust_env=False)
+            httpx.get(here.replace("https", "http"), trust_env=False, timeout=60)
         with tab(chromium, here, ignore_https_errors=True) as page:
             log_in(page, token)
             page.wait_for_selector(".card >> text=cpu:0")

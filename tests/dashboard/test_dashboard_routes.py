@@ -11,10 +11,10 @@ pytestmark = pytest.mark.processes
 
 
 def test_the_page_is_served_and_the_root_leads_to_it(dashboard_url: str) -> None:
-    root = httpx.get(dashboard_url.rsplit("/", 1)[0], trust_env=False)
+    root = httpx.get(dashboard_url.rsplit("/", 1)[0], trust_env=False, timeout=60)
     assert root.status_code == 302
     assert root.headers["location"].endswith("/dashboard")
-    page = httpx.get(dashboard_url, trust_env=False)
+    page = httpx.get(dashboard_url, trust_env=False, timeout=60)
     assert page.status_code == 200
     assert "Djinn Lab" in page.text
 
@@ -32,7 +32,7 @@ def test_the_page_is_served_and_the_root_leads_to_it(dashboard_url: str) -> None
     ],
 )
 def test_no_page_asks_for_anything_from_another_host(dashboard_url: str, query: str) -> None:
-    html = httpx.get(dashboard_url + query, trust_env=False).text
+    html = httpx.get(dashboard_url + query, trust_env=False, timeout=60).text
     sources = re.findall(r"""(?:src|href)=["']([^"']+)["']""", html)
     assert sources
     outside = [url for url in sources if re.match(r"(https?:)?//", url) and "127.0.0.1" not in url]
@@ -43,7 +43,7 @@ def test_no_page_asks_for_anything_from_another_host(dashboard_url: str, query: 
 
 def test_the_source_is_not_served(dashboard_url: str) -> None:
     for path in ("/main.py", "/hub.py", "/../pyproject.toml"):
-        assert httpx.get(dashboard_url + path, trust_env=False).status_code in (403, 404)
+        assert httpx.get(dashboard_url + path, trust_env=False, timeout=60).status_code in (403, 404)
 
 
 def test_the_dashboard_starts_without_torch() -> None:

@@ -103,12 +103,12 @@ def test_tile_of_the_launcher_opens_the_dashboard_without_another_login(
     own = re.search(r"The dashboard is at (http://127\.0\.0\.1:\d+\S+)", printed)
     assert own is not None
     for headers in ({}, {HEADER: "1-made-up"}):
-        html = httpx.get(own[1], headers=headers, trust_env=False).text
+        html = httpx.get(own[1], headers=headers, trust_env=False, timeout=60).text
         assert "cpu:0" not in html
 
 
 def test_nobody_reaches_it_without_a_login_at_jupyter(lab: str) -> None:
-    answer = httpx.get(f"{lab}djinn/dashboard", trust_env=False, follow_redirects=False)
+    answer = httpx.get(f"{lab}djinn/dashboard", trust_env=False, follow_redirects=False, timeout=60)
     assert answer.status_code in (302, 403)
 
 

@@ -157,7 +157,7 @@ class RaySite:
         self._directory = directory
         for path in (directory / STORE, directory / RESULTS):
             path.mkdir()
-        self._ray = RayLauncher(three_nodes(), uuid.uuid4().hex[:12], directory, 60.0, worker_command)
+        self._ray = RayLauncher(three_nodes(), uuid.uuid4().hex[:12], directory, worker_command)
         self.launcher: Launcher = self._ray
 
     def put(self, tensor: torch.Tensor) -> str:

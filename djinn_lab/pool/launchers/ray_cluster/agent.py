@@ -10,6 +10,7 @@ import contextlib
 import logging
 import os
 import socket
+import uuid
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from importlib.metadata import version
@@ -89,8 +90,8 @@ class HostAgent:
                 )
         self._node = node
         self._options = options
-        name = f"{options.pool}-{node[:12]}"
-        belonging = Belonging(f"agent of {options.pool}", "", host_id(), options.kept_s)
+        name = f"{options.pool}-{uuid.uuid4().hex[:12]}"
+        belonging = Belonging(f"agent of {options.pool}", "", host_id(), kept_s=0.0)
         self._own = open_blob_directory(name, runtime_directory(), belonging)
         self._disk = own_directory(data_directory() / PARKED, name, belonging)
         self._blobs = self._own if options.blob_directory is None else Path(options.blob_directory)

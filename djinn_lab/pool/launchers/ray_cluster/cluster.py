@@ -25,8 +25,12 @@ from djinn_lab.pool.devices.plans import (
     DevicePlan,
 )
 
-RAY_SETTINGS = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_agent_register_timeout_ms": "60000"}
-"""Ray sends no statistics, and a node of a cluster that starts here may take its time."""
+RAY_SETTINGS = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_COLOR_PREFIX": "0",
+    "RAY_agent_register_timeout_ms": "60000",
+}
+"""Ray sends no statistics and writes plain logs, and a node that starts here may take its time."""
 CONNECT_WITHIN_S = 5.0
 NAME_CHARS_MAX = 40
 STORE_BYTES_MAX = 2 * 2**30

@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 class RayLauncher:
     """Run the workers of a cluster's devices. See :class:`~djinn_lab.pool.devices.launcher.Launcher`.
 
-    ``blobs``: of the pool. ``kept_s``: what a killed agent leaves is removed after so long."""
+    ``blobs``: the directory of the pool's."""
 
     events: WorkerEvents
 
@@ -42,14 +42,12 @@ class RayLauncher:
         cluster: Cluster,
         pool: str,
         blobs: Path,
-        kept_s: float,
         worker_command: Sequence[str] | None = None,
     ) -> None:
         self.stopping = False
         self.blobs = blobs
         self._cluster = cluster
         self._pool = pool
-        self._kept_s = kept_s
         self._command = tuple(worker_command) if worker_command else None
         self._hosts: dict[str, Host] = {}
         """By device."""
@@ -140,7 +138,6 @@ class RayLauncher:
             version("torch"),
             plans,
             str(self.blobs) if shares else None,
-            self._kept_s,
             self._command,
         )
         agent = self._cluster.place(HostAgent, node, plans, hard=shares).remote(options)

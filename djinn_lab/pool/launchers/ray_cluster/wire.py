@@ -15,15 +15,14 @@ from djinn_lab.protocol.worker import RunBatch, ToWorker
 
 class HostOptions(msgspec.Struct, frozen=True):
     """``plans``: of the devices on the host, by the names that the pool gives them. ``blob_directory``: the
-    pool's own, where the agent runs on the pool's host; None elsewhere. ``kept_s``: what an agent that was
-    killed leaves behind is removed after so long. ``command``: starts each worker, in place of a template."""
+    pool's own, where the agent runs on the pool's host; None elsewhere. ``command``: starts each worker, in
+    place of a template."""
 
     pool: str
     version: str
     torch_version: str
     plans: tuple[DevicePlan, ...]
     blob_directory: str | None
-    kept_s: float
     command: tuple[str, ...] | None = None
 
 
