@@ -95,7 +95,7 @@ def _three_nodes() -> Iterator[RayCluster]:
         yield cluster
     finally:
         ray.shutdown()
-        cluster.shutdown()
+        cluster.shutdown()  # type: ignore[no-untyped-call]
 
 
 @contextmanager
