@@ -18,7 +18,7 @@ from djinn_lab.jobs import Terms
 from djinn_lab.pool.launch import start_pool
 from djinn_lab.protocol.rest.status import DeviceView
 
-pytestmark = pytest.mark.processes
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(600)]  # a cluster may need several tries to start
 
 
 @pytest.fixture(scope="module")
