@@ -10,9 +10,7 @@ from contextlib import ExitStack, contextmanager
 from time import perf_counter
 from typing import Any
 
-import ray
 import torch
-from ray.cluster_utils import Cluster as RayCluster
 
 import djinn_lab
 from benchmarks.bench import Bench, own_runtime
@@ -21,7 +19,6 @@ from benchmarks.samples import Samples, scaled
 from djinn_lab.client.session import Session
 from djinn_lab.jobs import Terms
 from djinn_lab.pool.launch import start_pool, stop_pool
-from djinn_lab.pool.launchers.ray_cluster.cluster import RAY_SETTINGS
 
 NAME = "hosts"
 LOCAL, PLAIN = "local engine", "plain Ray actor"
@@ -62,6 +59,8 @@ class Holder:
 
 
 def measure(bench: Bench) -> list[Figure]:
+    import ray  # which changes a process that only imports it
+
     with ExitStack() as stack:
         cluster = stack.enter_context(_three_nodes())
         stack.enter_context(own_runtime())
@@ -84,7 +83,12 @@ def measure(bench: Bench) -> list[Figure]:
 
 
 @contextmanager
-def _three_nodes() -> Iterator[RayCluster]:
+def _three_nodes() -> Iterator[Any]:
+    import ray
+    from ray.cluster_utils import Cluster as RayCluster
+
+    from djinn_lab.pool.launchers.ray_cluster.cluster import RAY_SETTINGS
+
     os.environ.update(RAY_SETTINGS)
     cluster = RayCluster()
     try:
@@ -128,6 +132,8 @@ def _one_op(bench: Bench, remote: Session, local: Session, holder: Any) -> Figur
         return sample
 
     def plain() -> float:
+        import ray
+
         started = perf_counter()
         assert ray.get(holder.one_op.remote(1.0)) == 2.0
         return perf_counter() - started
@@ -156,6 +162,8 @@ def _upload(bench: Bench, size_mb: int, remote: Session, local: Session, holder:
         return sample
 
     def plain() -> float:
+        import ray
+
         mark = next(marks)
         tensor.fill_(mark)
         started = perf_counter()
@@ -183,6 +191,8 @@ def _fetch(bench: Bench, size_mb: int, remote: Session, local: Session, holder: 
         return sample
 
     def plain() -> float:
+        import ray
+
         mark = next(marks)
         started = perf_counter()
         assert float(ray.get(holder.full.remote(count, float(mark)))[-1]) == mark
@@ -210,12 +220,14 @@ def _move(bench: Bench, size_mb: int, remote: Session, local: Session, holders: 
         return sample
 
     def plain() -> float:
+        import ray
+
         holders.reverse()
         started = perf_counter()
         ray.get(holders[0].hold.remote(holders[1].give.remote()))
         return perf_counter() - started
 
-    ray.get(holders[0].hold.remote(torch.rand(count).numpy()))
+    holders[0].hold.remote(torch.rand(count).numpy())
     taken: Samples = bench.alternate({OURS: cell_of(remote), LOCAL: cell_of(local), PLAIN: plain}, 9)
     return figure(NAME, f"a session of {size_mb} MB on another device, and its sum", "ms", scaled(taken, 1e3))
 

@@ -9,22 +9,19 @@ import asyncio
 import os
 import signal
 import tempfile
-import uuid
 from collections.abc import Callable, Coroutine, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 import psutil
 import torch
 from blake3 import blake3
-from ray_nodes import three_nodes
 
 from djinn_lab.pool.blobs.directory import RESULTS, STORE
 from djinn_lab.pool.devices.launcher import GroupLost, Launcher
 from djinn_lab.pool.devices.plans import DevicePlan
 from djinn_lab.pool.launchers.local import LocalLauncher
-from djinn_lab.pool.launchers.ray_cluster.launcher import RayLauncher
 from djinn_lab.protocol.worker import (
     CopyFailed,
     FetchedTensor,
@@ -148,55 +145,11 @@ def local_site() -> Iterator[Site]:
         yield LocalSite(Path(made))
 
 
-class RaySite:
-    """A launcher whose workers are on two nodes of a Ray cluster, beside the pool's own node."""
+def ray_site() -> AbstractContextManager[Site]:
+    """Return a site on a Ray cluster, which only ``make sweep-ray`` wants: its agents start slowly."""
+    from ray_site import ray_site
 
-    files_of_a_move = 2
-
-    def __init__(self, directory: Path, worker_command: Sequence[str] | None = None) -> None:
-        self._directory = directory
-        for path in (directory / STORE, directory / RESULTS):
-            path.mkdir()
-        self._ray = RayLauncher(three_nodes(), uuid.uuid4().hex[:12], directory, worker_command)
-        self.launcher: Launcher = self._ray
-
-    def put(self, tensor: torch.Tensor) -> str:
-        return put_blob(self._directory, tensor)
-
-    def take(self, result: str) -> bytes:
-        return take_result(self._directory, result)
-
-    def kill(self, device: str, group: str | None = None) -> None:
-        kill_worker_of(self.launcher, device, group)
-
-    def pause(self, device: str) -> None:
-        os.kill(self.launcher.health(device).shown["pid"], signal.SIGSTOP)
-
-    def unpause(self, device: str) -> None:
-        os.kill(self.launcher.health(device).shown["pid"], signal.SIGCONT)
-
-    def parked(self) -> set[str]:
-        roots = [Path(root) for host in self._ray.hosts for root in host.roots]
-        return {file.name for root in roots for file in root.rglob("*.*")}
-
-    def workers(self) -> set[str]:
-        found = [one for agent in self._agents() for one in agent.children(recursive=True)]
-        templates = {one.pid for agent in self._agents() for one in agent.children()}
-        return {str(one.pid) for one in found if one.pid not in templates}
-
-    def processes(self) -> set[str]:
-        found = [one for agent in self._agents() for one in (agent, *agent.children(recursive=True))]
-        return {str(one.pid) for one in found}
-
-    def _agents(self) -> list[psutil.Process]:
-        pids = [host.pid for host in self._ray.hosts]
-        return [psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)]
-
-
-@contextmanager
-def ray_site() -> Iterator[Site]:
-    with tempfile.TemporaryDirectory(prefix="djinn-test-") as made:
-        yield RaySite(Path(made))
+    return ray_site()
 
 
 SITES = {"local": local_site} | ({"ray": ray_site} if "SWEEP_RAY" in os.environ else {})

@@ -1,0 +1,94 @@
+"""A launcher on a Ray cluster, for the contract that all launchers must keep."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import signal
+import tempfile
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import cache
+from pathlib import Path
+
+import psutil
+import ray
+import torch
+from launcher_kit import DEVICE_BYTES, Site, kill_worker_of, put_blob, take_result
+from ray_nodes import three_nodes
+
+from djinn_lab.pool.blobs.directory import RESULTS, STORE
+from djinn_lab.pool.devices.launcher import Launcher
+from djinn_lab.pool.launchers.ray_cluster.cluster import Cluster, connect
+from djinn_lab.pool.launchers.ray_cluster.launcher import RayLauncher
+
+
+class RaySite:
+    """A launcher whose workers are on two nodes of a Ray cluster, beside the pool's own node."""
+
+    files_of_a_move = 2
+
+    def __init__(self, directory: Path, worker_command: Sequence[str] | None = None) -> None:
+        self._directory = directory
+        for path in (directory / STORE, directory / RESULTS):
+            path.mkdir()
+        self._ray = RayLauncher(two_hosts(), uuid.uuid4().hex[:12], directory, worker_command)
+        self.launcher: Launcher = self._ray
+
+    def put(self, tensor: torch.Tensor) -> str:
+        return put_blob(self._directory, tensor)
+
+    def take(self, result: str) -> bytes:
+        return take_result(self._directory, result)
+
+    def kill(self, device: str, group: str | None = None) -> None:
+        kill_worker_of(self.launcher, device, group)
+
+    def pause(self, device: str) -> None:
+        os.kill(self.launcher.health(device).shown["pid"], signal.SIGSTOP)
+
+    def unpause(self, device: str) -> None:
+        os.kill(self.launcher.health(device).shown["pid"], signal.SIGCONT)
+
+    def parked(self) -> set[str]:
+        roots = [Path(root) for host in self._ray.hosts for root in host.roots]
+        return {file.name for root in roots for file in root.rglob("*.*")}
+
+    def workers(self) -> set[str]:
+        found = [one for agent in self._agents() for one in agent.children(recursive=True)]
+        templates = {one.pid for agent in self._agents() for one in agent.children()}
+        return {str(one.pid) for one in found if one.pid not in templates}
+
+    def processes(self) -> set[str]:
+        found = [one for agent in self._agents() for one in (agent, *agent.children(recursive=True))]
+        return {str(one.pid) for one in found}
+
+    def _agents(self) -> list[psutil.Process]:
+        pids = [host.pid for host in self._ray.hosts]
+        return [psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)]
+
+
+@cache
+def address_of_cluster() -> str:
+    """Start a cluster for all tests of this process."""
+    kept = ExitStack()
+    atexit.register(kept.close)
+    return kept.enter_context(three_nodes())
+
+
+def two_hosts() -> Cluster:
+    """Connect to the cluster, with ``cpu:0`` and ``cpu:1`` on a node each, beside the pool's."""
+    address = address_of_cluster()
+    if ray.is_initialized():
+        ray.shutdown()
+    found = connect(address)
+    others = Cluster([node for node in found.nodes if node.node != found.own_node], found.own_node)
+    others.plan("cpu:1", DEVICE_BYTES, 1)
+    return others
+
+
+@contextmanager
+def ray_site() -> Iterator[Site]:
+    with tempfile.TemporaryDirectory(prefix="djinn-test-") as made:
+        yield RaySite(Path(made))
