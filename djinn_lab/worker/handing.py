@@ -3,7 +3,6 @@ alias, where they begin in memory and what lies between their elements stays as 
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from djinn_lab.protocol.worker import Handed
 from djinn_lab.worker.memory_account import MemoryAccount
 from djinn_lab.worker.parked import ParkedLayout
 from djinn_lab.worker.storages import Storage
+from djinn_lab.worker.transfer import result_name
 from djinn_lab.worker.values import SessionValues
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -40,7 +40,7 @@ def _handed(key: int | None, found: list[int], values: SessionValues, results: P
     memory = values.storages[key].memory()
     name = None
     if memory.numel():
-        name = f"result-{uuid.uuid4().hex}"
+        name = result_name()
         path = str(results / name)
         torch.from_file(path, shared=True, size=memory.numel(), dtype=torch.uint8).copy_(memory)
     return Handed(name, memory.numel(), tuple(found), layouts)

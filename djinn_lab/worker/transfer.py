@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import uuid
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
@@ -91,6 +92,12 @@ def _to_device(elements: torch.Tensor, meta: TensorMeta, device: torch.device) -
     return elements.to(device).as_strided(meta.shape, meta.stride, 0)
 
 
+def result_name() -> str:
+    """Return a new name, which says whose result it is: a pool removes those that a dead worker had not yet
+    named in a message."""
+    return f"result-{os.getpid():08x}{uuid.uuid4().hex[8:]}"
+
+
 def store_result(value: int, tensor: torch.Tensor, results: Path) -> FetchedTensor:
     """Row-major bytes of a value: inline when few, else in a new file of ``results``."""
     if tensor._is_zerotensor():
@@ -106,7 +113,7 @@ def store_result(value: int, tensor: torch.Tensor, results: Path) -> FetchedTens
         flat = torch.empty(host.shape, dtype=host.dtype).copy_(host)  # one element may claim any stride
         data = flat.view(-1).view(torch.uint8).numpy().tobytes() if nbytes else b""
         return FetchedTensor(value, meta, data, None)
-    name = f"result-{uuid.uuid4().hex}"
+    name = result_name()
     path = results / name
     if host.is_contiguous():
         _write(path, host)

@@ -50,6 +50,7 @@ RESTART_DELAY_MAX_S = 30.0
 HEALTHY_AFTER_S = 60.0
 UNUSED_AFTER_S = 60.0
 DEATHS_BEFORE_READY_MAX = 3
+RESULTS_KNOWN_MAX = 10_000
 
 log = logging.getLogger(__name__)
 
@@ -108,7 +109,7 @@ class DeviceWorkers:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         for worker in self._workers:
-            self._premises.ended(None if worker.process is None else worker.process.pid)
+            self._premises.ended(None if worker.process is None else worker.process.pid, worker.results)
 
     # -- orders --------------------------------------------------------------------------------------------
 
@@ -234,7 +235,7 @@ class DeviceWorkers:
         how = await worker.process.ended()
         if self._premises.stopping:
             return
-        self._premises.ended(worker.process.pid)
+        self._premises.ended(worker.process.pid, worker.results)
         if not worker.leaving:
             log.error("%s: a worker process %s", self.plan.device, how)
             self._lost(worker, how)
@@ -325,6 +326,8 @@ class DeviceWorkers:
             self._premises.compiler.want(message, self.plan, worker, worker.tell)
             return
         worker.said(message)
+        if len(worker.results) > RESULTS_KNOWN_MAX:
+            worker.results = self._premises.present(worker.results)
         if isinstance(message, Leased):
             return
         if isinstance(message, Reporting):

@@ -86,10 +86,19 @@ class Premises:
         made = _made(self._disk if on_disk else self._host, self._names.setdefault(group, _drawn()))
         return None if made is None else Path(made)
 
-    def ended(self, pid: int | None) -> None:
-        """Note what a worker that has ended left behind."""
-        if pid is not None:
-            self.orphans.died(pid)
+    def ended(self, pid: int | None, results: set[str]) -> None:
+        """Note what a worker that has ended left behind, and remove its results beside those of which it has
+        told (``results``): their receivers remove them."""
+        if pid is None:
+            return
+        self.orphans.died(pid)
+        for path in (self._blobs / RESULTS).glob(f"result-{pid:08x}*"):
+            if path.name not in results:
+                path.unlink(missing_ok=True)
+
+    def present(self, results: set[str]) -> set[str]:
+        """Return those of these results that are still there."""
+        return {name for name in results if (self._blobs / RESULTS / name).exists()}
 
     def sweep(self) -> None:
         """Remove what dead workers parked and no manifest names any more."""

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from djinn_lab.pool.launchers.frames import Frames, framed
 from djinn_lab.pool.launchers.leases import Leases
 from djinn_lab.pool.launchers.merged import NOTHING, Reporting
+from djinn_lab.pool.launchers.named_files import made_files
 from djinn_lab.pool.launchers.pings import Pings
 from djinn_lab.pool.launchers.processes import Process, Starter
 from djinn_lab.protocol.template import WorkerOptions
@@ -25,7 +26,8 @@ from djinn_lab.protocol.worker import (
 
 class Worker:
     """``leases``: of its device. ``group``: the trust group whose sessions it has, None while it may become
-    any's. ``sessions``: those that it was given and has not closed. ``leaving``: it was asked to end."""
+    any's. ``sessions``: those that it was given and has not closed. ``results``: files of which it
+    has told, and perhaps more that are gone. ``leaving``: it was asked to end."""
 
     def __init__(self, options: WorkerOptions, group: str | None, leases: Leases) -> None:
         self.options = options
@@ -34,6 +36,7 @@ class Worker:
         self.group = group
         self.sessions: set[str] = set()
         self.memory: WorkerMemory = NOTHING
+        self.results: set[str] = set()
         self.process: Process | None = None
         self.ready = False
         self.leaving = False
@@ -80,6 +83,7 @@ class Worker:
 
     def said(self, message: FromWorker) -> None:
         """Note what the worker said, and its memory unless a later report came before this one."""
+        self.results.update(made_files(message))
         if isinstance(message, Reporting) and message.memory.number >= self.memory.number:
             self.memory = message.memory
         self._leases.said(self._share, message, self.memory)

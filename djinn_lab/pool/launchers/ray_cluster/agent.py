@@ -33,9 +33,9 @@ from djinn_lab.pool.blobs.directory import (
 from djinn_lab.pool.devices.launcher import GroupLost
 from djinn_lab.pool.devices.plans import DevicePlan, cuda_limit_bytes, cuda_memory_bytes
 from djinn_lab.pool.launchers.local import LocalLauncher
+from djinn_lab.pool.launchers.named_files import made_files
 from djinn_lab.pool.launchers.ray_cluster.files import (
     Content,
-    made_files,
     read_files,
     read_parts,
     write_file,

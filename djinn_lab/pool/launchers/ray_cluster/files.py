@@ -16,8 +16,6 @@ import msgspec
 import numpy as np
 import ray
 
-from djinn_lab.protocol.worker import FromWorker, Handed, RunBatch, RunSegment, SegmentDone, ToWorker
-
 INLINE_BYTES_MAX = 64 * 2**10
 OBJECT_BYTES = 32 * 2**20
 
@@ -90,26 +88,6 @@ def _write(descriptor: int, part: np.ndarray[Any, Any]) -> None:
     view, written = part.data, 0
     while written < len(view):
         written += os.write(descriptor, view[written:])
-
-
-def needed_files(message: ToWorker) -> tuple[dict[str, None], dict[str, None]]:
-    """Return the uploads and the results that a worker will read for this order, by name."""
-    segments = message.segments if isinstance(message, RunBatch) else (message,)
-    runs = [one for one in segments if isinstance(one, RunSegment)]
-    uploads = {name: None for run in runs for name in run.blobs.values()}
-    return uploads, _handed(one for run in runs for one in run.imports)
-
-
-def made_files(message: FromWorker) -> dict[str, None]:
-    """Return the results that a worker made for the receiver of this message, by name."""
-    if not isinstance(message, SegmentDone):
-        return {}
-    fetched = {one.blob: None for one in message.fetched if one.blob is not None}
-    return fetched | _handed(message.exported)
-
-
-def _handed(handed: Iterable[Handed]) -> dict[str, None]:
-    return {one.blob: None for one in handed if one.blob is not None}
 
 
 async def read_files(directory: Path, names: Iterable[str]) -> Mapping[str, Content]:

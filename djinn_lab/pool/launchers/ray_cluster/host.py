@@ -16,8 +16,9 @@ from djinn_lab.pool.blobs.directory import RESULTS, STORE
 from djinn_lab.pool.devices.launcher import WorkerEvents, WorkerHealth
 from djinn_lab.pool.devices.plans import DevicePlan
 from djinn_lab.pool.launchers.merged import NOTHING, Reporting
+from djinn_lab.pool.launchers.named_files import needed_files
 from djinn_lab.pool.launchers.orphans import MOVED, is_named
-from djinn_lab.pool.launchers.ray_cluster.files import Content, needed_files, read_files, write_file
+from djinn_lab.pool.launchers.ray_cluster.files import Content, read_files, write_file
 from djinn_lab.pool.launchers.ray_cluster.wire import (
     ActorHandle,
     Answers,
