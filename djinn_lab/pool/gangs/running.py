@@ -19,9 +19,10 @@ SEPARATOR = "/"
 
 @dataclass(slots=True)
 class RunningGang:
-    """``handed``: what each part exported. ``sent_s`` (when it first went to a worker, without the time for
-    which the gang was preempted before), ``done``, ``executed``, ``stops``: by part. ``opened``: groups that
-    have a session. ``used``: the device that last ran each part; ``visited``: every device that ran one."""
+    """``handed``: what each part exported; ``replaced``: what parts exported that began again, which others
+    may be reading. ``sent_s`` (when it first went to a worker, without the time for which the gang was
+    preempted before), ``done``, ``executed``, ``stops``: by part. ``opened``: groups that have a session.
+    ``used``: the device that last ran each part; ``visited``: every device that ran one."""
 
     job: str
     segment: int
@@ -30,6 +31,7 @@ class RunningGang:
     plan: GangPlan
     machine: GangStateMachine
     handed: dict[PartName, tuple[worker.Handed, ...]] = field(default_factory=dict)
+    replaced: list[worker.Handed] = field(default_factory=list)
     sent_s: dict[PartName, float] = field(default_factory=dict)
     done: dict[PartName, worker.SegmentDone] = field(default_factory=dict)
     executed: dict[PartName, int] = field(default_factory=dict)

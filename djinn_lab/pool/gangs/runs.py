@@ -160,6 +160,7 @@ class GangRuns:
         match message:
             case worker.SegmentDone():
                 stops = gang.stops.get(part)
+                gang.replaced += gang.handed.get(part, ())  # a part that began again has made them again
                 gang.handed[part] = message.exported
                 gang.done[part] = done = message if stops is None else stops.whole(message)
                 gang.executed[part] = len(done.node_end_s)
@@ -322,6 +323,7 @@ class GangRuns:
         self._delete(gang)
 
     def _delete(self, gang: RunningGang) -> None:
+        self._discard(gang.replaced)
         for handed in gang.handed.values():
             self._discard(handed)
 
