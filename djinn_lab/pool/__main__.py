@@ -80,8 +80,6 @@ def main() -> int:
             accept_weak_isolation=arguments.accept_weak_isolation,
             identity=decoded(arguments.identity),
             cost_estimator=arguments.cost_estimator,
-            engine=arguments.engine,
-            address=arguments.address,
             cluster=cluster,
         )
         run_pool(options)

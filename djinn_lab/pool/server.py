@@ -44,7 +44,6 @@ from djinn_lab.pool.certificates import ServerCertificate
 from djinn_lab.pool.context import spare_full_collections
 from djinn_lab.pool.database.engine import lost, unusable
 from djinn_lab.pool.devices.plans import DevicePlan
-from djinn_lab.pool.engines import LOCAL_ENGINE, Engine
 from djinn_lab.pool.identity.settings import IdentitySettings
 from djinn_lab.pool.launchers.adoption import LeftCopy
 from djinn_lab.pool.launchers.local import LocalLauncher
@@ -92,8 +91,8 @@ class PoolOptions(msgspec.Struct, frozen=True):
     talk in the clear. ``detached_s``: for so long a session waits for its vanished client.
     ``accept_weak_isolation``: let several users in where the sandbox of workers does not hold.
     ``identity``: the identity providers whose users may come. ``cost_estimator``: its name, as of
-    :func:`djinn_lab.pool.devices.estimator_plugin.load_estimator`. ``engine``: ``local``, whose devices are
-    this machine's, or ``ray``, on the nodes of ``cluster``, which was found at ``address``."""
+    :func:`djinn_lab.pool.devices.estimator_plugin.load_estimator`. ``cluster``: on whose nodes the
+    devices are; None for those of this machine."""
 
     plans: Sequence[DevicePlan]
     worker_command: Sequence[str] | None
@@ -114,8 +113,6 @@ class PoolOptions(msgspec.Struct, frozen=True):
     accept_weak_isolation: bool = False
     identity: IdentitySettings = IdentitySettings()
     cost_estimator: str = BUILT_IN_ESTIMATOR
-    engine: Engine = LOCAL_ENGINE
-    address: str | None = None
     cluster: Cluster | None = None
 
 

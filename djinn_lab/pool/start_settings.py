@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 
 from djinn_lab.pool.database.engine import checked_url, shown
 from djinn_lab.pool.devices.plans import DevicePlan, plan_devices
+from djinn_lab.pool.engines import LOCAL_ENGINE, RAY_ENGINE
 from djinn_lab.pool.policy_file import read_policy
 from djinn_lab.protocol.runtime_file import RuntimeInfo, Setting
 from djinn_lab.units import counted, format_bytes, format_seconds
@@ -40,8 +41,8 @@ def settings_of(options: PoolOptions) -> dict[str, Setting]:
         "memory_policy": options.memory_policy,
         "queue_policy": policy if isinstance(policy, str) else policy.name,
         "cost_estimator": options.cost_estimator,
-        "engine": options.engine,
-        "address": options.address or "",
+        "engine": LOCAL_ENGINE if options.cluster is None else RAY_ENGINE,
+        "address": "" if options.cluster is None else options.cluster.address,
         "notebook_slots": options.notebook_slots,
         "notebooks_for": options.notebooks_for,
         "database": shown(options.database),

@@ -74,35 +74,53 @@ class Site(Protocol):
         """Return all processes that run for the launcher."""
 
 
-class LocalSite:
-    """A launcher whose workers are processes of this machine."""
+class ProcessesOfThisMachine:
+    """What sites have in common whose workers are processes of this machine, wherever they belong."""
 
-    files_of_a_move = 1
+    launcher: Launcher
 
-    def __init__(self, directory: Path, worker_command: Sequence[str] | None = None) -> None:
+    def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._before = {one.pid for one in psutil.Process().children(recursive=True)}
-        self._parked = [directory / "host", directory / "disk"]
-        for path in (directory / STORE, directory / RESULTS, *self._parked):
+        for path in (directory / STORE, directory / RESULTS):
             path.mkdir()
-        self.launcher: Launcher = LocalLauncher(
-            directory, worker_command, host_directory=self._parked[0], disk_directory=self._parked[1]
-        )
 
     def put(self, tensor: torch.Tensor) -> str:
-        return put_blob(self._directory, tensor)
+        content = tensor.contiguous().view(-1).view(torch.uint8).numpy().tobytes()
+        name = blake3(content).hexdigest()
+        (self._directory / STORE / name).write_bytes(content)
+        return name
 
     def take(self, result: str) -> bytes:
-        return take_result(self._directory, result)
+        path = self._directory / RESULTS / result
+        content = path.read_bytes()
+        path.unlink()
+        return content
 
     def kill(self, device: str, group: str | None = None) -> None:
-        kill_worker_of(self.launcher, device, group)
+        health = self.launcher.health(device)
+        os.kill(health.shown["pid"] if group is None else health.groups[group], signal.SIGKILL)
 
     def pause(self, device: str) -> None:
         os.kill(self.launcher.health(device).shown["pid"], signal.SIGSTOP)
 
     def unpause(self, device: str) -> None:
         os.kill(self.launcher.health(device).shown["pid"], signal.SIGCONT)
+
+
+class LocalSite(ProcessesOfThisMachine):
+    """A launcher for this machine."""
+
+    files_of_a_move = 1
+
+    def __init__(self, directory: Path, worker_command: Sequence[str] | None = None) -> None:
+        super().__init__(directory)
+        self._before = {one.pid for one in psutil.Process().children(recursive=True)}
+        self._parked = [directory / "host", directory / "disk"]
+        for path in self._parked:
+            path.mkdir()
+        self.launcher = LocalLauncher(
+            directory, worker_command, host_directory=self._parked[0], disk_directory=self._parked[1]
+        )
 
     def parked(self) -> set[str]:
         return {file.name for path in self._parked for file in path.rglob("*.*")}
@@ -117,25 +135,6 @@ class LocalSite:
         """The template that this launcher started, and its workers."""
         now = psutil.Process().children(recursive=True)
         return [one for one in now if one.pid not in self._before]
-
-
-def put_blob(directory: Path, tensor: torch.Tensor) -> str:
-    content = tensor.contiguous().view(-1).view(torch.uint8).numpy().tobytes()
-    name = blake3(content).hexdigest()
-    (directory / STORE / name).write_bytes(content)
-    return name
-
-
-def take_result(directory: Path, result: str) -> bytes:
-    path = directory / RESULTS / result
-    content = path.read_bytes()
-    path.unlink()
-    return content
-
-
-def kill_worker_of(launcher: Launcher, device: str, group: str | None) -> None:
-    health = launcher.health(device)
-    os.kill(health.shown["pid"] if group is None else health.groups[group], signal.SIGKILL)
 
 
 @contextmanager

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import os
-import signal
 import tempfile
 import uuid
 from collections.abc import Iterator, Sequence
@@ -14,42 +12,22 @@ from pathlib import Path
 
 import psutil
 import ray
-import torch
-from launcher_kit import DEVICE_BYTES, Site, kill_worker_of, put_blob, take_result
+from launcher_kit import DEVICE_BYTES, ProcessesOfThisMachine, Site
 from ray_nodes import three_nodes
 
-from djinn_lab.pool.blobs.directory import RESULTS, STORE
-from djinn_lab.pool.devices.launcher import Launcher
 from djinn_lab.pool.launchers.ray_cluster.cluster import Cluster, connect
 from djinn_lab.pool.launchers.ray_cluster.launcher import RayLauncher
 
 
-class RaySite:
+class RaySite(ProcessesOfThisMachine):
     """A launcher whose workers are on two nodes of a Ray cluster, beside the pool's own node."""
 
     files_of_a_move = 2
 
     def __init__(self, directory: Path, worker_command: Sequence[str] | None = None) -> None:
-        self._directory = directory
-        for path in (directory / STORE, directory / RESULTS):
-            path.mkdir()
+        super().__init__(directory)
         self._ray = RayLauncher(two_hosts(), uuid.uuid4().hex[:12], directory, worker_command)
-        self.launcher: Launcher = self._ray
-
-    def put(self, tensor: torch.Tensor) -> str:
-        return put_blob(self._directory, tensor)
-
-    def take(self, result: str) -> bytes:
-        return take_result(self._directory, result)
-
-    def kill(self, device: str, group: str | None = None) -> None:
-        kill_worker_of(self.launcher, device, group)
-
-    def pause(self, device: str) -> None:
-        os.kill(self.launcher.health(device).shown["pid"], signal.SIGSTOP)
-
-    def unpause(self, device: str) -> None:
-        os.kill(self.launcher.health(device).shown["pid"], signal.SIGCONT)
+        self.launcher = self._ray
 
     def parked(self) -> set[str]:
         roots = [Path(root) for host in self._ray.hosts for root in host.roots]

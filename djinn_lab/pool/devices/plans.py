@@ -76,9 +76,14 @@ def _host_bytes(plan: DevicePlan, count: int, wanted: int | None) -> int:
                 f"Give each device at most {format_bytes(int(available * CUDA_SHARE_FOR_HOST / count))}.",
             )
         return wanted
-    if plan.kind == "cuda":
-        return int(available * CUDA_SHARE_FOR_HOST / count)
-    return min(CPU_HOST_FACTOR * plan.memory_bytes, int(available * CPU_SHARE_FOR_HOST / count))
+    return default_host_bytes(plan.kind, plan.memory_bytes, available, count)
+
+
+def default_host_bytes(kind: str, memory_bytes: int, available_bytes: int, count: int) -> int:
+    """Return the limit of a device's host tier, of ``count`` devices of a kind."""
+    if kind == "cuda":
+        return int(available_bytes * CUDA_SHARE_FOR_HOST / count)
+    return min(CPU_HOST_FACTOR * memory_bytes, int(available_bytes * CPU_SHARE_FOR_HOST / count))
 
 
 def _computing(devices: str | None, memory_bytes: int | None, threads: int | None) -> list[DevicePlan]:
@@ -93,14 +98,19 @@ def _computing(devices: str | None, memory_bytes: int | None, threads: int | Non
                 "Check that nvidia-smi lists one and that the installed torch is a CUDA build, or use cpu:2.",
             )
         return _plan_cpu(CPU_DEVICES_DEFAULT, memory_bytes, threads)
-    match = re.fullmatch(r"cpu(?::(\d{1,3}))?", wanted)
+    return _plan_cpu(cpu_count_of(wanted), memory_bytes, threads)
+
+
+def cpu_count_of(devices: str) -> int:
+    """Return N of ``"cpu:N"``, 1 of ``"cpu"``. Raises OptionError for anything else."""
+    match = re.fullmatch(r"cpu(?::(\d{1,3}))?", devices)
     if not match or int(match[1] or 1) == 0:
-        raise OptionError(f"{wanted!r} names no devices.", "Write auto, cuda, or cpu:N, such as cpu:4.")
-    return _plan_cpu(int(match[1] or 1), memory_bytes, threads)
+        raise OptionError(f"{devices!r} names no devices.", "Write auto, cuda, or cpu:N, such as cpu:4.")
+    return int(match[1] or 1)
 
 
 def _plan_cpu(count: int, memory_bytes: int | None, threads: int | None) -> list[DevicePlan]:
-    limit = memory_bytes or min(CPU_BYTES_MAX, int(_available_bytes() * CPU_SHARE_OF_AVAILABLE / count))
+    limit = memory_bytes or cpu_limit_bytes(_available_bytes(), count)
     each = threads or max(1, _cpu_count() // count)
     return [DevicePlan(f"cpu:{index}", "cpu", limit, each) for index in range(count)]
 
@@ -111,6 +121,11 @@ def _plan_cuda(cuda_bytes: list[int], memory_bytes: int | None, threads: int | N
         DevicePlan(f"cuda:{index}", "cuda", memory_bytes or cuda_limit_bytes(total), each)
         for index, total in enumerate(cuda_bytes)
     ]
+
+
+def cpu_limit_bytes(available_bytes: int, count: int) -> int:
+    """Return how much memory sessions may use on each of ``count`` CPU devices."""
+    return min(CPU_BYTES_MAX, int(available_bytes * CPU_SHARE_OF_AVAILABLE / count))
 
 
 def cuda_limit_bytes(total_bytes: int) -> int:

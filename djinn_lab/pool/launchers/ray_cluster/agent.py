@@ -16,7 +16,6 @@ from collections.abc import Iterable, Sequence
 from importlib.metadata import version
 from pathlib import Path
 
-import ray
 from msgspec.structs import replace
 
 from djinn_lab.errors import PoolError
@@ -80,7 +79,6 @@ class HostAgent:
     """Raises PoolError where the node has another version of this package, or of torch, than the pool."""
 
     def __init__(self, options: HostOptions) -> None:
-        node = str(ray.get_runtime_context().get_node_id())
         found = {"djinn-lab": (VERSION, options.version), "torch": (version("torch"), options.torch_version)}
         for package, (here, there) in found.items():
             if here != there:
@@ -88,7 +86,6 @@ class HostAgent:
                     f"Host {socket.gethostname()} has {package} {here}, and the pool has {there}.",
                     f"Install {package} {there} on that host.",
                 )
-        self._node = node
         self._options = options
         name = f"{options.pool}-{uuid.uuid4().hex[:12]}"
         belonging = Belonging(f"agent of {options.pool}", "", host_id(), kept_s=0.0)
@@ -116,8 +113,6 @@ class HostAgent:
             self._launcher.spawn(replace(plan, device=self._local[plan.device]), self)
         own = self._options.blob_directory is None
         return HostFacts(
-            self._node,
-            socket.gethostname(),
             os.getpid(),
             (str(self._own / PARKED), str(self._disk)),
             default_bytes_max(self._own) if own else None,
@@ -170,7 +165,8 @@ class HostAgent:
     def worker_said(self, device: str, message: FromWorker) -> None:
         if isinstance(message, WorkerReady):
             message = replace(message, device=self._names[device])
-        results = dict.fromkeys(made_files(message), Content(0))
+        shared = self._options.blob_directory is not None
+        results = {} if shared else dict.fromkeys(made_files(message), Content(0))
         self._happen(Said(self._names[device], encode(message), results))
 
     def worker_died(self, device: str, how: str, group: GroupLost | None = None) -> None:
@@ -194,8 +190,8 @@ class HostAgent:
         self._happened.set()
 
     async def _with_results(self, event: HostEvent) -> HostEvent:
-        """Attach the results that an event names, unless the pool sees the same files."""
-        if not isinstance(event, Said) or not event.results or self._options.blob_directory is not None:
+        """Attach the results that an event names, where the pool does not see the same files."""
+        if not isinstance(event, Said) or not event.results:
             return event
         results = self._blobs / RESULTS
         content = await read_files(results, event.results)

@@ -16,13 +16,11 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from djinn_lab.config import PoolSettings
 from djinn_lab.errors import OptionError, PoolError
 from djinn_lab.pool.devices.plans import (
-    CPU_BYTES_MAX,
     CPU_DEVICES_DEFAULT,
-    CPU_HOST_FACTOR,
-    CPU_SHARE_FOR_HOST,
-    CPU_SHARE_OF_AVAILABLE,
-    CUDA_SHARE_FOR_HOST,
     DevicePlan,
+    cpu_count_of,
+    cpu_limit_bytes,
+    default_host_bytes,
 )
 
 RAY_SETTINGS = {
@@ -59,9 +57,11 @@ class Node(msgspec.Struct, frozen=True):
 
 
 class Cluster:
-    """A connection to Ray. ``own_node``: on which this process runs."""
+    """A connection to Ray. ``own_node``: on which this process runs. ``address``: that was given, empty for
+    none."""
 
-    def __init__(self, nodes: Sequence[Node], own_node: str) -> None:
+    def __init__(self, nodes: Sequence[Node], own_node: str, address: str = "") -> None:
+        self.address = address
         self.nodes = nodes
         self.own_node = own_node
         self._planned: dict[str, str] = {}
@@ -157,7 +157,7 @@ def connect(address: str | None) -> Cluster:
             f"Ray cannot be used: {error}",
             "Nodes and this program need the same versions of Ray and Python: see ray --version on each.",
         ) from error
-    return Cluster(_nodes(), str(ray.get_runtime_context().get_node_id()))
+    return Cluster(_nodes(), str(ray.get_runtime_context().get_node_id()), address or "")
 
 
 def _expect_answer(address: str) -> None:
@@ -201,13 +201,7 @@ def _wanted(devices: str | None) -> tuple[str, int | None] | None:
         return None
     if devices == "cuda":
         return "cuda", None
-    match = re.fullmatch(r"cpu(?::(\d{1,3}))?", str(devices))
-    if not match or int(match[1] or 1) == 0:
-        raise OptionError(
-            f"{devices!r} names no devices of a cluster's nodes.",
-            "Write auto, cuda, or cpu:N, such as cpu:4.",
-        )
-    return "cpu", int(match[1] or 1)
+    return "cpu", cpu_count_of(str(devices))
 
 
 def _devices_of(node: Node, wanted: tuple[str, int | None] | None) -> tuple[str, int]:
@@ -221,7 +215,5 @@ def _devices_of(node: Node, wanted: tuple[str, int | None] | None) -> tuple[str,
 
 def _sizes(node: Node, kind: str, count: int, memory_bytes: int | None) -> tuple[int, int]:
     """Return the limits of a device and of its host tier. 0 for the memory of a GPU, which its host knows."""
-    if kind == "cuda":
-        return memory_bytes or 0, int(node.memory_bytes * CUDA_SHARE_FOR_HOST / count)
-    limit = memory_bytes or min(CPU_BYTES_MAX, int(node.memory_bytes * CPU_SHARE_OF_AVAILABLE / count))
-    return limit, min(CPU_HOST_FACTOR * limit, int(node.memory_bytes * CPU_SHARE_FOR_HOST / count))
+    limit = memory_bytes or (0 if kind == "cuda" else cpu_limit_bytes(node.memory_bytes, count))
+    return limit, default_host_bytes(kind, limit, node.memory_bytes, count)

@@ -6,9 +6,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import mmap
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -33,40 +32,36 @@ async def read_file(path: Path) -> Content:
     nbytes = path.stat().st_size
     if nbytes <= INLINE_BYTES_MAX:
         return Content(nbytes, path.read_bytes())
-    return await asyncio.to_thread(_put_parts, path, [(0, nbytes)])
+    return await read_parts([(path, 0, nbytes)])
 
 
 async def read_parts(parts: Iterable[tuple[Path, int, int]]) -> Content:
     """Read parts of files, each by its offset and bytes, one after the other. Raises OSError."""
-    return await asyncio.to_thread(_put_all, list(parts))
+    return await asyncio.to_thread(_put, list(parts))
 
 
-def _put_parts(path: Path, parts: list[tuple[int, int]]) -> Content:
-    objects = []
-    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
-        for offset, nbytes in parts:
-            for begin in range(offset, offset + nbytes, OBJECT_BYTES):
-                count = min(OBJECT_BYTES, offset + nbytes - begin)
-                objects.append(ray.put(np.frombuffer(mapped, np.uint8, count, begin).copy()))
-    return Content(sum(nbytes for _, nbytes in parts), objects=tuple(objects))
-
-
-def _put_all(parts: list[tuple[Path, int, int]]) -> Content:
-    """Whole objects, since pieces may be small."""
-    objects, waiting, total = [], bytearray(), 0
-    for path, offset, nbytes in parts:
-        with path.open("rb", buffering=0) as file:
-            found = os.pread(file.fileno(), nbytes, offset)
-        if len(found) != nbytes:
-            raise OSError(f"{path.name} ends before byte {offset + nbytes}")
-        waiting += found
-        total += nbytes
-        if len(waiting) >= OBJECT_BYTES:
+def _put(parts: list[tuple[Path, int, int]]) -> Content:
+    """Fill objects, since parts may be small or large."""
+    objects, waiting = [], bytearray()
+    for found in _read(parts):
+        if waiting and len(waiting) + len(found) > OBJECT_BYTES:
             objects.append(ray.put(np.frombuffer(waiting, np.uint8)))
             waiting = bytearray()
+        waiting += found
     if waiting:
         objects.append(ray.put(np.frombuffer(waiting, np.uint8)))
-    return Content(total, objects=tuple(objects))
+    return Content(sum(nbytes for _, _, nbytes in parts), objects=tuple(objects))
+
+
+def _read(parts: list[tuple[Path, int, int]]) -> Iterator[bytes]:
+    for path, offset, nbytes in parts:
+        end = offset + nbytes
+        with path.open("rb", buffering=0) as file:
+            for begin in range(offset, end, OBJECT_BYTES):
+                found = os.pread(file.fileno(), min(OBJECT_BYTES, end - begin), begin)
+                if len(found) != min(OBJECT_BYTES, end - begin):
+                    raise OSError(f"{path.name} ends before byte {end}")
+                yield found
 
 
 async def write_file(path: Path, content: Content) -> None:

@@ -54,7 +54,7 @@ from djinn_lab.protocol.worker import (
 )
 
 AGAIN_MIN_S, AGAIN_MAX_S = 0.5, 30.0
-"""How long after the loss of an agent, or a vain start, another one is placed."""
+"""How long after the loss of an agent, or after one could not start, another one is placed."""
 GONE = WorkerHealth(alive=False, restarts=0, answers=False)
 ANSWERS = SegmentDone | SegmentFailed | SegmentCancelled | RunPreempted
 
@@ -133,8 +133,8 @@ class SentFiles:
 
 
 class Host:
-    """``place``: asks Ray for an agent of these devices, and waits until it is there. ``node``: where it was
-    last, empty before. ``started``: how many agents it had."""
+    """``place``: asks Ray for an agent of these devices, and waits until it is there. ``facts``: of
+    the last one. ``started``: how many there were."""
 
     def __init__(
         self,
@@ -257,6 +257,7 @@ class Host:
     def _begin(self, agent: ActorHandle, facts: HostFacts) -> None:
         self._agent, self.facts = agent, facts
         self.started += 1
+        log.info("host %s: its agent is process %d", self.name, facts.pid)
         self._number = 0
         self._sent = SentFiles(facts.blob_bytes_max or 0)
         self._unneeded.clear()
@@ -366,8 +367,7 @@ class Host:
         match event:
             case Said():
                 for name, content in event.results.items():
-                    if content.nbytes:
-                        await write_file(self._around.blobs / RESULTS / name, content)
+                    await write_file(self._around.blobs / RESULTS / name, content)
                 self._heard(event.device, decode_from_worker(event.message))
             case Died():
                 if event.group is None:

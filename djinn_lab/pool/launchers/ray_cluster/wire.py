@@ -30,8 +30,6 @@ class HostFacts(msgspec.Struct, frozen=True):
     """``roots``: directories in which workers there park sessions. ``blob_bytes_max``: of uploads that are
     kept there; None: it uses the pool's own."""
 
-    node: str
-    name: str
     pid: int
     roots: tuple[str, ...]
     blob_bytes_max: int | None
