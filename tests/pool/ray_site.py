@@ -18,6 +18,8 @@ from ray_nodes import three_nodes
 from djinn_lab.pool.launchers.ray_cluster.cluster import Cluster, connect
 from djinn_lab.pool.launchers.ray_cluster.launcher import RayLauncher
 
+ENDED_WITHIN_S = 10.0
+
 
 class RaySite(ProcessesOfThisMachine):
     """A launcher whose workers are on two nodes of a Ray cluster, beside the pool's own node."""
@@ -39,6 +41,7 @@ class RaySite(ProcessesOfThisMachine):
         return {str(one.pid) for one in found if one.pid not in templates}
 
     def processes(self) -> set[str]:
+        psutil.wait_procs(self._agents(), ENDED_WITHIN_S)  # Ray ends an actor's process in its own time
         found = [one for agent in self._agents() for one in (agent, *agent.children(recursive=True))]
         return {str(one.pid) for one in found}
 
@@ -55,12 +58,14 @@ def address_of_cluster() -> str:
     return kept.enter_context(three_nodes())
 
 
+@cache
+def found_nodes() -> Cluster:
+    return connect(address_of_cluster())
+
+
 def two_hosts() -> Cluster:
-    """Connect to the cluster, with ``cpu:0`` and ``cpu:1`` on a node each, beside the pool's."""
-    address = address_of_cluster()
-    if ray.is_initialized():
-        ray.shutdown()
-    found = connect(address)
+    """Return the cluster with ``cpu:0`` and ``cpu:1`` on a node each, beside the pool's."""
+    found = found_nodes()
     others = Cluster([node for node in found.nodes if node.node != found.own_node], found.own_node)
     others.plan("cpu:1", DEVICE_BYTES, 1)
     return others
@@ -69,4 +74,10 @@ def two_hosts() -> Cluster:
 @contextmanager
 def ray_site() -> Iterator[Site]:
     with tempfile.TemporaryDirectory(prefix="djinn-test-") as made:
-        yield RaySite(Path(made))
+        first = not ray.is_initialized()
+        try:
+            yield RaySite(Path(made))
+        finally:
+            if first:  # others may have been open inside
+                ray.shutdown()
+                found_nodes.cache_clear()
