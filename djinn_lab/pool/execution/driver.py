@@ -433,9 +433,10 @@ class Driver:
         record = self.accounting.records[command.job]
         flight = record.flight
         assert flight is not None
-        now_s = self.core.clock.now_s()
-        if flight.started_s is None:
-            flight.started_s = now_s
+        job = self.core.queue.job(command.job)
+        assert job is not None
+        if flight.started_s is None:  # charged from here: not from when a busy server comes to it
+            flight.started_s = job.running_since_s
         late = replace(command, riders=(), leader=None)  # what is replayed first starts alone
         if not self.recovery.begin(command.job, command.device, partial(self._start_ready, late)):
             self._start_ready(command)
