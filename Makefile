@@ -121,8 +121,8 @@ sweep-fuzz: install ## COUNT (100000) random sequences of ops with odd dtypes, s
 sweep-kills: install postgresql ## pools killed at 300 random moments under load: notebooks continue, and nothing is lost or run twice (half an hour)
 	@PYTHONPATH=.:tests:tests/pool OMP_NUM_THREADS=1 $(BIN)/python -m sweeps.kills --out benchmarks/results
 
-sweep-losses: install ## workers killed at 500 random moments of random notebooks: variables come back bit for bit (an hour or two)
-	@PYTHONPATH=.:tests OMP_NUM_THREADS=1 $(BIN)/python -m sweeps.losses --out benchmarks/results $(if $(KILLS),--kills $(KILLS))
+sweep-losses: install ## workers (VICTIM=host: hosts of a Ray cluster) killed at 500 (KILLS=) random moments of random notebooks: variables come back bit for bit (an hour or two)
+	@PYTHONPATH=.:tests OMP_NUM_THREADS=1 $(BIN)/python -m sweeps.losses --out benchmarks/results $(if $(KILLS),--kills $(KILLS)) $(if $(VICTIM),--victim $(VICTIM))
 
 sweep-outages: install ## no network for 60 s, server and workers stopped for 30 s: notebooks continue bit for bit (six minutes)
 	@PYTHONPATH=.:tests:tests/client OMP_NUM_THREADS=1 $(BIN)/python -m sweeps.outages --out benchmarks/results

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from html import escape
+from itertools import groupby
 
 import panel as pn
 
 from djinn_lab.dashboard.board import Board
+from djinn_lab.dashboard.devices.tables import HOST_STATE_WORDS
 from djinn_lab.dashboard.hub import JOBS_MAX, Snapshot
 from djinn_lab.dashboard.jobs.details import job_details_html
 from djinn_lab.dashboard.jobs.tables import job_columns, job_row
@@ -19,7 +21,7 @@ from djinn_lab.dashboard.widgets.theme import DEVICE_STATE_COLOURS
 from djinn_lab.errors import DjinnError
 from djinn_lab.protocol.rest.jobs import JobDetail, JobView
 from djinn_lab.protocol.rest.sessions import SessionView
-from djinn_lab.protocol.rest.status import DeviceView, PoolStatus
+from djinn_lab.protocol.rest.status import DeviceView, HostView, PoolStatus
 from djinn_lab.units import format_bytes, format_seconds
 
 JOB_COLUMNS = job_columns(
@@ -189,12 +191,27 @@ class Overview:
 
 
 def devices_html(status: PoolStatus, jobs: tuple[JobView, ...], stale: bool) -> str:
-    """Return a card for each device."""
+    """Return a card for each device, by host where there are several."""
     cells = {job.job: job.cell or job.short_id for job in jobs}
-    cards = "".join(_device_card(device, cells) for device in status.devices)
-    if not cards:
-        cards = "<p class='muted'>The pool has no devices yet; they are starting.</p>"
-    return f"<div class='cards{' stale' if stale else ''}'>{cards}</div>"
+    if not status.devices:
+        return "<p class='muted'>The pool has no devices yet; they are starting.</p>"
+    parts = []
+    for host, devices in groupby(status.devices, key=lambda device: device.host):
+        cards = "".join(_device_card(device, cells) for device in devices)
+        if host:
+            parts.append(_host_heading(host, next((one for one in status.hosts if one.host == host), None)))
+        parts.append(f"<div class='cards{' stale' if stale else ''}'>{cards}</div>")
+    return "".join(parts)
+
+
+def _host_heading(name: str, host: HostView | None) -> str:
+    words = []
+    if host is not None and host.state != "serves":
+        words.append(HOST_STATE_WORDS[host.state])
+    if host is not None and host.link_bytes_per_s is not None:
+        words.append(f"link {format_bytes(int(host.link_bytes_per_s))}/s")
+    said = f" <span class='muted'>{escape(', '.join(words))}</span>" if words else ""
+    return f"<h3>{escape(name)}{said}</h3>"
 
 
 def _device_card(device: DeviceView, cells: dict[str, str]) -> str:

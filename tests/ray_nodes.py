@@ -42,6 +42,21 @@ def three_nodes() -> Iterator[str]:
     pytest.skip(f"Ray itself does not start on this machine now: {said}")
 
 
+def begin_to_leave(address: str, node_prefix: str) -> None:
+    """Tell Ray that a node will be taken away, as a spot notice does."""
+    subprocess.run([sys.executable, __file__, address, node_prefix], check=True, capture_output=True)
+
+
+def _drain(address: str, node_prefix: str) -> None:
+    import ray
+
+    ray.init(address)
+    node = next(row["NodeID"] for row in ray.nodes() if row["NodeID"].startswith(node_prefix))
+    command = [sys.executable, "-m", "ray.scripts.scripts", "drain-node", f"--address={address}"]
+    command += [f"--node-id={node}", "--reason=DRAIN_NODE_REASON_PREEMPTION", "--reason-message=spot notice"]
+    subprocess.run([*command, "--deadline-remaining-seconds=600"], check=True)
+
+
 def main() -> None:
     """Start a head, where the pool is, and two more nodes; end them with the end of the input."""
     from ray.cluster_utils import Cluster as RayCluster
@@ -61,4 +76,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    if len(sys.argv) > 1:
+        _drain(*sys.argv[1:])
+    else:
+        main()

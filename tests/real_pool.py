@@ -11,6 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+import psutil
 import pytest
 
 from djinn_lab.client.rest import PoolClient
@@ -106,13 +107,29 @@ class PoolUnderTest:
 
 def kill_worker(pool: PoolUnderTest, device: str = "cpu:0") -> None:
     """``kill -9`` a device's process, and return when its successor is up."""
-
-    def row() -> DeviceView:
-        return next(found for found in pool.rest.status().devices if found.device == device)
-
-    before = row().pid
+    before = device_row(pool, device).pid
     os.kill(before, signal.SIGKILL)
-    wait_for(lambda: row().pid not in (None, before) and row().state in ("idle", "busy"))
+    until_back(pool, device, before)
+
+
+def kill_host(pool: PoolUnderTest, device: str) -> None:
+    """``kill -9`` the agent that has a device's workers on a host of Ray, and with it what they parked."""
+    worker = psutil.Process(device_row(pool, device).pid)
+    next(one for one in worker.parents() if "HostAgent" in one.name()).kill()
+
+
+def device_row(pool: PoolUnderTest, device: str) -> DeviceView:
+    return next(found for found in pool.rest.status().devices if found.device == device)
+
+
+def until_back(pool: PoolUnderTest, device: str, before: int | None) -> None:
+    """Wait until a device has another process than ``before``."""
+
+    def is_back() -> bool:
+        row = device_row(pool, device)
+        return row.pid not in (None, before) and row.state in ("idle", "busy")
+
+    wait_for(is_back)
 
 
 def wait_for(look: Any) -> Any:

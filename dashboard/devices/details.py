@@ -118,6 +118,7 @@ def _description(device: DeviceView) -> list[Fact]:
         ("NUMA node", numa),
         ("torch", device.torch_version),
         ("Labels", ", ".join(given) or "none"),
+        *([("Host", device.host)] if device.host else []),
         ("Labels of its own", ", ".join(device.own_labels) or "none"),
         ("Taints", ", ".join(device.taints) or "none"),
         ("Price of an hour", f"{device.price:g}" if device.price else "none"),

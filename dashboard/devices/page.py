@@ -1,4 +1,5 @@
-"""Devices: a row for each, and for the chosen one everything that the pool knows of it."""
+"""Devices: a row for each, and for the chosen one everything that the pool knows of it; hosts, where there
+are several."""
 
 from __future__ import annotations
 
@@ -11,9 +12,12 @@ from djinn_lab.dashboard.devices.actions import DeviceActions
 from djinn_lab.dashboard.devices.details import details_html
 from djinn_lab.dashboard.devices.tables import (
     DEVICE_COLUMNS,
+    HOST_COLUMNS,
     cell_names,
     device_rows,
     devices_sentence,
+    host_rows,
+    hosts_sentence,
     waiting_for,
 )
 from djinn_lab.dashboard.hub import Snapshot
@@ -41,6 +45,9 @@ class DevicesPage:
             toggle=False,
             sizing_mode="stretch_width",
         )
+        self.hosts = LiveTable(
+            columns=HOST_COLUMNS, label="Hosts", empty="", toggle=False, sizing_mode="stretch_width"
+        )
         self.actions = DeviceActions(board, "devices")
         self.details = html_pane(margin=(0, 0, 12, 0))
         self.waiting = LiveTable(
@@ -63,7 +70,9 @@ class DevicesPage:
             self.waiting,
             **full,
         )
-        self._live = pn.Column(self._heading, self.devices, self._chosen, visible=False, **full)
+        self._hosts_heading = html_pane(margin=(0, 0, 8, 0))
+        self._hosts = pn.Column(self._hosts_heading, self.hosts, visible=False, **full)
+        self._live = pn.Column(self._hosts, self._heading, self.devices, self._chosen, visible=False, **full)
         self._missing = html_pane()
         self.view = pn.Column(self._missing, self._live, **full)
         self.devices.param.watch(lambda event: self._device_chosen(), "selected")
@@ -80,6 +89,10 @@ class DevicesPage:
         if not show_known(self._live, self._missing, snapshot, snapshot.status):
             return
         assert snapshot.status is not None
+        self._hosts.visible = bool(snapshot.status.hosts)
+        if self._hosts.visible:
+            show_html(self._hosts_heading, heading("Hosts", hosts_sentence(snapshot.status.hosts)))
+            self.hosts.show(host_rows(snapshot))
         show_html(self._heading, heading("Devices", devices_sentence(snapshot.status.devices)))
         self.devices.show(device_rows(snapshot))
         self._show_chosen(snapshot)

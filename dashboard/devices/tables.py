@@ -11,7 +11,7 @@ from djinn_lab.dashboard.widgets.theme import DEVICE_STATE_COLOURS
 from djinn_lab.protocol.rest.costs import CostView, DeviceCosts
 from djinn_lab.protocol.rest.jobs import JobView
 from djinn_lab.protocol.rest.queue import QueueView, RunningJob, WaitingJob
-from djinn_lab.protocol.rest.status import DeviceView
+from djinn_lab.protocol.rest.status import DeviceView, HostView
 from djinn_lab.units import counted, format_bytes
 
 DEVICE_COLUMNS = columns(
@@ -27,7 +27,21 @@ DEVICE_COLUMNS = columns(
     ("speed", "Speed", "number"),
     ("labels", "Labels", "text"),
 )
+HOST_COLUMNS = columns(
+    ("host", "Host", "short"),
+    ("state", "State", "pill"),
+    ("devices", "Devices", "text"),
+    ("busy", "Busy", "number"),
+    ("memory", "Memory used", "progress"),
+    ("link", "Link", "number"),
+    ("received", "Received", "number"),
+    ("sent", "Results sent", "number"),
+    ("copies", "Second copies", "number"),
+    ("losses", "Losses", "number"),
+)
 CORDONED_COLOUR = "#56B4E9"
+HOST_STATE_WORDS = {"leaves": "is about to leave, and is emptied", "lost": "cannot be reached"}
+HOST_STATE_COLOURS = {"serves": "#009E73", "leaves": CORDONED_COLOUR, "lost": "#D55E00"}
 NUMA = "numa="
 
 
@@ -114,13 +128,48 @@ def _device_row(
     }
 
 
-def _memory_cell(device: DeviceView) -> dict[str, object]:
+def host_rows(snapshot: Snapshot) -> list[dict[str, object]]:
+    """List the hosts, in the order of their devices; none where the pool's own machine has all devices."""
+    status = snapshot.status
+    return [] if status is None else [_host_row(host, status.devices) for host in status.hosts]
+
+
+def _host_row(host: HostView, devices: Sequence[DeviceView]) -> dict[str, object]:
+    own = [device for device in devices if device.device in host.devices]
     return {
-        "done": device.used_bytes,
-        "total": device.memory_bytes,
-        "text": f"{format_bytes(device.used_bytes)} of {format_bytes(device.memory_bytes)}",
-        "sort": device.used_bytes,
+        "id": host.host,
+        "host": host.host,
+        "state": {"text": host.state, "colour": HOST_STATE_COLOURS[host.state]},
+        "devices": ", ".join(host.devices),
+        "busy": sum(device.state == "busy" for device in own),
+        "memory": _used_cell(
+            sum(device.used_bytes for device in own), sum(device.memory_bytes for device in own)
+        ),
+        "link": number_cell(host.link_bytes_per_s, lambda rate: f"{format_bytes(int(rate))}/s"),
+        "received": number_cell(host.received_bytes, format_bytes),
+        "sent": number_cell(host.sent_bytes, format_bytes),
+        "copies": number_cell(host.second_copies_bytes, format_bytes),
+        "losses": host.losses,
     }
+
+
+def _memory_cell(device: DeviceView) -> dict[str, object]:
+    return _used_cell(device.used_bytes, device.memory_bytes)
+
+
+def _used_cell(used_bytes: int, limit_bytes: int) -> dict[str, object]:
+    return {
+        "done": used_bytes,
+        "total": limit_bytes,
+        "text": f"{format_bytes(used_bytes)} of {format_bytes(limit_bytes)}",
+        "sort": used_bytes,
+    }
+
+
+def hosts_sentence(hosts: Sequence[HostView]) -> str:
+    """Summarise the hosts in one sentence."""
+    named = [f"; {host.host} {HOST_STATE_WORDS[host.state]}" for host in hosts if host.state != "serves"]
+    return f"{counted(len(hosts), 'host')}{''.join(named)}."
 
 
 def devices_sentence(devices: Sequence[DeviceView]) -> str:

@@ -29,9 +29,9 @@ SESSION_COLUMNS = columns(
     ("kv", "KV", "number"),
     ("stored", "Stored", "progress"),
     ("wake", "Predicted wake-up", "text"),
-    ("lease", "Lease", "number"),
+    ("lease", "Kept another", "number"),
     ("last", "Last wake-up", "number"),
-    ("ratio", "× floor", "number"),
+    ("ratio", "× best copy", "number"),
 )
 DEFERRED_COLUMNS = columns(
     ("name", "Session", "short"),

@@ -36,12 +36,12 @@ def wake_sentence(wakes: WakeUps) -> str:
     longest = format_seconds(max(wakes.recent_s, default=0.0))
     return (
         f"Of the last {total:,}, {counts[0] / total:.0%} waited for no copy and {late / total:.1%} took more "
-        f"than twice the floor; the longest took {longest}."
+        f"than twice as long as the best possible copy; the longest took {longest}."
     )
 
 
 class WakeChart:
-    """A histogram with the floor at 1."""
+    """A histogram with the best possible copy at 1."""
 
     def __init__(self, look: Look) -> None:
         self.source = ColumnDataSource(
@@ -57,7 +57,7 @@ class WakeChart:
             x_range=FactorRange(*LABELS),
             y_range=Range1d(0, 1),
             tools="save",
-            x_axis_label="wake-up / (bytes over the link’s rate)",
+            x_axis_label="wake-up / best possible copy (bytes over the link’s rate)",
             y_axis_label="wake-ups",
         )
         plot.xgrid.visible = False
@@ -70,12 +70,12 @@ class WakeChart:
         plot.add_tools(
             HoverTool(renderers=[bars], tooltips=[("", "@label"), ("wake-ups", "@count (@share)")])
         )
-        floor = Span(
+        goal = Span(
             location=2.0, dimension="height", line_color=BAD_COLOUR, line_dash="dashed", line_width=1.6
         )
-        plot.add_layout(floor)
+        plot.add_layout(goal)
         text = Label(
-            x=2.04, y=128, y_units="screen", text="floor", text_color=BAD_COLOUR, text_font_size="11px"
+            x=2.04, y=128, y_units="screen", text="goal", text_color=BAD_COLOUR, text_font_size="11px"
         )
         plot.add_layout(text)
         return plot

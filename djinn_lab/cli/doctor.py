@@ -7,11 +7,11 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
 import typer
@@ -30,11 +30,16 @@ from djinn_lab.protocol.isolation import STRONG, CanaryFindings
 from djinn_lab.protocol.runtime_file import runtime_directory
 from djinn_lab.units import format_bytes, listed
 
+if TYPE_CHECKING:
+    from djinn_lab.pool.launchers.ray_cluster.examination import NodeFindings
+
 _COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
 PYTHON_MIN = (3, 11)
 TORCH_MIN, TORCH_BELOW = (2, 9), (3,)
 SHARED_MEMORY_BYTES_MIN = 2**28
 SHARED_MEMORY = Path("/dev/shm")
+OF_EACH_NODE = ("shared memory", "runtime directory", "isolation")
+"""What only a node itself can see of these checks."""
 CANARY = (sys.executable, "-m", "djinn_lab.worker.sandbox.canary")
 CANARY_WITHIN_S = 30.0
 
@@ -209,6 +214,40 @@ def check_dashboard() -> Check:
     return _attempt("dashboard", lambda: f"panel {installed_version('panel')}, pages in {dashboard_folder()}")
 
 
+def check_nodes(address: str) -> list[Check]:
+    """Check the nodes of a Ray cluster: versions, and what only a node itself can see."""
+    from djinn_lab.pool.engines import check_engine
+
+    try:
+        check_engine("ray", address)
+        from djinn_lab.pool.launchers.ray_cluster.cluster import connect
+        from djinn_lab.pool.launchers.ray_cluster.examination import examine_nodes, own_versions
+
+        cluster = connect(address)
+        try:
+            nodes = examine_nodes(cluster)
+        finally:
+            cluster.leave()
+    except DjinnError as error:
+        return [Check("Ray cluster", "fail", error.message, error.advice)]
+    return [check for node in nodes for check in _of_node(node, own_versions())]
+
+
+def _of_node(node: NodeFindings, wanted: Mapping[str, str]) -> list[Check]:
+    title = f"node {node.node}"
+    if node.problem:
+        fix = "Install there what this machine has: pip install 'djinn-lab[ray]'."
+        return [Check(title, "fail", node.problem, fix)]
+    missing = [f"{name} {one}" for name, one in wanted.items() if node.versions.get(name) != one]
+    fix = f"Install there what this machine has: {', '.join(missing)}." if missing else ""
+    versions = ", ".join(f"{name} {one}" for name, one in node.versions.items())
+    own = [check for one in node.checks if (check := msgspec.convert(one, Check)).name in OF_EACH_NODE]
+    return [
+        Check(f"{title}: versions", "fail" if missing else "ok", versions, fix),
+        *(msgspec.structs.replace(check, name=f"{title}: {check.name}") for check in own),
+    ]
+
+
 def _attempt(name: str, look: Callable[[], str]) -> Check:
     try:
         return Check(name, "ok", look())
@@ -232,9 +271,19 @@ EXAMINATIONS: tuple[Callable[[], Check], ...] = (
 )
 
 
-def examine(as_json: AsJson = False) -> None:
+def examine(
+    address: Annotated[
+        str | None,
+        typer.Option(
+            help="Also check every node of this Ray cluster: auto, or HOST:PORT.", show_default=False
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
     """Check Python, torch, the pool, its files, memory and Jupyter. Exit code 1 if a check fails."""
     found = [examination() for examination in EXAMINATIONS]
+    if address is not None:
+        found += check_nodes(address)
     if as_json:
         print_json([check.as_dict() for check in found])
     else:

@@ -18,7 +18,7 @@ from djinn_lab.units import format_bytes, format_seconds, parse_bytes, parse_sec
 
 if TYPE_CHECKING:
     from djinn_lab.jobs.cost_drift import FamilyDrift
-    from djinn_lab.protocol.rest.status import DeviceView, PlanCacheUsage
+    from djinn_lab.protocol.rest.status import DeviceView, HostView, PlanCacheUsage
 
 
 def build_group() -> typer.Typer:
@@ -283,6 +283,9 @@ def status(as_json: AsJson = False) -> None:
     if client.fingerprint:
         print_line(f"Certificate: {client.fingerprint}")
     print_line(f"Sessions: {answer.sessions}. Jobs: {jobs or 'none yet'}.")
+    if answer.hosts:
+        about_hosts = ("host", "state", "devices", "received", "sent", "link", "second copies")
+        print_table("Hosts", about_hosts, [_host_row(host) for host in answer.hosts])
     headings = ("device", "state", "memory used", "threads", "queue", "job", "speed", "labels")
     print_table("Devices", headings, [_device_row(device) for device in answer.devices])
 
@@ -350,6 +353,19 @@ def calibrate(
     for name in names:
         client.calibrate(name)
     print_line(f"To be measured when idle: {', '.join(names)}. See: djinn-lab pool costs")
+
+
+def _host_row(host: HostView) -> tuple[str, ...]:
+    rate = host.link_bytes_per_s
+    return (
+        host.host,
+        host.state + (f", lost {host.losses} x before" if host.losses else ""),
+        ", ".join(host.devices),
+        format_bytes(host.received_bytes),
+        format_bytes(host.sent_bytes),
+        "not measured" if rate is None else f"{format_bytes(int(rate))}/s",
+        format_bytes(host.second_copies_bytes),
+    )
 
 
 def _device_row(device: DeviceView) -> tuple[str, ...]:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import atexit
 import copy
+import sys
 from contextlib import suppress
+from threading import Timer
 from time import monotonic, sleep
 from typing import NamedTuple, TypeVar
 from warnings import warn
@@ -35,6 +37,7 @@ TOLERANCE_MAX = 0.1
 EXPECTED_S_MAX = 30 * 86400.0
 PATIENCE_S, RETRY_S = 20.0, 0.1
 """A server that crashed is started again by then, also after many crashes: 10 s later at most."""
+SAY_AFTER_S = 3.0
 
 
 class Pushed(NamedTuple):
@@ -72,13 +75,22 @@ class Session:
         """Connect now: a wrong token or version is known at once. A pool that does not answer may be just
         being started again."""
         deadline_s = monotonic() + PATIENCE_S
-        while not self.executor.connected:
-            try:
-                _ = self.executor.connection
-            except (PoolSilent, PoolLost):
-                if monotonic() > deadline_s:
-                    raise
-                sleep(RETRY_S)
+        says = Timer(SAY_AFTER_S, self._say_silent)
+        says.daemon = True
+        says.start()
+        try:
+            while not self.executor.connected:
+                try:
+                    _ = self.executor.connection
+                except (PoolSilent, PoolLost):
+                    if monotonic() > deadline_s:
+                        raise
+                    sleep(RETRY_S)
+        finally:
+            says.cancel()
+
+    def _say_silent(self) -> None:
+        print(f"The pool at {self._url} does not answer yet; trying for {PATIENCE_S:.0f} s.", file=sys.stderr)
 
     def _open(self, session: str | None = None) -> tuple[PoolConnection, str]:
         self._url, self._token = self.address()

@@ -28,9 +28,10 @@ class SimulatedRun:
 
 class SimulatedDriver(ABC):
     """Drive the engine of a simulated pool; a subclass says how much memory and time each cell takes.
-    ``runs``: by job."""
+    ``runs``: by job. ``hosts``: by device, where there are several."""
 
-    def __init__(self, devices: Mapping[str, Hardware]) -> None:
+    def __init__(self, devices: Mapping[str, Hardware], hosts: Mapping[str, str] | None = None) -> None:
+        self._hosts = hosts or {}
         self.engine = engine.Engine()
         self.queue = self.engine.queue
         self.clock = SimulatedClock()
@@ -88,8 +89,12 @@ class SimulatedDriver(ABC):
     def send(self, event: engine.Event) -> None:
         """Handle an event; events that its commands cause are handled at once, and their commands after
         those."""
-        self._commands.put(self.engine.handle(event))
+        self._commands.put(self.handle(event))
         self._commands.run()
+
+    def handle(self, event: engine.Event) -> list[engine.Command]:
+        """Ask the engine what follows from an event."""
+        return self.engine.handle(event)
 
     def perform(self, command: engine.Command) -> None:
         match command:
@@ -176,5 +181,6 @@ class SimulatedDriver(ABC):
                 disk_bytes=hardware.disk_bytes,
                 link_bytes_per_s=hardware.link_bytes_per_s,
                 slots=hardware.slots,
+                host=self._hosts.get(device, ""),
             )
         )

@@ -26,7 +26,8 @@ class SimulatedCell(NamedTuple):
 class SimulatedPool(SimulatedDriver):
     """A simulated pool whose cells take given seconds and MiB; ``started_s``, ``ended_s``: by job.
     ``history``: every run of every job. ``closed_s``: when sessions were closed; ``left_s``: by device, when
-    sessions had gone to another. ``copies``: since a cell ended or came."""
+    sessions had gone to another. ``copies``: since a cell ended or came. ``devices_per_host``:
+    None for all on one machine."""
 
     def __init__(
         self,
@@ -35,6 +36,7 @@ class SimulatedPool(SimulatedDriver):
         host_mib: int | None = None,
         disk_mib: int = 0,
         link_mib_per_s: int | None = None,
+        devices_per_host: int | None = None,
     ) -> None:
         self.started_s: dict[str, float] = {}
         self.ended_s: dict[str, float] = {}
@@ -59,7 +61,10 @@ class SimulatedPool(SimulatedDriver):
             bookkeeping_s=COPY_S,
             slots=1,
         )
-        super().__init__({f"cpu:{number}": hardware for number in range(devices)})
+        names = [f"cpu:{number}" for number in range(devices)]
+        each = devices_per_host or devices
+        hosts = {name: f"host{number // each}" for number, name in enumerate(names)}
+        super().__init__(dict.fromkeys(names, hardware), hosts if devices_per_host else None)
         self.start()
 
     # -- people --------------------------------------------------------------------------------------------

@@ -296,6 +296,16 @@ def test_wrong_token_and_no_pool(pool: PoolUnderTest, monkeypatch: pytest.Monkey
         connect("http://127.0.0.1:9", token="x")
 
 
+def test_a_silent_pool_is_said_while_it_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("djinn_lab.client.session.PATIENCE_S", 2.0)
+    monkeypatch.setattr("djinn_lab.client.session.SAY_AFTER_S", 0.1)
+    with pytest.raises(PoolNotFound, match="no pool answers"):
+        connect("http://127.0.0.1:9", token="x")
+    assert "The pool at http://127.0.0.1:9 does not answer yet; trying for 2 s." in capfd.readouterr().err
+
+
 def test_values_and_the_next_cell_survive_a_killed_worker(tmp_path: Path) -> None:
     with PoolUnderTest(tmp_path) as pool, pool.session() as session:
         network = nn.Linear(4, 2)

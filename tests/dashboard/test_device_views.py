@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import msgspec
+from msgspec.structs import replace
 
 from djinn_lab.dashboard.devices.actions import cordon_question
 from djinn_lab.dashboard.devices.details import details_html
-from djinn_lab.dashboard.devices.tables import device_rows, devices_sentence, waiting_for
+from djinn_lab.dashboard.devices.tables import (
+    device_rows,
+    devices_sentence,
+    host_rows,
+    hosts_sentence,
+    waiting_for,
+)
 from djinn_lab.dashboard.hub import Snapshot
+from djinn_lab.dashboard.overview import devices_html
 from djinn_lab.protocol.rest.jobs import JobView
 from djinn_lab.protocol.rest.queue import QueueView, RunningJob, WaitingJob
 from djinn_lab.protocol.rest.sessions import SessionView
-from djinn_lab.protocol.rest.status import DeviceView, PoolStatus
+from djinn_lab.protocol.rest.status import DeviceView, HostView, PoolStatus
 
 BUSY = DeviceView(
     "cpu:0",
@@ -46,6 +54,25 @@ def snapshot(*devices: DeviceView, running: tuple[RunningJob, ...] = (GANG,)) ->
         sessions=(SessionView("s", name="fit.ipynb"),),
         queue=QueueView(now=100.0, waiting=WAITING, running=running, waiting_count=3),
     )
+
+
+def test_hosts_are_rows_and_the_overview_has_devices_by_host() -> None:
+    devices = (replace(BUSY, host="north"), replace(IDLE, host="south<b>"))
+    hosts = (
+        HostView("north", "serves", ("cpu:0",), 0, 2**20, 2**10, 5e8, 2**22),
+        HostView("south<b>", "lost", ("cpu:1",), losses=2),
+    )
+    status = PoolStatus("pool", devices=devices, hosts=hosts)
+    first, second = host_rows(Snapshot(connection="live", status=status))
+    assert (first["host"], first["busy"], first["losses"]) == ("north", 1, 0)
+    assert first["link"]["text"] == "476.8 MiB/s"
+    assert first["copies"]["text"] == "4.0 MiB"
+    assert second["state"]["text"] == "lost"
+    assert hosts_sentence(hosts) == "2 hosts; south<b> cannot be reached."
+    page = devices_html(status, (), False)
+    assert page.index("<h3>north") < page.index("Device cpu:0") < page.index("<h3>south&lt;b&gt;")
+    assert "cannot be reached" in page
+    assert "<h3>" not in devices_html(PoolStatus("pool", devices=(BUSY, IDLE)), (), False)
 
 
 def test_device_row_shows_the_running_cell_and_why_the_next_one_waits() -> None:

@@ -32,7 +32,7 @@ class RaySite(ProcessesOfThisMachine):
         self.launcher = self._ray
 
     def parked(self) -> set[str]:
-        roots = [Path(root) for host in self._ray.hosts for root in host.roots]
+        roots = [Path(root) for host in self._ray.agents for root in host.roots]
         return {file.name for root in roots for file in root.rglob("*.*")}
 
     def workers(self) -> set[str]:
@@ -46,7 +46,7 @@ class RaySite(ProcessesOfThisMachine):
         return {str(one.pid) for one in found}
 
     def _agents(self) -> list[psutil.Process]:
-        pids = [host.pid for host in self._ray.hosts]
+        pids = [host.pid for host in self._ray.agents]
         return [psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)]
 
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 
-import psutil
 import pytest
 import torch
 from gang_kit import TOGETHER, Search
-from ray_nodes import three_nodes
-from real_pool import PoolUnderTest, kill_worker, wait_for
+from ray_nodes import begin_to_leave, three_nodes
+from real_pool import PoolUnderTest, device_row, kill_host, kill_worker, until_back, wait_for
 from torch import nn
 
 from djinn_lab.client.session import Session
@@ -19,21 +21,27 @@ from djinn_lab.jobs import Terms
 from djinn_lab.pool.launch import start_pool
 from djinn_lab.protocol.rest.status import DeviceView
 
+LARGE = 2**21
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(600)]  # a cluster may need several tries to start
 
 
 @pytest.fixture(scope="module")
-def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PoolUnderTest]:
-    """A pool with one device on each of three nodes."""
+def cluster() -> Iterator[str]:
+    """The address of a cluster of three nodes."""
     if "SWEEP_RAY" not in os.environ:
         pytest.skip(
             "make sweep-ray starts a Ray cluster for this; its nodes start too slowly beside other tests"
         )
-    directory = tmp_path_factory.mktemp("ray")
     with three_nodes() as address:
-        more = {"engine": "ray", "address": address, "host_bytes": 2**28, "link_bytes_per_s": 0}
-        with PoolUnderTest(directory, "cpu:1", 2**28, **more) as pool:
-            yield pool
+        yield address
+
+
+@pytest.fixture(scope="module")
+def pool(cluster: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[PoolUnderTest]:
+    """A pool with one device on each node."""
+    more = {"engine": "ray", "address": cluster, "host_bytes": 2**28, "link_bytes_per_s": 0}
+    with PoolUnderTest(tmp_path_factory.mktemp("ray"), "cpu:1", 2**28, **more) as pool:
+        yield pool
 
 
 @pytest.fixture
@@ -68,6 +76,10 @@ def test_each_node_has_a_device_with_its_name(pool: PoolUnderTest) -> None:
     rows = pool.rest.status().devices
     assert [row.device for row in rows] == ["cpu:0", "cpu:1", "cpu:2"]
     assert len({host_of(row) for row in rows}) == 3
+    hosts = pool.rest.status().hosts
+    assert [(host.host, host.devices, host.state) for host in hosts] == [
+        (host_of(row), (row.device,), "serves") for row in rows
+    ]
 
 
 @pytest.mark.parametrize("device", ["cpu:0", "cpu:1", "cpu:2"])
@@ -149,19 +161,47 @@ def test_a_host_that_is_lost_costs_no_cell(pool: PoolUnderTest, session: Session
     with session.capture("first", terms=Terms(target="cpu:2")) as cell:
         first = trained(captured, rows)
     found = [first.tolist()]
-    before = next(row for row in pool.rest.status().devices if row.device == cell.report.device)
-    assert before.pid is not None
-    agent = next(one for one in psutil.Process(before.pid).parents() if "HostAgent" in one.name())
-    agent.kill()
+    before = device_row(pool, cell.report.device)
+    kill_host(pool, before.device)
     with session.capture("second"):
         second = trained(captured, rows)
     assert [*found, second.tolist()] == expected
+    until_back(pool, before.device, before.pid)
+    lost = next(host for host in pool.rest.status().hosts if before.device in host.devices)
+    assert (lost.host, lost.state, lost.losses) == (host_of(before), "serves", 1)
 
-    def returned() -> bool:
-        row = next(row for row in pool.rest.status().devices if row.device == before.device)
-        return row.state == "idle" and row.pid not in (None, before.pid)
 
-    wait_for(returned)
+def test_what_a_lost_host_had_parked_comes_from_another_one(pool: PoolUnderTest, session: Session) -> None:
+    """Twice: after the first loss, what is left with one host only gets a second copy again."""
+
+    def is_copied() -> bool:
+        row = next(row for row in pool.rest.memory().sessions if row.session == session.welcome.session)
+        return row.stored_bytes == row.total_bytes > 0
+
+    torch.manual_seed(3)
+    expected = torch.randn(LARGE)
+    torch.manual_seed(3)
+    with session.capture("first", terms=Terms(target="cpu:1")) as cell:
+        made = torch.randn(LARGE)
+    device = cell.report.device
+    for _ in range(2):
+        wait_for(is_copied)
+        kill_host(pool, device)
+        with session.capture("next") as cell:
+            expected, made = expected * 2.0, made * 2.0
+        assert "restored from copies" in cell.report.recovery
+        assert "replay" not in cell.report.recovery
+        device = cell.report.device
+    assert torch.equal(made.cpu(), expected)
+
+
+def test_the_doctor_looks_at_every_node(cluster: str, pool: PoolUnderTest) -> None:
+    command = [sys.executable, "-m", "djinn_lab.cli", "doctor", "--json", "--address", cluster]
+    answer = subprocess.run(command, env=pool.environment, capture_output=True, text=True, check=False)
+    found = {check["name"]: check for check in json.loads(answer.stdout)}
+    for host in pool.rest.status().hosts:
+        assert found[f"node {host.host}: versions"]["status"] == "ok"
+        assert f"node {host.host}: shared memory" in found
 
 
 def test_an_address_at_which_nothing_answers_is_said_at_once() -> None:
@@ -179,3 +219,24 @@ def test_a_pool_without_its_cluster_does_not_start(
     monkeypatch.setenv("DJINN_RUNTIME_DIR", str(directory))
     with pytest.raises(PoolError, match=r"No Ray cluster answers at 127\.0\.0\.1:1"):
         start_pool(engine="ray", address="127.0.0.1:1")
+
+
+def test_a_node_that_is_about_to_leave_is_emptied_first(
+    cluster: str, pool: PoolUnderTest, session: Session
+) -> None:
+    """A session goes on elsewhere, and nothing starts there. The last test: the node does not come back."""
+    plain, captured = network(), network()
+    rows = torch.randn(256, 512)
+    torch.manual_seed(9)
+    expected = [trained(plain, rows).tolist() for _ in range(2)]
+    torch.manual_seed(9)
+    with session.capture("first", terms=Terms(target="cpu:2")) as cell:
+        first = trained(captured, rows)
+    found, host = [first.tolist()], host_of(device_row(pool, "cpu:2"))
+    begin_to_leave(cluster, host.rpartition("-")[2])
+    wait_for(lambda: device_row(pool, "cpu:2").cordoned)
+    assert next(one for one in pool.rest.status().hosts if one.host == host).state == "leaves"
+    with session.capture("second") as cell:
+        second = trained(captured, rows)
+    assert cell.report.device != "cpu:2"
+    assert [*found, second.tolist()] == expected

@@ -4,6 +4,7 @@ capacity, limits and reservations, and every start changes the fair-share order.
 from __future__ import annotations
 
 import heapq
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Set
 from itertools import islice
 
@@ -111,10 +112,10 @@ class DeviceQueues:
         if self._is_empty:
             return {}
         eligibility, chosen, tables = self.eligibility(), self._next_jobs(), self._tables
-        found: dict[str, list[str]] = {name: [] for name in tables.devices}
+        found: defaultdict[str, list[str]] = defaultdict(list)
         for name in chosen:
             _add(found, tables.jobs[name])
-        behind: dict[str, list[str]] = {name: [] for name in tables.devices}
+        behind: defaultdict[str, list[str]] = defaultdict(list)
         short = set(tables.load)  # a session of each that contends there is counted
         for job in self._nearest():
             if job.job in chosen or job.assigned_device is None:
@@ -124,7 +125,10 @@ class DeviceQueues:
                 short.discard(job.assigned_device)
                 if not short:
                     break
-        queues = {name: (*jobs, *behind[name])[:ORDERED_JOBS_MAX] for name, jobs in found.items()}
+        named = found.keys() | behind.keys()
+        queues = {
+            name: (*found[name], *behind[name])[:ORDERED_JOBS_MAX] for name in tables.devices if name in named
+        }
         return {name: jobs for name, jobs in queues.items() if len(jobs) > 1 or self._lack_memory(jobs)}
 
     def _first_by_tier(self) -> list[Job]:

@@ -18,7 +18,6 @@ from __future__ import annotations
 import heapq
 import math
 from dataclasses import dataclass, field
-from operator import attrgetter
 
 from msgspec.structs import replace
 
@@ -42,10 +41,6 @@ from djinn_lab.jobs.states import CONTENDING, RANKS, JobState, JobTransition
 from djinn_lab.jobs.targets import suits
 
 ROUNDS_MAX = 1000
-_facts_of = attrgetter(
-    *("slots", "numa_node", "host", "given_labels", "taints", "cordoned"),
-    *("alive", "heard", "price", "watts"),
-)
 
 
 @dataclass(slots=True)
@@ -53,8 +48,8 @@ class Dispatcher:
     """Keep what decisions read up to date, and carry out their plans. ``contender``: by session.
     ``awaiting_memory``: jobs that a decision wanted to start and that have no memory grant.
     ``targets_reserved_once``: jobs for which a device was reserved while they moved there.
-    ``released_device_s``: device-seconds of running gangs on devices that have left them. ``followed``: all
-    that a decision reads of a device, as it was last."""
+    ``released_device_s``: device-seconds of running gangs on devices that have left them.
+    ``followed_price_per_kwh``: of energy, when decisions last followed the devices."""
 
     tables: QueueTables
     policy: QueuePolicy = POLICIES["default"]
@@ -67,7 +62,7 @@ class Dispatcher:
     riders: Riders = field(init=False)
     released_device_s: dict[str, float] = field(default_factory=dict)
     wake_at_s: float | None = None
-    followed: dict[str, tuple[object, ...]] = field(default_factory=dict)
+    followed_price_per_kwh: float | None = None
 
     def __post_init__(self) -> None:
         self.next_jobs = NextJobs(self.tables, self.cluster)
@@ -130,12 +125,13 @@ class Dispatcher:
     def _follow_devices(self) -> list[str]:
         """Update the nodes; return the sessions that another device may suit now."""
         others: dict[str, None] = {}
-        price_per_kwh = self.policy.energy_price_per_kwh
-        for name, device in self.tables.devices.items():
-            facts = price_per_kwh, _facts_of(device)
-            if self.followed.get(name) == facts:
-                continue
-            self.followed[name] = facts
+        tables, price_per_kwh = self.tables, self.policy.energy_price_per_kwh
+        all_of_them = price_per_kwh != self.followed_price_per_kwh
+        changed = list(tables.devices if all_of_them else tables.touched_devices)
+        self.followed_price_per_kwh = price_per_kwh
+        tables.touched_devices.clear()
+        for name in changed:
+            device = tables.devices[name]
             node = ComputeNode(
                 name,
                 devices=device.slots,
@@ -149,7 +145,7 @@ class Dispatcher:
             if known == node:
                 continue
             self.cluster.set_node(node)
-            self.tables.retry_unplaced()
+            tables.retry_unplaced()
             self._update_pool_capacity()
             described = known is not None and (known.labels, known.taints) != (node.labels, node.taints)
             if node.cordoned or not node.ready or described:

@@ -311,6 +311,7 @@ def lose_device(tables: QueueTables, event: DeviceLost) -> None:
             lose_worker(tables, job, event.at_s, event.message)
     waiting = [job for job in tables.of_device(device) if was_there(job.session)]
     tables.devices[device].alive = event.sessions is not None
+    tables.touched_devices[device] = None
     for session in [session for session, bound in tables.bound.items() if bound == device]:
         if was_there(session):
             tables.unbind(session)
@@ -366,7 +367,7 @@ def _unbind(tables: QueueTables, waiting: Iterable[Job]) -> None:
 
 def stop_overdue(tables: QueueTables, at_s: float) -> None:
     """Cancel cells that used up their own limit of run time."""
-    for job in list(tables.in_state(JobState.RUNNING)):
+    for job in [tables.jobs[name] for name in tables.limited]:
         due_s = timeout_due_s(job)
         if due_s is not None and due_s <= at_s and job.terms.timeout_s is not None:
             limit = format_seconds(job.terms.timeout_s)

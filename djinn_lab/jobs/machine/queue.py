@@ -92,8 +92,7 @@ class JobQueue:
 
     def due_s(self) -> float | None:
         """Return when a :class:`ClockTicked` would do something, None for never."""
-        jobs, of_state = self._tables.jobs, self._tables.of_state
-        dues = [lifecycle.timeout_due_s(jobs[name]) for name in of_state[JobState.RUNNING]]
+        dues = [lifecycle.timeout_due_s(self._tables.jobs[name]) for name in self._tables.limited]
         dues += (self._dispatcher.wake_at_s, dependencies.due_s(self._tables))
         return min((due for due in dues if due is not None), default=None)
 
@@ -411,6 +410,7 @@ class JobQueue:
         known.alive, known.heard, known.slots = True, True, event.slots
         known.memory_bytes, known.link_bytes_per_s = event.memory_bytes, event.link_bytes_per_s or 0.0
         known.numa_node, known.host = event.numa_node, event.host
+        self._tables.touched_devices[event.device] = None
 
     def _lose_device(self, event: DeviceLost) -> None:
         known = self._tables.devices.get(event.device)
@@ -423,6 +423,7 @@ class JobQueue:
         if known is None or not known.alive or known.heard == event.heard:
             raise IllegalEvent(f"{event.device} is not up, or known to be so", "pool")
         known.heard = event.heard
+        self._tables.touched_devices[event.device] = None
         if not event.heard:
             lifecycle.hold_silent(self._tables, event)
 
@@ -452,11 +453,13 @@ class JobQueue:
             raise IllegalEvent(f"device {event.device} would have {error}", "client") from None
         known.given_labels, known.taints = frozenset(event.labels), frozenset(event.taints)
         known.price, known.watts = event.price, event.watts
+        self._tables.touched_devices[event.device] = None
         lifecycle.unsettle_ineligible(self._tables, event.device)
 
     def _cordon(self, event: DeviceCordoned) -> None:
         known = self._named(event.device)
         known.cordoned = event.cordoned
+        self._tables.touched_devices[event.device] = None
         if event.cordoned:
             lifecycle.cordon(self._tables, event.device)
         if event.cordoned and event.drain:

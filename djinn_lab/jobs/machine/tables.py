@@ -18,7 +18,7 @@ from djinn_lab.jobs.states import CONTENDING, PENDING_STATES, TRANSITIONS, JobSt
 
 FINISHED_JOBS_MAX = 200
 """How many finished jobs are remembered, with their stories."""
-LABELLED_MAX = 1024
+LABELLED_MAX = 2**16
 """Devices whose labels are cached: every decision reads all of them several times."""
 OUTCOME_TRANSITIONS = {
     "done": JobTransition.FINISH,
@@ -96,18 +96,21 @@ def _all_labels(device: str, numa_node: int | None, host: str, given: frozenset[
 class QueueTables:
     """Jobs, sessions and devices of the queue. ``bound``: session to device. ``load``: by device, its
     sessions and the jobs that contend from it; no entry for 0. ``unplaced``: the SUBMITTED jobs that may get
-    a device now. ``dependent``: jobs that wait for dependencies. ``jobs``: the unfinished. ``of_session``:
+    a device now. ``dependent``: jobs that wait for dependencies. ``limited``: jobs that run and
+    have a limit of run time. ``jobs``: the unfinished. ``of_session``:
     unfinished jobs by session, in the order in which their segments arrived. ``external``: dependencies of
     jobs that are not the queue's own jobs. Of the event in hand: ``out``: its commands; ``touched``: jobs
     that it changed; ``memory_answered``: jobs that session memory answered for; ``used``: memory byte-seconds
     and transferred bytes of what just ended; ``uncharged``: jobs whose run was lost with its worker;
-    ``replayed_s``: the part of a run that made lost values again, which is not charged."""
+    ``replayed_s``: the part of a run that made lost values again, which is not charged. ``touched_devices``:
+    those that changed since decisions last followed them, but for what they run."""
 
     devices: dict[str, QueueDevice] = field(default_factory=dict)
     bound: dict[str, str] = field(default_factory=dict)
     load: dict[str, int] = field(default_factory=dict)
     unplaced: dict[str, None] = field(default_factory=dict)
     dependent: dict[str, None] = field(default_factory=dict)
+    limited: dict[str, None] = field(default_factory=dict)
     jobs: dict[str, Job] = field(default_factory=dict)
     finished: dict[str, Job] = field(default_factory=dict)
     of_session: dict[str, list[str]] = field(default_factory=dict)
@@ -119,6 +122,7 @@ class QueueTables:
     preemptions: int = 0
     out: list[Command] = field(default_factory=list)
     touched: dict[str, None] = field(default_factory=dict)
+    touched_devices: dict[str, None] = field(default_factory=dict)
     memory_answered: set[str] = field(default_factory=set)
     used: dict[str, tuple[float, float]] = field(default_factory=dict)
     uncharged: set[str] = field(default_factory=set)
@@ -206,6 +210,9 @@ class QueueTables:
         self.dependent.pop(job.job, None)
         if job.waits_for and not job.finished:
             self.dependent[job.job] = None
+        self.limited.pop(job.job, None)
+        if job.state is JobState.RUNNING and job.terms.timeout_s is not None:
+            self.limited[job.job] = None
         self.touched[job.job] = None
         mates = self.of_session.setdefault(job.session, [])
         if old is None or old.arrival != job.arrival:

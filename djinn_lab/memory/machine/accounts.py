@@ -273,7 +273,10 @@ class MemoryAccounts:
 
     def _tick(self) -> None:
         tables = self._tables
+        at_rest = self.policy.eager_after_s is None
         for device in list(tables.devices.values()):
+            if at_rest and device.heard and not device.waiting and device.index.empty:
+                continue
             phases.end_leases(tables, device)
             self._plan(device)
 

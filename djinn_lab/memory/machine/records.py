@@ -232,6 +232,12 @@ class Index:
     unstored: dict[str, SessionRecord] = field(default_factory=dict)
     unpositioned: dict[str, PlacedSegment] = field(default_factory=dict)
 
+    @property
+    def empty(self) -> bool:
+        """Return whether a plan has to look at none."""
+        waiting = self.wishing or self.unpositioned or self.settled or self.paused
+        return not (self.unstored or self.away or self.leased or waiting)
+
     def put(self, session: SessionRecord) -> None:
         """Index a session, after it or one of its segments changed."""
         name, away = session.session, session.away

@@ -186,7 +186,7 @@ class Tables:
         """The next end of a lease or pause for which a segment waits."""
         due: list[float] = []
         for device in self.devices.values():
-            if not device.contended:
+            if not (device.waiting and device.contended):
                 continue
             due += [one.retry_s for one in device.index.paused.values()]
             leases = [

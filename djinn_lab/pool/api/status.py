@@ -13,7 +13,7 @@ from djinn_lab.pool.sessions.detached import DetachedRules, ends_at
 from djinn_lab.pool.sessions.registry import ClientSession
 from djinn_lab.protocol.messages import PROTOCOL_VERSION
 from djinn_lab.protocol.rest.sessions import MemorySession, MemoryView, SessionView
-from djinn_lab.protocol.rest.status import BlobUsage, DeviceView, PlanCacheUsage, PoolStatus
+from djinn_lab.protocol.rest.status import BlobUsage, DeviceView, HostView, PlanCacheUsage, PoolStatus
 from djinn_lab.protocol.version import VERSION
 from djinn_lab.srg.costs import price_use
 
@@ -43,6 +43,24 @@ def pool_status(
         event_loop_lag_s=lag_s,
         forecast_error=driver.accounting.resources.graph_error,
         users=users,
+        hosts=host_views(driver),
+    )
+
+
+def host_views(driver: Driver) -> tuple[HostView, ...]:
+    """Show every host of a pool on several."""
+    return tuple(
+        HostView(
+            host=host.name,
+            state="lost" if not host.serves else "leaves" if host.leaves else "serves",
+            devices=host.devices,
+            losses=host.losses,
+            received_bytes=host.received_bytes,
+            sent_bytes=host.sent_bytes,
+            link_bytes_per_s=host.link_bytes_per_s,
+            second_copies_bytes=host.second_copies_bytes,
+        )
+        for host in driver.launcher.hosts()
     )
 
 
@@ -87,6 +105,7 @@ def device_views(driver: Driver) -> list[DeviceView]:
                 watts=view.watts if view else None,
                 own_labels=view.own_labels if view else (),
                 workers=dict(health.groups),
+                host=status.plan.host,
             )
         )
     return found

@@ -15,7 +15,7 @@ worker that is lost, but not yet reported, has no effect; a later one reaches it
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from djinn_lab.pool.devices.plans import DevicePlan
@@ -33,6 +33,24 @@ class WorkerHealth(NamedTuple):
     shown: Mapping[str, int] = {}
     groups: Mapping[str, int] = {}
     answers: bool = True
+
+
+class HostHealth(NamedTuple):
+    """A host that the pool reaches over a network. ``serves``: whether its workers can be reached now.
+    ``losses``: how often they could not be, or were lost. ``received_bytes``: that it was sent;
+    ``sent_bytes``: results that it sent. ``link_bytes_per_s``: at which tensors came lately, None for not
+    known yet. ``second_copies_bytes``: of sessions that others parked. ``leaves``: whether it is about to be
+    taken away."""
+
+    name: str
+    devices: tuple[str, ...]
+    serves: bool
+    losses: int = 0
+    received_bytes: int = 0
+    sent_bytes: int = 0
+    link_bytes_per_s: float | None = None
+    second_copies_bytes: int = 0
+    leaves: bool = False
 
 
 class GroupLost(NamedTuple):
@@ -99,6 +117,9 @@ class Launcher(Protocol):
 
     def health(self, device: str) -> WorkerHealth:
         """Say how a spawned device's workers are."""
+
+    def hosts(self) -> Sequence[HostHealth]:
+        """Say how the hosts are; none where the pool's own machine has all devices."""
 
     def holder(self, device: str, session: str) -> Hashable:
         """Identify the process that has a session on a device, or would get it. Another process holds nothing

@@ -201,7 +201,7 @@ class StateTransfers:
         self._report_transfer(event)
 
     def transferred(self, device: str, done: worker.CopyDone) -> None:
-        if done.manifest is not None:
+        if done.manifest is not None and self._core.accounts.knows(done.session):
             pending = self._releases.get((device, done.session))
             released = [] if pending is None else pending.in_manifest()
             holder = self._launcher.holder(device, done.session)

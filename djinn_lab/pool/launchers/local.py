@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, Se
 from pathlib import Path
 
 from djinn_lab.pool.blobs.directory import PARKED
-from djinn_lab.pool.devices.launcher import TakenCopy, WorkerEvents, WorkerHealth
+from djinn_lab.pool.devices.launcher import HostHealth, TakenCopy, WorkerEvents, WorkerHealth
 from djinn_lab.pool.devices.plans import DevicePlan
 from djinn_lab.pool.launchers.adoption import LeftCopy
 from djinn_lab.pool.launchers.device import DeviceWorkers
@@ -65,6 +65,9 @@ class LocalLauncher:
 
     def health(self, device: str) -> WorkerHealth:
         return self._devices[device].health()
+
+    def hosts(self) -> Sequence[HostHealth]:
+        return ()
 
     def holder(self, device: str, session: str) -> Hashable:
         return self._devices[device].holder(session)

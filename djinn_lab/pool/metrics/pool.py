@@ -28,6 +28,12 @@ class Metrics:
         self._limit = self._gauge("djinn_device_memory_bytes", "Enforced limit of a device", ["device"])
         self._restarts = self._gauge("djinn_worker_restarts", "Restarts of a device's process", ["device"])
         self._silent = self._gauge("djinn_worker_silent", "1 while it does not answer pings", ["device"])
+        self._host_serves = self._gauge("djinn_host_serves", "1 while a host's workers are reached", ["host"])
+        self._host_received = self._gauge("djinn_host_received_bytes", "Tensors sent to a host", ["host"])
+        self._host_sent = self._gauge("djinn_host_sent_bytes", "Results that a host sent", ["host"])
+        self._host_copies = self._gauge(
+            "djinn_host_second_copies_bytes", "Parked by other hosts, and kept by this one, too", ["host"]
+        )
         self._sessions = self._gauge("djinn_sessions", "Sessions, connected and detached", [])
         self._plans = self._gauge(
             "djinn_plan_cache", "Submitted programs by whether their plan was cached", ["outcome"]
@@ -82,6 +88,11 @@ class Metrics:
             health = driver.launcher.health(view.device)
             self._restarts.labels(view.device).set(health.restarts)
             self._silent.labels(view.device).set(health.alive and not health.answers)
+        for host in driver.launcher.hosts():
+            self._host_serves.labels(host.name).set(host.serves)
+            self._host_received.labels(host.name).set(host.received_bytes)
+            self._host_sent.labels(host.name).set(host.sent_bytes)
+            self._host_copies.labels(host.name).set(host.second_copies_bytes)
         self._stalled.set(driver.core.engine.stall is not None)
         self._unusual.set(len(driver.accounting.unusual(queue.running_jobs())))
         self._render_queue(driver)

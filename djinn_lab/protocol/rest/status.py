@@ -11,7 +11,8 @@ class DeviceView(msgspec.Struct, frozen=True):
     """Show a device. ``state``: ``starting``, ``idle``, ``busy`` or ``lost``. ``failure``: why its worker
     does not start. ``labels``, ``taints``, ``price`` of a device-hour and ``watts`` when busy: as operators
     described it. ``own_labels``: those of the labels that the device has by itself. ``workers``: its
-    processes by trust group, empty for one that is not any group's yet."""
+    processes by trust group, empty for one that is not any group's yet. ``host``: its name, where the pool
+    has devices on several."""
 
     device: str
     kind: str = ""
@@ -36,6 +37,23 @@ class DeviceView(msgspec.Struct, frozen=True):
     own_labels: tuple[str, ...] = ()
     watts: float | None = None
     workers: dict[str, int] = {}
+    host: str = ""
+
+
+class HostView(msgspec.Struct, frozen=True):
+    """Show a host of a pool on several. ``state``: ``serves``, ``leaves`` (it is about to be taken away) or
+    ``lost``. ``losses``: how often it was lost.
+    ``received_bytes``: that it was sent; ``sent_bytes``: results that it sent. ``link_bytes_per_s``: at which
+    tensors came to it lately. ``second_copies_bytes``: of sessions that other hosts parked."""
+
+    host: str
+    state: str
+    devices: tuple[str, ...] = ()
+    losses: int = 0
+    received_bytes: int = 0
+    sent_bytes: int = 0
+    link_bytes_per_s: float | None = None
+    second_copies_bytes: int = 0
 
 
 class BlobUsage(msgspec.Struct, frozen=True):
@@ -61,7 +79,8 @@ class PlanCacheUsage(msgspec.Struct, frozen=True):
 
 class PoolStatus(msgspec.Struct, frozen=True):
     """Show the pool. ``jobs``: how many, by state. ``forecast_error``: of what cells take, as predicted from
-    their graphs. ``event_loop_lag_s``: the worst delay of the last ten seconds."""
+    their graphs. ``event_loop_lag_s``: the worst delay of the last ten seconds. ``hosts``: none where the
+    pool's own machine has all devices."""
 
     pool: str
     version: str = ""
@@ -80,6 +99,7 @@ class PoolStatus(msgspec.Struct, frozen=True):
     event_loop_lag_s: float | None = None
     forecast_error: ForecastError | None = None
     users: int = 0
+    hosts: tuple[HostView, ...] = ()
 
 
 class JournalLine(msgspec.Struct, frozen=True):

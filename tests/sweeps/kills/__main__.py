@@ -47,7 +47,7 @@ def _run(kind: str, options: argparse.Namespace) -> dict[str, Any]:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="djinn-kills-")))
         if kind == "notebooks":
             torch.set_num_threads(1)
-            return _notebook_figures(run_notebooks(directory, options.moments, options.seed, server=True))
+            return _notebook_figures(run_notebooks(directory, options.moments, options.seed, "server"))
         if kind == "sqlite":
             url, pools = f"sqlite:///{directory / 'pool.sqlite3'}", 1
         else:

@@ -1,4 +1,5 @@
-"""Kills workers under random notebooks (``make sweep-losses``), and looks for what came back otherwise."""
+"""Kills workers, or hosts, under random notebooks (``make sweep-losses``), and looks for what came back
+otherwise."""
 
 from __future__ import annotations
 
@@ -17,13 +18,14 @@ from sweeps.result_file import SweepResult
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kills", type=int, default=500)
+    parser.add_argument("--victim", choices=("worker", "host"), default="worker")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--out", type=Path, help="a folder for losses-<machine>-<date>.json")
+    parser.add_argument("--out", type=Path, help="a folder for losses-<machine>-<date>.json, or host-losses-")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    result = SweepResult("losses", options.seed)
+    result = SweepResult("losses" if options.victim == "worker" else "host-losses", options.seed)
     with tempfile.TemporaryDirectory(prefix="djinn-losses-") as directory:
-        outcome = run(Path(directory), options.kills, options.seed)
+        outcome = run(Path(directory), options.kills, options.seed, options.victim)
     content = result.write(options.out, **_figures(outcome))
     print(json.dumps(content, indent=1))
     return 1 if outcome.wrong else 0

@@ -1,5 +1,5 @@
-"""Kill workers, or the pool's server, at random moments of random training programs, and compare what the
-notebook has with eager torch, bit by bit."""
+"""Kill workers, hosts, or the pool's server, at random moments of random training programs, and compare what
+the notebook has with eager torch, bit by bit."""
 
 from __future__ import annotations
 
@@ -7,16 +7,21 @@ import copy
 import random
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, Literal
 
 import torch
-from real_pool import PoolUnderTest, kill_worker
+from ray_nodes import three_nodes
+from real_pool import PoolUnderTest, device_row, kill_host, kill_worker, until_back
 from torch import nn
 
 from djinn_lab.client.session import Session
 from djinn_lab.errors import WorkerLost
 
+Victim = Literal["worker", "host", "server"]
 KILLS_EACH = 5
 """Kills of one pool: a worker that is killed often is restarted later each time."""
 CELLS = 6
@@ -86,31 +91,45 @@ class Notebook:
         return found | {"seen": torch.tensor(self.seen, dtype=torch.float64)}
 
 
-def run(directory: Path, kills: int, seed: int, server: bool = False) -> Outcome:
-    """Kill ``kills`` workers, or servers, and return what was found."""
+def run(directory: Path, kills: int, seed: int, victim: Victim = "worker") -> Outcome:
+    """Kill ``kills`` workers, hosts of three, or servers, and return what was found."""
     outcome, chance = Outcome(), random.Random(seed)
-    while outcome.kills < kills:
-        place = directory / f"pool{outcome.kills}"
-        place.mkdir(mode=0o700)
-        with PoolUnderTest(place, devices="cpu:2", restart=server) as pool:
-            until = min(kills, outcome.kills + KILLS_EACH)
-            while outcome.kills < until:
-                program = chance.randrange(2**30)
-                most = until - outcome.kills
-                with Killer(pool, most, chance, server) as killer, pool.session() as session:
-                    compare(session, program, outcome)
-                outcome.kills += killer.kills
-            ended = [job for job in pool.rest.jobs(limit=1000) if job.state != "DONE"]
-            outcome.wrong += [f"{job.cell} is {job.state}: {job.reason}" for job in ended if server]
+    with _options(victim) as options:
+        while outcome.kills < kills:
+            place = directory / f"pool{outcome.kills}"
+            place.mkdir(mode=0o700)
+            with PoolUnderTest(place, **options) as pool:
+                _run_on(pool, outcome, min(kills, outcome.kills + KILLS_EACH), chance, victim)
     return outcome
 
 
-class Killer:
-    """Kills workers, or the server, at random moments until the end of its block."""
+@contextmanager
+def _options(victim: Victim) -> Iterator[dict[str, Any]]:
+    """Yield what a pool with such victims is started with."""
+    if victim != "host":
+        yield {"devices": "cpu:2", "restart": victim == "server"}
+        return
+    with three_nodes() as address:
+        yield {"devices": "cpu:1", "engine": "ray", "address": address}
 
-    def __init__(self, pool: PoolUnderTest, most: int, chance: random.Random, server: bool) -> None:
+
+def _run_on(pool: PoolUnderTest, outcome: Outcome, until: int, chance: random.Random, victim: Victim) -> None:
+    while outcome.kills < until:
+        program = chance.randrange(2**30)
+        most = until - outcome.kills
+        with Killer(pool, most, chance, victim) as killer, pool.session() as session:
+            compare(session, program, outcome)
+        outcome.kills += killer.kills
+    ended = [job for job in pool.rest.jobs(limit=1000) if job.state != "DONE"]
+    outcome.wrong += [f"{job.cell} is {job.state}: {job.reason}" for job in ended if victim == "server"]
+
+
+class Killer:
+    """Kills such victims at random moments until the end of its block."""
+
+    def __init__(self, pool: PoolUnderTest, most: int, chance: random.Random, victim: Victim) -> None:
         self.kills = 0
-        self._server = server
+        self._victim = victim
         self._pool = pool
         self._most = most
         self._random = random.Random(chance.random())
@@ -128,14 +147,23 @@ class Killer:
     def _work(self) -> None:
         """Wait for each one's successor: a cell that loses two workers fails, as it should."""
         while self.kills < self._most and not self._over.wait(self._random.uniform(0.0, PAUSE_S)):
-            if self._server:
-                self._pool.kill()
-                self._pool.start()  # waits for its supervisor
-                self.kills += 1
-                continue
-            busy = [job.device for job in self._pool.rest.jobs(limit=5) if job.state == "RUNNING"]
-            kill_worker(self._pool, busy[0] or "cpu:0" if busy else self._random.choice(("cpu:0", "cpu:1")))
+            self._kill()
             self.kills += 1
+
+    def _kill(self) -> None:
+        if self._victim == "server":
+            self._pool.kill()
+            self._pool.start()  # waits for its supervisor
+            return
+        devices = [row.device for row in self._pool.rest.status().devices if row.pid is not None]
+        busy = [job.device for job in self._pool.rest.jobs(limit=5) if job.state == "RUNNING" and job.device]
+        device = busy[0] if busy else self._random.choice(devices)
+        if self._victim == "worker":
+            kill_worker(self._pool, device)
+            return
+        before = device_row(self._pool, device).pid
+        kill_host(self._pool, device)
+        until_back(self._pool, device, before)
 
 
 def compare(session: Session, seed: int, outcome: Outcome) -> None:

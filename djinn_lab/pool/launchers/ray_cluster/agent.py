@@ -16,6 +16,8 @@ from collections.abc import Iterable, Sequence
 from importlib.metadata import version
 from pathlib import Path
 
+import blake3
+import ray
 from msgspec.structs import replace
 
 from djinn_lab.errors import PoolError
@@ -37,8 +39,8 @@ from djinn_lab.pool.launchers.ray_cluster.files import (
     Content,
     read_files,
     read_parts,
-    write_file,
 )
+from djinn_lab.pool.launchers.ray_cluster.link import Link
 from djinn_lab.pool.launchers.ray_cluster.moves import adopted_manifest
 from djinn_lab.pool.launchers.ray_cluster.wire import (
     Answers,
@@ -71,6 +73,7 @@ from djinn_lab.protocol.worker import (
 )
 
 LOOK_EVERY_S = 0.5
+SECOND_COPIES = "second-copies"
 
 log = logging.getLogger(__name__)
 
@@ -93,6 +96,7 @@ class HostAgent:
         self._disk = own_directory(data_directory() / PARKED, name, belonging)
         self._blobs = self._own if options.blob_directory is None else Path(options.blob_directory)
         self._launcher = LocalLauncher(self._blobs, options.command, self._own / PARKED, self._disk)
+        self._link = Link()
         self._local = _local_names(options.plans)
         self._names = {local: name for name, local in self._local.items()}
         self._groups: dict[str, str] = {}
@@ -113,9 +117,11 @@ class HostAgent:
             self._launcher.spawn(replace(plan, device=self._local[plan.device]), self)
         own = self._options.blob_directory is None
         return HostFacts(
+            ray.get_runtime_context().get_node_id(),
             os.getpid(),
             (str(self._own / PARKED), str(self._disk)),
             default_bytes_max(self._own) if own else None,
+            sum(plan.host_bytes + plan.disk_bytes for plan in self._options.plans),
         )
 
     async def order(self, number: int, order: HostOrder) -> None:
@@ -133,7 +139,7 @@ class HostAgent:
             found = tuple([await self._with_results(event) for event in events])
             health = {name: self._launcher.health(local) for name, local in self._local.items()}
             lives = {name: self._launcher.lives(local) for name, local in self._local.items()}
-            state = HostReport((), health, lives, tuple(self._launcher.orphans()))
+            state = HostReport((), health, lives, tuple(self._launcher.orphans()), self._link.use)
             if found or state != self._reported:
                 self._reported = state
                 return replace(state, events=found)
@@ -150,6 +156,23 @@ class HostAgent:
     async def forget(self, orphans: Iterable[str]) -> None:
         """Remove files that no manifest names any more."""
         self._launcher.remove_orphans(Path(path) for path in orphans)
+
+    async def keep(self, name: str, parts: Sequence[tuple[bytes, int]], content: Content) -> str:
+        """Write second copies of pieces, by digest and bytes, to the disk, and return the file's path. Raises
+        OSError where they are not what their digests say."""
+        directory = self._disk / SECOND_COPIES
+        directory.mkdir(mode=0o700, exist_ok=True)
+        path = directory / name
+        await self._link.receive(path, content)
+        if not await asyncio.to_thread(_is_whole, path, parts):
+            path.unlink()
+            raise OSError("a parked session changed while it was copied")
+        return str(path)
+
+    async def drop(self, paths: Iterable[str]) -> None:
+        """Remove files of second copies."""
+        for path in paths:
+            (self._disk / SECOND_COPIES / Path(path).name).unlink(missing_ok=True)
 
     async def close(self, at_once: bool) -> None:
         """End all workers, and remove the directories unless what is parked stays (``at_once``)."""
@@ -220,7 +243,7 @@ class HostAgent:
             (self._blobs / RESULTS / name).unlink(missing_ok=True)
         for directory, files in ((STORE, order.uploads), (RESULTS, order.results)):
             for name, content in files.items():
-                await write_file(self._blobs / directory / name, content)
+                await self._link.receive(self._blobs / directory / name, content)
         self._groups.update(order.groups)
         message = decode_to_worker(order.message)
         if isinstance(message, Restore) and order.pieces_content is not None:
@@ -248,8 +271,14 @@ class HostAgent:
         assert order.manifest is not None
         group = self._groups[order.session]
         name = moved_name(device, order.session)
-        path = await self._launcher.adopt(group, name, lambda target: write_file(target, content))
+        path = await self._launcher.adopt(group, name, lambda target: self._link.receive(target, content))
         return replace(order, manifest=adopted_manifest(order.manifest, pieces, str(path)))
+
+
+def _is_whole(path: Path, parts: Iterable[tuple[bytes, int]]) -> bool:
+    """Return whether a file consists of these pieces."""
+    with path.open("rb", buffering=0) as file:
+        return all(blake3.blake3(file.read(nbytes)).digest() == digest for digest, nbytes in parts)
 
 
 def _local_names(plans: Sequence[DevicePlan]) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import socket
@@ -129,6 +130,11 @@ class Cluster:
         gpus = sum(plan.kind == "cuda" for plan in plans)
         return f"{sum(plan.threads for plan in plans)} free CPUs" + (f" and {gpus} GPUs" if gpus else "")
 
+    def leaving(self) -> frozenset[str]:
+        """Return the nodes that Ray is about to end, such as those with a spot notice. Asks the cluster."""
+        draining: dict[str, int] = ray._private.state.state.get_draining_nodes()  # as Ray Train asks for it
+        return frozenset(draining)
+
     def leave(self) -> None:
         """Disconnect; a cluster that :func:`connect` started ends with that."""
         ray.shutdown()
@@ -147,7 +153,7 @@ def connect(address: str | None) -> Cluster:
         if address is None:
             ray.init("local", include_dashboard=False, object_store_memory=store)
         else:
-            ray.init(address)
+            ray.init(address, logging_level=logging.WARNING)
     except ConnectionError as error:
         raise PoolError(
             f"No Ray cluster was found: {error}", "Start one with ray start --head, or leave --address out."

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter, OrderedDict
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -15,10 +15,13 @@ import ray
 from djinn_lab.pool.blobs.directory import RESULTS, STORE
 from djinn_lab.pool.devices.launcher import WorkerEvents, WorkerHealth
 from djinn_lab.pool.devices.plans import DevicePlan
-from djinn_lab.pool.launchers.merged import NOTHING, Reporting
+from djinn_lab.pool.launchers.merged import NOTHING, Reporting, with_memory
 from djinn_lab.pool.launchers.named_files import needed_files
 from djinn_lab.pool.launchers.orphans import MOVED, is_named
-from djinn_lab.pool.launchers.ray_cluster.files import Content, read_files, write_file
+from djinn_lab.pool.launchers.ray_cluster.files import Content, read_files
+from djinn_lab.pool.launchers.ray_cluster.held_copies import HeldCopies
+from djinn_lab.pool.launchers.ray_cluster.link import Link, LinkUse
+from djinn_lab.pool.launchers.ray_cluster.moves import NamedPiece
 from djinn_lab.pool.launchers.ray_cluster.wire import (
     ActorHandle,
     Answers,
@@ -38,6 +41,7 @@ from djinn_lab.protocol.worker import (
     CopyDone,
     CopyFailed,
     Drop,
+    FirstValuesCopied,
     FromWorker,
     Restore,
     RunBatch,
@@ -73,6 +77,12 @@ class Surroundings(Protocol):
 
     def sweep(self) -> None:
         """Have files of parked sessions removed that are not needed any more, on all hosts."""
+
+    async def secure(self, manifest: bytes) -> None:
+        """Have two hosts keep what the manifest names. Raises OSError where that is not possible."""
+
+    def lost(self, host: Host) -> None:
+        """Handle the loss of a host, before that of its devices is reported."""
 
 
 class AwaitedSegment(NamedTuple):
@@ -157,10 +167,15 @@ class Host:
         """Devices, and sessions that moved there: no manifest of the pool names their files yet."""
         self._memory: dict[str, WorkerMemory] = {}
         self._restarts: Counter[str] = Counter()
+        self._received = LinkUse()
+        self._received_before = 0
+        """By agents that are lost, in bytes."""
+        self._results = Link()
         self._up: set[str] = set()
         self._sent = SentFiles(0)
         self._unneeded: list[str] = []
         self._orders: asyncio.Queue[tuple[str, ToWorker]] = asyncio.Queue()
+        self._held = HeldCopies(around.secure, self._report_copy)
         self._number = 0
         self._life: asyncio.Task[None] | None = None
 
@@ -180,13 +195,38 @@ class Host:
         shown = self._health.get(device, GONE)
         return shown._replace(restarts=shown.restarts + self._restarts[device])
 
+    def link(self) -> LinkUse:
+        """Say what came to this host over its link: all bytes, and the present agent's rate."""
+        return LinkUse(self._received_before + self._received.nbytes, self._received.bytes_per_s)
+
+    def results(self) -> LinkUse:
+        """Say what came from this host over the pool's link."""
+        return self._results.use
+
+    @property
+    def serves(self) -> bool:
+        """Return whether it has an agent now."""
+        return self._agent is not None
+
     def lives(self, device: str, group: str | None) -> tuple[int, int]:
         """Identify the present worker of a trust group."""
         return self.started, self._lives.get(device, {}).get(group or "", 0)
 
     def has(self, path: str) -> bool:
         """Return whether a file of a parked session is on this host."""
-        return self.facts is not None and any(path.startswith(f"{root}/") for root in self.facts.roots)
+        if self._agent is None or self.facts is None:
+            return False
+        return any(path.startswith(f"{root}/") for root in self.facts.roots)
+
+    @property
+    def second_copies_bytes_max(self) -> int:
+        """Return how many bytes of second copies it may keep now; 0 while it is lost."""
+        return 0 if self._agent is None or self.facts is None else self.facts.second_copies_bytes_max
+
+    @property
+    def held_manifests(self) -> Iterator[bytes]:
+        """List those of copies that are not reported yet."""
+        return self._held.manifests()
 
     async def read(self, pieces: tuple[Piece, ...]) -> Content:
         """Raises OSError where they are gone."""
@@ -197,6 +237,23 @@ class Host:
         except ray.exceptions.RayError as error:
             raise OSError(_reason(error)) from error
         return content
+
+    async def keep(self, name: str, pieces: Sequence[NamedPiece], content: Content) -> str:
+        """Write a file of second copies, and return its path. Raises OSError where they are not what their
+        digests say, or where there is no space."""
+        if self._agent is None:
+            raise OSError(f"host {self.name} is lost")
+        parts = [(digest, place.nbytes) for digest, place in pieces]
+        try:
+            path: str = await self._agent.keep.remote(name, parts, content)
+        except ray.exceptions.RayError as error:
+            raise OSError(_reason(error)) from error
+        return path
+
+    def drop(self, paths: Iterable[str]) -> None:
+        """Have files of second copies removed."""
+        if self._agent is not None:
+            self._agent.drop.remote(list(paths))
 
     def sweep(self, manifests: Iterable[bytes]) -> None:
         """Have files removed that are not needed any more."""
@@ -220,6 +277,7 @@ class Host:
     async def close(self, at_once: bool) -> None:
         """End the agent, and wait for its end."""
         agent, self._agent = self._agent, None
+        self._held.clear()
         if agent is not None:
             try:
                 await agent.close.remote(at_once)
@@ -281,6 +339,10 @@ class Host:
     def _lost(self, how: str) -> None:
         """Report the loss of every device here."""
         self._agent, self._orphans, self._orders = None, (), asyncio.Queue()
+        self._held.clear()
+        self._received_before += self._received.nbytes
+        self._received = LinkUse()
+        self._around.lost(self)
         self._health.clear()
         self._lives.clear()
         self._moved.clear()
@@ -358,7 +420,7 @@ class Host:
             report: HostReport = await agent.report.remote()
             self._health = dict(report.health)
             self._lives = {device: dict(lives) for device, lives in report.lives.items()}
-            self._orphans = report.orphans
+            self._orphans, self._received = report.orphans, report.received
             for event in report.events:
                 await self._take(event)
 
@@ -367,12 +429,14 @@ class Host:
         match event:
             case Said():
                 for name, content in event.results.items():
-                    await write_file(self._around.blobs / RESULTS / name, content)
+                    await self._results.receive(self._around.blobs / RESULTS / name, content)
                 self._heard(event.device, decode_from_worker(event.message))
             case Died():
-                if event.group is None:
+                sessions = None if event.group is None else event.group.sessions
+                if sessions is None:
                     self._up.discard(event.device)
-                self._forget(event.device, None if event.group is None else event.group.sessions)
+                self._held.release(event.device, sessions)
+                self._forget(event.device, sessions)
                 events.worker_died(event.device, event.how, event.group)
             case Answers():
                 events.worker_heard(event.device, event.heard)
@@ -386,9 +450,16 @@ class Host:
             self._unneeded += self._sent.end(device, message.job, message.segment)
         if isinstance(message, Reporting):
             self._memory[device] = message.memory
+        if isinstance(message, CopyDone | CopyFailed | FirstValuesCopied):
+            self._held.take(device, message)
+        else:
+            self._around.events.worker_said(device, message)
+
+    def _report_copy(self, device: str, message: CopyDone | CopyFailed | FirstValuesCopied) -> None:
+        """Report a copy, with what is known of the memory now."""
         if isinstance(message, CopyDone) and message.manifest is not None:
             self._moved.discard((device, message.session))
-        self._around.events.worker_said(device, message)
+        self._around.events.worker_said(device, with_memory(message, self._memory[device]))
         if isinstance(message, CopyDone | CopyFailed):
             self._around.sweep()
 

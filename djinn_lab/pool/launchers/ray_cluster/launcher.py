@@ -7,25 +7,28 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Coroutine, Hashable, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 
 import ray
 
-from djinn_lab.pool.devices.launcher import TakenCopy, WorkerEvents, WorkerHealth
+from djinn_lab.pool.devices.launcher import HostHealth, TakenCopy, WorkerEvents, WorkerHealth
 from djinn_lab.pool.devices.plans import DevicePlan
 from djinn_lab.pool.launchers.adoption import LeftCopy
 from djinn_lab.pool.launchers.ray_cluster.agent import HostAgent
 from djinn_lab.pool.launchers.ray_cluster.cluster import Cluster
 from djinn_lab.pool.launchers.ray_cluster.files import Content
 from djinn_lab.pool.launchers.ray_cluster.host import Host
-from djinn_lab.pool.launchers.ray_cluster.moves import named_pieces
+from djinn_lab.pool.launchers.ray_cluster.moves import NamedPiece, named_pieces
+from djinn_lab.pool.launchers.ray_cluster.second_copies import KeepingHost, SecondCopies
 from djinn_lab.pool.launchers.ray_cluster.wire import ActorHandle, HostFacts, HostOptions, Piece
 from djinn_lab.protocol.version import VERSION
 from djinn_lab.protocol.worker import Cancel, Close, CopyOrder, Drop, Preempt, Restore, RunOrder
 
 PLACED_WITHIN_S = 20.0
+LOOK_EVERY_S = 2.0
+"""For nodes that are about to leave."""
 
 log = logging.getLogger(__name__)
 
@@ -53,6 +56,9 @@ class RayLauncher:
         """By device."""
         self._spawned: dict[str, list[DevicePlan]] = {}
         """By the node for which the devices were planned; gathered until the loop is next idle."""
+        self._second_copies = SecondCopies()
+        self._leaving: frozenset[str] = frozenset()
+        self._tasks: set[asyncio.Task[None]] = set()
 
     # -- the interface -------------------------------------------------------------------------------------
 
@@ -81,16 +87,35 @@ class RayLauncher:
     def health(self, device: str) -> WorkerHealth:
         return self._hosts[device].health(device)
 
+    def hosts(self) -> list[HostHealth]:
+        kept = self._second_copies.nbytes
+        return [
+            HostHealth(
+                host.name,
+                tuple(plan.device for plan in host.plans),
+                host.serves,
+                max(0, host.started - 1),
+                host.link().nbytes,
+                host.results().nbytes,
+                host.link().bytes_per_s,
+                kept.get(host, 0),
+                host.facts is not None and host.facts.node in self._leaving,
+            )
+            for host in dict.fromkeys(self._hosts.values())
+        ]
+
     def holder(self, device: str, session: str) -> Hashable:
         group = self.events.trust_group(session)
         return device, group, self._hosts[device].lives(device, group)
 
     async def close(self, at_once: bool = False) -> None:
         self.stopping = True
+        for task in self._tasks:
+            task.cancel()
         await asyncio.gather(*(host.close(at_once) for host in set(self._hosts.values())))
 
     @property
-    def hosts(self) -> list[HostFacts]:
+    def agents(self) -> list[HostFacts]:
         """List the hosts on which an agent was placed last."""
         known = dict.fromkeys(self._hosts.values())
         return [host.facts for host in known if host.facts is not None]
@@ -119,6 +144,8 @@ class RayLauncher:
         async def place() -> tuple[ActorHandle, HostFacts]:
             return await self._place(node, plans)
 
+        if not self._hosts:
+            self._beside(self._watch_nodes(), "nodes")
         host = Host(self._cluster.name_of(node), plans, place, self)
         for plan in plans:
             self._hosts[plan.device] = host
@@ -155,23 +182,75 @@ class RayLauncher:
 
     def sweep(self) -> None:
         """Have files of parked sessions removed that are not needed any more."""
-        for host in set(self._hosts.values()):
+        hosts = set(self._hosts.values())
+        for host in hosts:
             host.sweep(self.events.manifests())
+        self._second_copies.sweep(
+            [*self.events.manifests(), *(one for host in hosts for one in host.held_manifests)]
+        )
+
+    async def secure(self, manifest: bytes) -> None:
+        """Have two hosts keep what the manifest names. Raises OSError where that is not possible."""
+        await self._second_copies.make(manifest, list(dict.fromkeys(self._hosts.values())))
+
+    def lost(self, host: Host) -> None:
+        """Have the others keep second copies of what was left with one host only."""
+        self._second_copies.lost(host)
+        if not self.stopping:
+            self._beside(self._secure_all(), "second copies")
+
+    def _beside(self, work: Coroutine[None, None, None], name: str) -> None:
+        """Do this until it ends, or the launcher is closed."""
+
+        def ended(task: asyncio.Task[None]) -> None:
+            self._tasks.discard(task)
+            if not task.cancelled() and task.exception() is not None:
+                log.critical("%s are no longer looked after", name, exc_info=task.exception())
+
+        task = asyncio.get_running_loop().create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(ended)
+
+    async def _watch_nodes(self) -> None:
+        while True:
+            try:
+                self._leaving = await asyncio.to_thread(self._cluster.leaving)
+            except Exception as error:  # noqa: BLE001 - of Ray's own kinds, none of which it documents
+                log.warning("the cluster does not say which nodes are about to leave: %s", error)
+            await asyncio.sleep(LOOK_EVERY_S)
+
+    async def _secure_all(self) -> None:
+        for manifest in list(self.events.manifests()):
+            try:
+                await self.secure(manifest)
+            except OSError as error:
+                log.warning("a parked session is on one host only: %s", error)
 
     async def pieces(self, order: Restore, host: Host) -> tuple[tuple[Piece, ...], Content | None]:
-        """Fetch what an order's manifest names on other hosts. Raises OSError where some of it is gone."""
+        """Fetch what an order's manifest names on other hosts, or what they keep of lost ones. Raises OSError
+        where some of it is gone."""
         assert order.manifest is not None
-        elsewhere = [piece for piece in named_pieces(order.manifest) if not host.has(piece.path)]
-        if not elsewhere:
-            return (), None
+        sources: dict[KeepingHost, list[tuple[Piece, Piece]]] = {}
+        for piece in named_pieces(order.manifest):
+            if not host.has(piece.place.path):
+                source, place = self._source_of(piece)
+                sources.setdefault(source, []).append((piece.place, place))
         ordered: list[Piece] = []
         objects: list[object] = []
-        for other in set(self._hosts.values()):
-            theirs = tuple(piece for piece in elsewhere if other.has(piece.path))
-            if theirs:
-                content = await other.read(theirs)
-                ordered += theirs
-                objects += content.objects
-        if len(ordered) < len(elsewhere):
-            raise OSError("the host that had it is lost")
+        for source, pieces in sources.items():
+            content = await source.read(tuple(place for _, place in pieces))
+            ordered += (named for named, _ in pieces)
+            objects += content.objects
+        if not ordered:
+            return (), None
         return tuple(ordered), Content(sum(piece.nbytes for piece in ordered), objects=tuple(objects))
+
+    def _source_of(self, piece: NamedPiece) -> tuple[KeepingHost, Piece]:
+        """Return the host that has a piece, and where. Raises OSError where none has it."""
+        for host in set(self._hosts.values()):
+            if host.has(piece.place.path):
+                return host, piece.place
+        kept = self._second_copies.find(piece.digest)
+        if kept is None:
+            raise OSError("the host that had it is lost")
+        return kept

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 import msgspec
 
@@ -10,12 +11,22 @@ from djinn_lab.pool.launchers.adoption import ManifestStorage
 from djinn_lab.pool.launchers.ray_cluster.wire import Piece
 
 
-def named_pieces(manifest: bytes) -> tuple[Piece, ...]:
+class NamedPiece(NamedTuple):
+    """A piece of a manifest: the digest of its bytes, and where its worker parked them."""
+
+    digest: bytes
+    place: Piece
+
+
+def named_pieces(manifest: bytes) -> tuple[NamedPiece, ...]:
     """Return the pieces that a manifest names, each once, in the order of files and offsets. Raises
     msgspec.DecodeError for what is no manifest."""
     files, storages = _read(manifest)
-    found = {(piece[3], piece[4]): piece[2] for storage in storages for piece in storage.pieces}
-    return tuple(Piece(files[number], offset, found[number, offset]) for number, offset in sorted(found))
+    found = {(piece[3], piece[4]): piece for storage in storages for piece in storage.pieces}
+    return tuple(
+        NamedPiece(digest, Piece(files[number], offset, nbytes))
+        for _, (digest, _, nbytes, number, offset) in sorted(found.items())
+    )
 
 
 def adopted_manifest(manifest: bytes, pieces: Sequence[Piece], path: str) -> bytes:

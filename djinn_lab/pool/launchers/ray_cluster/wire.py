@@ -10,6 +10,7 @@ import msgspec
 from djinn_lab.pool.devices.launcher import GroupLost, WorkerHealth
 from djinn_lab.pool.devices.plans import DevicePlan
 from djinn_lab.pool.launchers.ray_cluster.files import Content
+from djinn_lab.pool.launchers.ray_cluster.link import LinkUse
 from djinn_lab.protocol.worker import RunBatch, ToWorker
 
 
@@ -27,12 +28,15 @@ class HostOptions(msgspec.Struct, frozen=True):
 
 
 class HostFacts(msgspec.Struct, frozen=True):
-    """``roots``: directories in which workers there park sessions. ``blob_bytes_max``: of uploads that are
-    kept there; None: it uses the pool's own."""
+    """``node``: of Ray, on which the agent is. ``roots``: directories in which workers there park sessions.
+    ``blob_bytes_max``: of uploads that are kept there; None: it uses the pool's own.
+    ``second_copies_bytes_max``: of sessions that other hosts parked."""
 
+    node: str
     pid: int
     roots: tuple[str, ...]
     blob_bytes_max: int | None
+    second_copies_bytes_max: int
 
 
 class Piece(msgspec.Struct, frozen=True, array_like=True):
@@ -89,12 +93,13 @@ HostEvent = Said | Died | Answers | Failed
 class HostReport(msgspec.Struct, frozen=True):
     """Events since the last report, in order. ``health``: of each device; ``lives``: how many workers a trust
     group has had there before its present one. ``orphans``: files that dead workers or moved sessions left,
-    which stay until the pool says that no manifest names them."""
+    which stay until the pool says that no manifest names them. ``received``: over the host's link."""
 
     events: tuple[HostEvent, ...]
     health: Mapping[str, WorkerHealth]
     lives: Mapping[str, Mapping[str, int]]
     orphans: tuple[str, ...]
+    received: LinkUse
 
 
 ActorHandle = Any

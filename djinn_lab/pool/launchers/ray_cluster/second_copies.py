@@ -1,0 +1,136 @@
+"""Second copies of parked sessions: what is parked on one host is on another one's disk, too.
+
+A copy of a session is reported to the pool once its pieces are on a second host: so the loss of a host costs
+no more than the loss of a worker. Pieces are known by their digests, which the host that keeps them checks;
+a piece is sent once, whatever number of copies names it."""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple, Protocol
+
+from djinn_lab.pool.launchers.ray_cluster.files import Content
+from djinn_lab.pool.launchers.ray_cluster.moves import NamedPiece, named_pieces
+from djinn_lab.pool.launchers.ray_cluster.wire import Piece
+from djinn_lab.units import format_bytes
+
+log = logging.getLogger(__name__)
+
+
+class KeepingHost(Protocol):
+    """A host that has what its workers parked, and second copies of what others parked."""
+
+    name: str
+
+    @property
+    def second_copies_bytes_max(self) -> int:
+        """Return how many bytes of second copies it may keep now; 0 while it is lost."""
+
+    def has(self, path: str) -> bool:
+        """Return whether a file of a parked session is on this host."""
+
+    async def read(self, pieces: tuple[Piece, ...]) -> Content:
+        """Raises OSError where they are gone."""
+
+    async def keep(self, name: str, pieces: Sequence[NamedPiece], content: Content) -> str:
+        """Write a file of second copies, and return its path. Raises OSError where they are not what their
+        digests say, or where there is no space."""
+
+    def drop(self, paths: Iterable[str]) -> None:
+        """Have files of second copies removed."""
+
+
+class Kept(NamedTuple):
+    host: KeepingHost
+    piece: Piece
+
+
+class SecondCopies:
+    """Which host keeps second copies of which pieces."""
+
+    def __init__(self) -> None:
+        self._kept: dict[bytes, list[Kept]] = {}
+        """By digest."""
+        self._nbytes: dict[tuple[KeepingHost, str], int] = {}
+        """Of each file."""
+
+    async def make(self, manifest: bytes, hosts: Sequence[KeepingHost]) -> None:
+        """Have another host keep each piece of a manifest that one host only has. Raises OSError where that
+        is not possible."""
+        alone: dict[KeepingHost, list[tuple[NamedPiece, Piece]]] = {}
+        for piece in {one.digest: one for one in named_pieces(manifest)}.values():
+            having = {host: piece.place for host in hosts if host.has(piece.place.path)}
+            having |= {host: place for host, place in self._of(piece.digest) if host not in having}
+            if len(having) == 1:
+                [(host, place)] = having.items()
+                alone.setdefault(host, []).append((piece, place))
+        for source, pieces in alone.items():
+            others = [one for one in hosts if one is not source and one.second_copies_bytes_max]
+            if others:
+                await self._copy(source, pieces, max(others, key=self._free_bytes))
+
+    async def _copy(
+        self, source: KeepingHost, pieces: Sequence[tuple[NamedPiece, Piece]], host: KeepingHost
+    ) -> None:
+        nbytes = sum(place.nbytes for _, place in pieces)
+        if self._free_bytes(host) < nbytes:
+            raise OSError(f"no other host has {format_bytes(nbytes)} left for second copies")
+        content = await source.read(tuple(place for _, place in pieces))
+        path = await host.keep(uuid.uuid4().hex, [piece for piece, _ in pieces], content)
+        self._nbytes[host, path] = nbytes
+        offset = 0
+        for piece, place in pieces:
+            kept = Kept(host, Piece(path, offset, place.nbytes))
+            self._kept.setdefault(piece.digest, []).append(kept)
+            offset += place.nbytes
+
+    def find(self, digest: bytes) -> Kept | None:
+        """Return a second copy of a piece on a host that is not lost."""
+        return next(iter(self._of(digest)), None)
+
+    def lost(self, host: KeepingHost) -> None:
+        """Forget what a lost host kept."""
+        self._forget({key for key in self._nbytes if key[0] is host})
+
+    def sweep(self, manifests: Iterable[bytes]) -> None:
+        """Have files removed of which no manifest names any piece."""
+        if not self._kept:
+            return
+        needed: set[tuple[KeepingHost, str]] = set()
+        for manifest in manifests:
+            for piece in named_pieces(manifest):
+                needed |= {(one.host, one.piece.path) for one in self._of(piece.digest)}
+        free = self._nbytes.keys() - needed
+        by_host: dict[KeepingHost, list[str]] = {}
+        for host, path in free:
+            by_host.setdefault(host, []).append(path)
+        for host, paths in by_host.items():
+            host.drop(paths)
+        self._forget(free)
+
+    @property
+    def nbytes(self) -> Mapping[KeepingHost, int]:
+        """Return how many bytes of second copies each host keeps."""
+        total: dict[KeepingHost, int] = {}
+        for (host, _), nbytes in self._nbytes.items():
+            total[host] = total.get(host, 0) + nbytes
+        return total
+
+    def _of(self, digest: bytes) -> list[Kept]:
+        return [one for one in self._kept.get(digest, ()) if one.host.has(one.piece.path)]
+
+    def _free_bytes(self, host: KeepingHost) -> int:
+        return host.second_copies_bytes_max - self.nbytes.get(host, 0)
+
+    def _forget(self, files: Iterable[tuple[KeepingHost, str]]) -> None:
+        gone = set(files)
+        for key in gone:
+            del self._nbytes[key]
+        for digest, kept in list(self._kept.items()):
+            left = [one for one in kept if (one.host, one.piece.path) not in gone]
+            if left:
+                self._kept[digest] = left
+            else:
+                del self._kept[digest]
