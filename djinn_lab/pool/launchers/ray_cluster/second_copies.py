@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from djinn_lab.pool.launchers.ray_cluster.files import Content
@@ -42,6 +42,10 @@ class KeepingHost(Protocol):
         """Have files of second copies removed."""
 
 
+FILE_BYTES = 256 * 2**20
+"""About so much goes to another host at once, and is removed at once."""
+
+
 class Kept(NamedTuple):
     host: KeepingHost
     piece: Piece
@@ -68,8 +72,8 @@ class SecondCopies:
                 alone.setdefault(host, []).append((piece, place))
         for source, pieces in alone.items():
             others = [one for one in hosts if one is not source and one.second_copies_bytes_max]
-            if others:
-                await self._copy(source, pieces, max(others, key=self._free_bytes))
+            for batch in _batches(pieces) if others else ():
+                await self._copy(source, batch, max(others, key=self._free_bytes))
 
     async def _copy(
         self, source: KeepingHost, pieces: Sequence[tuple[NamedPiece, Piece]], host: KeepingHost
@@ -134,3 +138,16 @@ class SecondCopies:
                 self._kept[digest] = left
             else:
                 del self._kept[digest]
+
+
+def _batches(pieces: Iterable[tuple[NamedPiece, Piece]]) -> Iterator[list[tuple[NamedPiece, Piece]]]:
+    batch: list[tuple[NamedPiece, Piece]] = []
+    nbytes = 0
+    for piece, place in pieces:
+        batch.append((piece, place))
+        nbytes += place.nbytes
+        if nbytes >= FILE_BYTES:
+            yield batch
+            batch, nbytes = [], 0
+    if batch:
+        yield batch
