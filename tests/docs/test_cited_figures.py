@@ -33,6 +33,7 @@ DECODE, BATCHING = f"decode-{MACHINE}-2026-11-26", f"batching-{MACHINE}-2026-11-
 ISOLATION = f"isolation-{MACHINE}-2026-11-25"
 PATTERNS_FOUND = f"patterns-{MACHINE}-2026-11-25"
 NOTEBOOKS = f"notebook-cells-{MACHINE}-2026-11-25"
+HOSTS = f"hosts-{MACHINE}-2026-11-27"
 SIMULATED, PYTHON = f"memory-simulated-{MACHINE}-2026-11-21", f"capture-{MACHINE}-2026-11-21"
 
 
@@ -603,3 +604,11 @@ def test_every_result_file_that_a_page_names_is_there() -> None:
     named = {name for one in pages for name in re.findall(r"results/([\w.-]+\.json)", one.read_text())}
     assert named
     assert sorted(name for name in named if not (RESULTS / name).exists()) == []
+
+
+@pytest.mark.parametrize("name", figures(HOSTS))
+def test_what_several_hosts_cost(name: str) -> None:
+    series = figures(HOSTS)[name]["series"]
+    medians = [series[one]["median"] for one in ("djinn", "local engine", "plain Ray actor")]
+    shown = [f"{round(one):,}" if one >= 100 else f"{one:.1f}" for one in medians]
+    assert row(name, *shown, series["djinn"]["count"]) in page("scale")
