@@ -31,6 +31,7 @@ class SweepResult:
             **found,
         }
         if folder is not None:
+            folder.mkdir(parents=True, exist_ok=True)
             path = folder / f"{self._name}-{machine.slug}-{now().date().isoformat()}.json"
             path.write_text(json.dumps(content, indent=1) + "\n")
             print(f"written to {path}")
