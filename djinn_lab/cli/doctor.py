@@ -230,7 +230,8 @@ def check_nodes(address: str) -> list[Check]:
             cluster.leave()
     except DjinnError as error:
         return [Check("Ray cluster", "fail", error.message, error.advice)]
-    return [check for node in nodes for check in _of_node(node, own_versions())]
+    wanted = own_versions()
+    return [check for node in nodes for check in _of_node(node, wanted)]
 
 
 def _of_node(node: NodeFindings, wanted: Mapping[str, str]) -> list[Check]:

@@ -62,9 +62,10 @@ class SimulatedPool(SimulatedDriver):
             slots=1,
         )
         names = [f"cpu:{number}" for number in range(devices)]
-        each = devices_per_host or devices
-        hosts = {name: f"host{number // each}" for number, name in enumerate(names)}
-        super().__init__(dict.fromkeys(names, hardware), hosts if devices_per_host else None)
+        hosts = {
+            name: f"host{number // devices_per_host}" for number, name in enumerate(names) if devices_per_host
+        }
+        super().__init__(dict.fromkeys(names, hardware), hosts)
         self.start()
 
     # -- people --------------------------------------------------------------------------------------------

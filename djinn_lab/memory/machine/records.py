@@ -235,8 +235,8 @@ class Index:
     @property
     def empty(self) -> bool:
         """Return whether a plan has to look at none."""
-        waiting = self.wishing or self.unpositioned or self.settled or self.paused
-        return not (self.unstored or self.away or self.leased or waiting)
+        stays = not (self.unstored or self.away or self.leased)
+        return stays and not (self.wishing or self.unpositioned or self.settled or self.paused)
 
     def put(self, session: SessionRecord) -> None:
         """Index a session, after it or one of its segments changed."""

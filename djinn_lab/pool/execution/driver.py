@@ -433,9 +433,9 @@ class Driver:
         record = self.accounting.records[command.job]
         flight = record.flight
         assert flight is not None
-        job = self.core.queue.job(command.job)
-        assert job is not None
         if flight.started_s is None:  # charged from here: not from when a busy server comes to it
+            job = self.core.queue.job(command.job)
+            assert job is not None
             flight.started_s = job.running_since_s
         late = replace(command, riders=(), leader=None)  # what is replayed first starts alone
         if not self.recovery.begin(command.job, command.device, partial(self._start_ready, late)):

@@ -10,6 +10,7 @@ and restarts of workers are those of one machine.
     ``files``          tensors on their way between hosts, through the object store
     ``link``           how much came over a host's link, and how fast
     ``moves``          a parked session on its way from one host to another
+    ``tasks``          work beside other work, and what is said where it fails
     ``second_copies``  which host keeps what another one parked
     ``held_copies``    reports of copies, until they are on two hosts
 

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterator
 
+from djinn_lab.pool.launchers.ray_cluster.tasks import begin
 from djinn_lab.protocol.worker import CopyDone, CopyFailed, FirstValuesCopied
 
 HELD_S_MAX = 30.0
@@ -36,9 +37,7 @@ class HeldCopies:
             self._report(device, message)
         else:
             self._held[key] = [message]
-            task = asyncio.get_running_loop().create_task(self._report_all(key), name=f"session {key[1]}")
-            task.add_done_callback(_said_if_failed)
-            self._tasks[key] = task
+            self._tasks[key] = begin(self._report_all(key), f"copies of session {key[1]}")
 
     def release(self, device: str, sessions: frozenset[str] | None) -> None:
         """Report what is held at once, since workers of the device died: their files are there. None: of all
@@ -79,11 +78,6 @@ class HeldCopies:
         except (OSError, TimeoutError) as error:
             why = str(error) or f"it takes more than {HELD_S_MAX:.0f} s"
             log.warning("session %s is on one host only: %s", session, why)
-
-
-def _said_if_failed(task: asyncio.Task[None]) -> None:
-    if not task.cancelled() and task.exception() is not None:
-        log.critical("copies of %s are no longer reported", task.get_name(), exc_info=task.exception())
 
 
 def _manifest_of(message: Report) -> bytes | None:

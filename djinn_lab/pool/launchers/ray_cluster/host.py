@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter, OrderedDict
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol
 import ray
 
 from djinn_lab.pool.blobs.directory import RESULTS, STORE
-from djinn_lab.pool.devices.launcher import WorkerEvents, WorkerHealth
+from djinn_lab.pool.devices.launcher import HostHealth, WorkerEvents, WorkerHealth
 from djinn_lab.pool.devices.plans import DevicePlan
 from djinn_lab.pool.launchers.merged import NOTHING, Reporting, with_memory
 from djinn_lab.pool.launchers.named_files import needed_files
@@ -22,6 +22,7 @@ from djinn_lab.pool.launchers.ray_cluster.files import Content, read_files
 from djinn_lab.pool.launchers.ray_cluster.held_copies import HeldCopies
 from djinn_lab.pool.launchers.ray_cluster.link import Link, LinkUse
 from djinn_lab.pool.launchers.ray_cluster.moves import NamedPiece
+from djinn_lab.pool.launchers.ray_cluster.tasks import begin
 from djinn_lab.pool.launchers.ray_cluster.wire import (
     ActorHandle,
     Answers,
@@ -182,8 +183,7 @@ class Host:
     # -- for the launcher ----------------------------------------------------------------------------------
 
     def serve(self) -> None:
-        self._life = asyncio.get_running_loop().create_task(self._live(), name=self.name)
-        self._life.add_done_callback(_said_if_failed)
+        self._life = begin(self._live(), f"host {self.name}")
 
     def order(self, device: str, message: ToWorker) -> None:
         """Order something, of the next agent while there is none."""
@@ -195,18 +195,19 @@ class Host:
         shown = self._health.get(device, GONE)
         return shown._replace(restarts=shown.restarts + self._restarts[device])
 
-    def link(self) -> LinkUse:
-        """Say what came to this host over its link: all bytes, and the present agent's rate."""
-        return LinkUse(self._received_before + self._received.nbytes, self._received.bytes_per_s)
-
-    def results(self) -> LinkUse:
-        """Say what came from this host over the pool's link."""
-        return self._results.use
-
-    @property
-    def serves(self) -> bool:
-        """Return whether it has an agent now."""
-        return self._agent is not None
+    def health_of_host(self, second_copies_bytes: int, leaving: Set[str]) -> HostHealth:
+        """``leaving``: the nodes that Ray is about to end."""
+        return HostHealth(
+            self.name,
+            tuple(plan.device for plan in self.plans),
+            serves=self._agent is not None,
+            losses=max(0, self.started - 1),
+            received_bytes=self._received_before + self._received.nbytes,
+            sent_bytes=self._results.use.nbytes,
+            link_bytes_per_s=self._received.bytes_per_s,
+            second_copies_bytes=second_copies_bytes,
+            leaves=self.facts is not None and self.facts.node in leaving,
+        )
 
     def lives(self, device: str, group: str | None) -> tuple[int, int]:
         """Identify the present worker of a trust group."""
@@ -478,8 +479,3 @@ def _reason(error: ray.exceptions.RayError) -> str:
     cause = getattr(error, "cause", None)
     text = str(cause if cause is not None else error)
     return text.strip().splitlines()[-1 if cause is None else 0]
-
-
-def _said_if_failed(task: asyncio.Task[None]) -> None:
-    if not task.cancelled() and task.exception() is not None:
-        log.critical("host %s is no longer watched", task.get_name(), exc_info=task.exception())

@@ -22,13 +22,14 @@ from djinn_lab.pool.launchers.ray_cluster.files import Content
 from djinn_lab.pool.launchers.ray_cluster.host import Host
 from djinn_lab.pool.launchers.ray_cluster.moves import NamedPiece, named_pieces
 from djinn_lab.pool.launchers.ray_cluster.second_copies import KeepingHost, SecondCopies
+from djinn_lab.pool.launchers.ray_cluster.tasks import begin
 from djinn_lab.pool.launchers.ray_cluster.wire import ActorHandle, HostFacts, HostOptions, Piece
 from djinn_lab.protocol.version import VERSION
 from djinn_lab.protocol.worker import Cancel, Close, CopyOrder, Drop, Preempt, Restore, RunOrder
 
 PLACED_WITHIN_S = 20.0
 LOOK_EVERY_S = 2.0
-"""For nodes that are about to leave."""
+"""For nodes that are about to leave, and second copies that are not needed any more."""
 
 log = logging.getLogger(__name__)
 
@@ -57,6 +58,8 @@ class RayLauncher:
         self._spawned: dict[str, list[DevicePlan]] = {}
         """By the node for which the devices were planned; gathered until the loop is next idle."""
         self._second_copies = SecondCopies()
+        self._second_copies_changed = False
+        """Since files of second copies were last removed."""
         self._leaving: frozenset[str] = frozenset()
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -89,20 +92,7 @@ class RayLauncher:
 
     def hosts(self) -> list[HostHealth]:
         kept = self._second_copies.nbytes
-        return [
-            HostHealth(
-                host.name,
-                tuple(plan.device for plan in host.plans),
-                host.serves,
-                max(0, host.started - 1),
-                host.link().nbytes,
-                host.results().nbytes,
-                host.link().bytes_per_s,
-                kept.get(host, 0),
-                host.facts is not None and host.facts.node in self._leaving,
-            )
-            for host in dict.fromkeys(self._hosts.values())
-        ]
+        return [host.health_of_host(kept.get(host, 0), self._leaving) for host in self._all]
 
     def holder(self, device: str, session: str) -> Hashable:
         group = self.events.trust_group(session)
@@ -112,13 +102,12 @@ class RayLauncher:
         self.stopping = True
         for task in self._tasks:
             task.cancel()
-        await asyncio.gather(*(host.close(at_once) for host in set(self._hosts.values())))
+        await asyncio.gather(*(host.close(at_once) for host in self._all))
 
     @property
     def agents(self) -> list[HostFacts]:
         """List the hosts on which an agent was placed last."""
-        known = dict.fromkeys(self._hosts.values())
-        return [host.facts for host in known if host.facts is not None]
+        return [host.facts for host in self._all if host.facts is not None]
 
     # -- for the pool's process ----------------------------------------------------------------------------
 
@@ -132,11 +121,16 @@ class RayLauncher:
     def kill(self) -> None:
         """End every agent at once, and leave the cluster."""
         self.stopping = True
-        for host in set(self._hosts.values()):
+        for host in self._all:
             host.kill()
         self._cluster.leave()
 
     # -- parts ---------------------------------------------------------------------------------------------
+
+    @property
+    def _all(self) -> list[Host]:
+        """List the hosts in the order of their devices."""
+        return list(dict.fromkeys(self._hosts.values()))
 
     def _begin(self, node: str) -> None:
         plans = tuple(self._spawned[node])
@@ -145,7 +139,7 @@ class RayLauncher:
             return await self._place(node, plans)
 
         if not self._hosts:
-            self._beside(self._watch_nodes(), "nodes")
+            self._begin_task(self._look_after_hosts(), "nodes and second copies")
         host = Host(self._cluster.name_of(node), plans, place, self)
         for plan in plans:
             self._hosts[plan.device] = host
@@ -181,38 +175,33 @@ class RayLauncher:
             )
 
     def sweep(self) -> None:
-        """Have files of parked sessions removed that are not needed any more."""
-        hosts = set(self._hosts.values())
-        for host in hosts:
+        """Have files of parked sessions removed that are not needed any more; of second copies, soon."""
+        for host in self._all:
             host.sweep(self.events.manifests())
-        self._second_copies.sweep(
-            [*self.events.manifests(), *(one for host in hosts for one in host.held_manifests)]
-        )
+        self._second_copies_changed = True
 
     async def secure(self, manifest: bytes) -> None:
         """Have two hosts keep what the manifest names. Raises OSError where that is not possible."""
-        await self._second_copies.make(manifest, list(dict.fromkeys(self._hosts.values())))
+        await self._second_copies.make(manifest, self._all)
 
     def lost(self, host: Host) -> None:
         """Have the others keep second copies of what was left with one host only."""
         self._second_copies.lost(host)
         if not self.stopping:
-            self._beside(self._secure_all(), "second copies")
+            self._begin_task(self._secure_all(), "what a lost host had")
 
-    def _beside(self, work: Coroutine[None, None, None], name: str) -> None:
+    def _begin_task(self, work: Coroutine[None, None, None], name: str) -> None:
         """Do this until it ends, or the launcher is closed."""
-
-        def ended(task: asyncio.Task[None]) -> None:
-            self._tasks.discard(task)
-            if not task.cancelled() and task.exception() is not None:
-                log.critical("%s are no longer looked after", name, exc_info=task.exception())
-
-        task = asyncio.get_running_loop().create_task(work, name=name)
+        task = begin(work, name)
         self._tasks.add(task)
-        task.add_done_callback(ended)
+        task.add_done_callback(self._tasks.discard)
 
-    async def _watch_nodes(self) -> None:
+    async def _look_after_hosts(self) -> None:
         while True:
+            if self._second_copies_changed:  # every manifest is decoded for it: not at each copy
+                self._second_copies_changed = False
+                held = (one for host in self._all for one in host.held_manifests)
+                self._second_copies.sweep([*self.events.manifests(), *held])
             try:
                 self._leaving = await asyncio.to_thread(self._cluster.leaving)
             except Exception as error:  # noqa: BLE001 - of Ray's own kinds, none of which it documents
@@ -247,10 +236,7 @@ class RayLauncher:
 
     def _source_of(self, piece: NamedPiece) -> tuple[KeepingHost, Piece]:
         """Return the host that has a piece, and where. Raises OSError where none has it."""
-        for host in set(self._hosts.values()):
-            if host.has(piece.place.path):
-                return host, piece.place
-        kept = self._second_copies.find(piece.digest)
-        if kept is None:
+        found = next(iter(self._second_copies.holders(piece, self._all).items()), None)
+        if found is None:
             raise OSError("the host that had it is lost")
-        return kept
+        return found

@@ -65,8 +65,7 @@ class SecondCopies:
         is not possible."""
         alone: dict[KeepingHost, list[tuple[NamedPiece, Piece]]] = {}
         for piece in {one.digest: one for one in named_pieces(manifest)}.values():
-            having = {host: piece.place for host in hosts if host.has(piece.place.path)}
-            having |= {host: place for host, place in self._of(piece.digest) if host not in having}
+            having = self.holders(piece, hosts)
             if len(having) == 1:
                 [(host, place)] = having.items()
                 alone.setdefault(host, []).append((piece, place))
@@ -90,9 +89,10 @@ class SecondCopies:
             self._kept.setdefault(piece.digest, []).append(kept)
             offset += place.nbytes
 
-    def find(self, digest: bytes) -> Kept | None:
-        """Return a second copy of a piece on a host that is not lost."""
-        return next(iter(self._of(digest)), None)
+    def holders(self, piece: NamedPiece, hosts: Iterable[KeepingHost]) -> dict[KeepingHost, Piece]:
+        """Return where a piece is on the hosts that have it: parked, or as a second copy."""
+        parked = {host: piece.place for host in hosts if host.has(piece.place.path)}
+        return parked | {host: place for host, place in self._of(piece.digest) if host not in parked}
 
     def lost(self, host: KeepingHost) -> None:
         """Forget what a lost host kept."""
