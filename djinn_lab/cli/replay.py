@@ -50,7 +50,7 @@ def database_url(database: str) -> str:
     file."""
     from pathlib import Path
 
-    from djinn_lab.pool.database.engine import checked_url, sqlite_url
+    from djinn_lab.pool.database.address import checked_url, sqlite_url
 
     if "://" in database:
         return checked_url(database)

@@ -14,13 +14,8 @@ from djinn_lab.errors import DjinnError
 from djinn_lab.jobs.decision import DEFAULT
 from djinn_lab.memory import POLICIES
 from djinn_lab.pool.certificates import ServerCertificate, given_certificate, own_certificate
-from djinn_lab.pool.database.engine import (
-    DATABASE_FILE,
-    DATABASE_VARIABLE,
-    DatabaseLost,
-    checked_url,
-    sqlite_url,
-)
+from djinn_lab.pool.database.address import DATABASE_VARIABLE, checked_url, sqlite_url
+from djinn_lab.pool.database.engine import DATABASE_FILE, DatabaseLost
 from djinn_lab.pool.devices.plans import plan_devices
 from djinn_lab.pool.engines import ENGINES, LOCAL_ENGINE, RAY_ENGINE, check_engine
 from djinn_lab.pool.identity.settings import decoded

@@ -19,7 +19,7 @@ from djinn_lab.errors import OptionError, PoolError
 from djinn_lab.memory import POLICIES
 from djinn_lab.pool import supervisor
 from djinn_lab.pool.certificates import encrypts
-from djinn_lab.pool.database.engine import DATABASE_VARIABLE, checked_url
+from djinn_lab.pool.database.address import DATABASE_VARIABLE, checked_url
 from djinn_lab.pool.devices.estimator_plugin import load_estimator
 from djinn_lab.pool.devices.plans import plan_devices
 from djinn_lab.pool.engines import LOCAL_ENGINE, RAY_ENGINE, START_WITHIN_S, check_engine

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from djinn_lab.pool.database.engine import checked_url, shown
+from djinn_lab.pool.database.address import checked_url, shown
 from djinn_lab.pool.devices.plans import DevicePlan, plan_devices
 from djinn_lab.pool.engines import LOCAL_ENGINE, RAY_ENGINE
 from djinn_lab.pool.policy_file import read_policy

@@ -11,7 +11,7 @@ from pool_kit import Client, act, running_pool
 from real_pool import PoolUnderTest, found_by_module
 from throwaway_postgresql import Postgresql, running_postgresql
 
-from djinn_lab.pool.database.engine import checked_url
+from djinn_lab.pool.database.address import checked_url
 from djinn_lab.protocol.runtime_file import RuntimeInfo
 
 

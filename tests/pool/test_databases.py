@@ -12,7 +12,8 @@ from pool_kit import Client, act, running_pool
 from throwaway_postgresql import PASSWORD, Postgresql
 
 from djinn_lab.errors import OptionError, PoolError
-from djinn_lab.pool.database.engine import SchemaMismatch, checked_url, shown, unusable
+from djinn_lab.pool.database.address import checked_url, shown
+from djinn_lab.pool.database.engine import SchemaMismatch, unusable
 from djinn_lab.pool.database.store import Store
 
 

@@ -11,7 +11,7 @@ import pytest
 from sweeps.kills.harness import run
 from throwaway_postgresql import Postgresql
 
-from djinn_lab.pool.database.engine import checked_url
+from djinn_lab.pool.database.address import checked_url
 
 pytestmark = pytest.mark.processes
 MOMENTS = 3

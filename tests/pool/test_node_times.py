@@ -8,7 +8,7 @@ import msgspec
 
 from djinn_lab.pool.bookkeeping.records import SegmentPreemptions
 from djinn_lab.pool.database import history
-from djinn_lab.pool.database.engine import sqlite_url
+from djinn_lab.pool.database.address import sqlite_url
 from djinn_lab.pool.database.store import Store, program_row, timings_row
 from djinn_lab.protocol.worker import (
     NodeTimes,

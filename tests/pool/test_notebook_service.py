@@ -15,7 +15,7 @@ from djinn_lab.jobs.batch import CheckpointAnnounced, Submission
 from djinn_lab.pool.assembly import assemble
 from djinn_lab.pool.authentication import owner_name
 from djinn_lab.pool.blobs.store import BlobStore
-from djinn_lab.pool.database.engine import sqlite_url
+from djinn_lab.pool.database.address import sqlite_url
 from djinn_lab.pool.database.store import Store
 from djinn_lab.pool.launchers.local import LocalLauncher
 from djinn_lab.pool.notebooks.attempt_files import EXECUTED_BYTES_MAX, read_executed_file

@@ -27,7 +27,7 @@ from djinn_lab.pool.assembly import assemble
 from djinn_lab.pool.authentication import User
 from djinn_lab.pool.blobs.store import BlobStore
 from djinn_lab.pool.bookkeeping.records import CUTS_STORED_MAX
-from djinn_lab.pool.database.engine import sqlite_url
+from djinn_lab.pool.database.address import sqlite_url
 from djinn_lab.pool.database.store import Store
 from djinn_lab.pool.launchers.local import LocalLauncher
 from djinn_lab.pool.sessions.detached import DetachedRules, close_left_sessions

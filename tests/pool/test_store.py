@@ -15,7 +15,8 @@ from djinn_lab.journal import Handled
 from djinn_lab.pool.database import batch as batch_module
 from djinn_lab.pool.database import history
 from djinn_lab.pool.database import store as store_module
-from djinn_lab.pool.database.engine import LeadTaken, SchemaMismatch, checked_url, sqlite_url
+from djinn_lab.pool.database.address import checked_url, sqlite_url
+from djinn_lab.pool.database.engine import LeadTaken, SchemaMismatch
 from djinn_lab.pool.database.store import Store, program_row, write_measurement
 from djinn_lab.pool.database.users import read_users, write_user
 from djinn_lab.srg.curves import DeviceCurves

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from djinn_lab.pool.database.engine import sqlite_url
+from djinn_lab.pool.database.address import sqlite_url
 from djinn_lab.pool.database.sessions import (
     NO_SEGMENT,
     CopyOrigin,

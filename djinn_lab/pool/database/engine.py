@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import sqlite3
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
-from djinn_lab.errors import OptionError, PoolError
+from djinn_lab.errors import PoolError
+from djinn_lab.pool.database.address import DATABASE_VARIABLE, plain_name, shown
 from djinn_lab.pool.database.sqlite_file import sqlite_engine
 from djinn_lab.pool.database.tables import metadata, schema_version
 from djinn_lab.pool.database.upgrades import upgrade_to
 
 SCHEMA_VERSION = 7
 DATABASE_FILE = "pool.sqlite3"
-DATABASE_VARIABLE = "DJINN_DATABASE"
 CONNECT_TIMEOUT_S = 5
 LOST_AFTER_MS = 10_000
 """A connection on which nothing arrives any more is given up by both sides, so that another may lead."""
@@ -27,7 +26,6 @@ SERVER_OPTIONS = (
 )
 SQLITE_NO_SPACE = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_IOERR_SHMSIZE)
 POSTGRESQL_DISK_FULL = "53100"
-FORMS = "Use sqlite:///PATH or postgresql://USER:PASSWORD@HOST/NAME."
 
 
 class LeadTaken(sa.exc.InvalidRequestError):
@@ -59,34 +57,6 @@ class SchemaMismatch(sa.exc.InvalidRequestError):
     """The tables are those of another version."""
 
 
-def sqlite_url(path: Path) -> str:
-    return f"sqlite:///{path}"
-
-
-def checked_url(given: str) -> str:
-    """Turn a database's URL into SQLAlchemy's form. Raises OptionError for a database that a pool cannot
-    use."""
-    try:
-        url = sa.make_url(given)
-    except (sa.exc.ArgumentError, ValueError):  # never repeated: there may be a password in it
-        raise OptionError("The database's address is no URL.", FORMS) from None
-    match url.get_backend_name():
-        case "sqlite" if url.database and url.database != ":memory:" and "uri" not in url.query:
-            return sqlite_url(Path(url.database).absolute())
-        case "sqlite":
-            raise OptionError("A pool's database outlives it, so it must be a file.", FORMS)
-        case "postgresql" | "postgres":
-            chosen = url.set(drivername="postgresql+psycopg")
-            return chosen.render_as_string(hide_password=False)
-        case other:
-            raise OptionError(f"A pool cannot use a database of {other}.", FORMS)
-
-
-def shown(url: str) -> str:
-    """Show a URL to people, without password and options."""
-    return sa.make_url(url).set(query={}, drivername=_plain_name(url)).render_as_string(hide_password=True)
-
-
 def unusable(url: str, error: Exception) -> PoolError:
     """Why the database cannot be used, and what to do."""
     reason = _reason(url, error)
@@ -97,7 +67,7 @@ def unusable(url: str, error: Exception) -> PoolError:
         advice = "Stop that pool, or start this one with --standby: it waits, and takes over."
     elif isinstance(error, SchemaMismatch):
         advice = "Use the version of djinn-lab that made it, or another database."
-    elif _plain_name(url) == "sqlite":
+    elif plain_name(url) == "sqlite":
         advice = "Move it away to start with an empty one."
     elif "authentication" in reason or "password" in reason:
         advice = f"Check user and password in {DATABASE_VARIABLE}."
@@ -172,7 +142,3 @@ def upsert_by(dialect: str, table: sa.Table, *keys: str) -> sa.Insert:
         index_elements=keys, set_={name: insert.excluded[name] for name in replaced}
     )
     return statement
-
-
-def _plain_name(url: str) -> str:
-    return sa.make_url(url).get_backend_name()

@@ -69,7 +69,7 @@ log = logging.getLogger(__name__)
 class Store:
     """Opens on construction, in its thread; ``close`` writes what is queued.
 
-    ``url``: as :func:`djinn_lab.pool.database.engine.checked_url` gives it. ``name``: for other pools that
+    ``url``: as :func:`djinn_lab.pool.database.address.checked_url` gives it. ``name``: for other pools that
     want to lead on this database. ``standby``: wait while another one leads. ``leads``: the last journal
     ``seq``, once this leads. ``waits``: done once it waits; ``leader``: the pool that leads. ``ended``: None
     once closed, or why nothing can be written any more. ``full``: that writes wait for space, as the database

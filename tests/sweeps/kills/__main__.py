@@ -18,7 +18,7 @@ from sweeps.losses.harness import run as run_notebooks
 from sweeps.result_file import SweepResult
 from throwaway_postgresql import running_postgresql
 
-from djinn_lab.pool.database.engine import checked_url
+from djinn_lab.pool.database.address import checked_url
 
 KINDS = {
     "sqlite": "SQLite, one pool that is started again",

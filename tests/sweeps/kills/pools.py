@@ -16,7 +16,7 @@ from pathlib import Path
 import httpx
 from pool_kit import STAND_IN, rest, until_dead
 
-from djinn_lab.pool.database.engine import DATABASE_VARIABLE
+from djinn_lab.pool.database.address import DATABASE_VARIABLE
 from djinn_lab.pool.launch import start_pool, stop_pool
 from djinn_lab.protocol.runtime_file import DIRECTORY_VARIABLE, RuntimeInfo
 
