@@ -19,7 +19,7 @@ from djinn_lab.pool.api.app import create_app
 from djinn_lab.pool.assembly import assemble
 from djinn_lab.pool.blobs.store import BlobStore
 from djinn_lab.pool.context import PoolContext
-from djinn_lab.pool.database.engine import sqlite_url
+from djinn_lab.pool.database.address import sqlite_url
 from djinn_lab.pool.database.store import Store
 from djinn_lab.pool.launchers.local import LocalLauncher
 
