@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
@@ -57,12 +58,15 @@ def _make_gate() -> Gate:
 
 def shared_hub() -> Hub:
     """Return the hub of this process, started on first use. That of a recording asks nothing."""
-    if recording_path() is not None:
-        silent: Hub = pn.state.as_cached("djinn-lab-hub", lambda: Hub(_find_none))
-        return silent
-    hub: Hub = pn.state.as_cached("djinn-lab-hub", lambda: Hub(PoolClient.find).start())
-    hub.wait_for_first(FIRST_WAIT_S)
+    hub: Hub = pn.state.as_cached("djinn-lab-hub", _make_hub)
+    if recording_path() is None:
+        hub.wait_for_first(FIRST_WAIT_S)
     return hub
+
+
+def _make_hub() -> Hub:
+    gc.freeze()  # what was imported stays, so that full collections do not go through it (0.1 s each)
+    return Hub(_find_none) if recording_path() is not None else Hub(PoolClient.find).start()
 
 
 def _find_none() -> PoolClient:

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from functools import cached_property
-from itertools import groupby
+from functools import cached_property, lru_cache
 from typing import NamedTuple
 
 import msgspec
@@ -31,6 +30,8 @@ PERIOD_MAX = 64
 REPEATS_MIN = 3
 COVERED_MIN = 0.6
 """Part of the siblings that a loop must make up to be folded as one."""
+NAMES_MAX = 2**15
+"""That are remembered, since nodes share them."""
 _OWN_ROOTS = ("backward", "optimizer")
 
 
@@ -237,42 +238,44 @@ class Tree:
     def _run_item(
         self, nodes: Sequence[Node], parts: list[tuple[str, ...]], run: NodeRun, depth: int, parent: int
     ) -> int:
-        if run.node:
-            index = self._add(run.name, nodes[run.first].module, parent, run.first, run.last, run.first)
-            self._item_of_node[run.first] = index
+        index, (name, first, last, node, packed) = len(self.items), run
+        if node:
+            self.items.append(Item(index, name, nodes[first].module, parent, first, last, (), first))
+            self._item_of_node[first] = index
             return index
-        if run.inner:
-            index = self._add(run.name, self.items[parent].path, parent, run.first, run.last)
-            inner = tuple(self._run_item(nodes, parts, part, depth, index) for part in run.inner)
-        else:
-            shared = [run.name]
-            while (more := _common_part(parts, run.first, run.last, depth + 1)) is not None:
+        path = self.items[parent].path
+        if not packed:
+            shared = [name]
+            while (more := _common_part(parts, first, last, depth + 1)) is not None:
                 depth += 1
                 shared.append(more)
-            path = " / ".join(parts[run.first][: depth + 1])
-            index = self._add(" · ".join(shared), path, parent, run.first, run.last)
-            inner = self._children(nodes, parts, run.first, run.last, depth + 1, index)
-        self.items[index] = msgspec.structs.replace(self.items[index], children=inner)
+            path = " / ".join(parts[first][: depth + 1])
+            name = " · ".join(shared)
+        self.items.append(Item(index, name, path, parent, first, last))
+        if packed:
+            inner = tuple(self._run_item(nodes, parts, part, depth, index) for part in packed)
+        else:
+            inner = self._children(nodes, parts, first, last, depth + 1, index)
+        self.items[index] = Item(index, name, path, parent, first, last, inner)
         return index
-
-    def _add(self, name: str, path: str, parent: int, first: int, last: int, node: int | None = None) -> int:
-        self.items.append(Item(len(self.items), name, path, parent, first, last, (), node))
-        return len(self.items) - 1
 
 
 def _runs(
     nodes: Sequence[Node], parts: list[tuple[str, ...]], first: int, last: int, depth: int
 ) -> list[NodeRun]:
     """Nodes ``first`` to ``last - 1`` in runs of the same part at ``depth``; a node without one is alone."""
-
-    def key(index: int) -> str | int:
-        return parts[index][depth] if len(parts[index]) > depth else index
-
     runs = []
-    for name, members in groupby(range(first, last), key):
-        inside = list(members)
-        label = short_op(nodes[name].op) if isinstance(name, int) else name
-        runs.append(NodeRun(label, inside[0], inside[-1] + 1, node=isinstance(name, int)))
+    start = first
+    while start < last:
+        if len(parts[start]) <= depth:
+            runs.append(NodeRun(short_op(nodes[start].op), start, start + 1, node=True))
+            start += 1
+            continue
+        name, end = parts[start][depth], start + 1
+        while end < last and len(parts[end]) > depth and parts[end][depth] == name:
+            end += 1
+        runs.append(NodeRun(name, start, end))
+        start = end
     return runs
 
 
@@ -293,16 +296,23 @@ def module_parts(node: Node) -> tuple[str, ...]:
     suffix = f" {node.phase}" if node.phase in _OWN_ROOTS else ""
     if not node.module:
         return (f"line {node.line}{suffix}" if node.line else f"outside modules{suffix}",)
+    outermost, *inner = _module_names(node.module)
+    call = f" #{node.call}" if node.call else ""
+    return (f"{outermost}{call}{suffix}", *inner)
+
+
+@lru_cache(maxsize=NAMES_MAX)
+def _module_names(path: str) -> tuple[str, ...]:
     names: list[str] = []
-    for name in node.module.split("."):
+    for name in path.split("."):
         if name.isdigit() and len(names) > 1:
             names[-1] += f".{name}"
         else:
             names.append(name)
-    call = f" #{node.call}" if node.call else ""
-    return (f"{names[0]}{call}{suffix}", *names[1:])
+    return tuple(names)
 
 
+@lru_cache(maxsize=NAMES_MAX)
 def short_op(op: str) -> str:
     """``aten.addmm.default`` -> ``addmm``; overloads other than the default keep their name."""
     name = op.split("::")[-1].removeprefix("aten.")
