@@ -123,8 +123,8 @@ def run_pool(options: PoolOptions) -> None:
     belonging = Belonging.of(options.database, options.detached_s)
     directory = open_blob_directory(pool, runtime_directory(), belonging)
     disk = own_directory(data_directory() / PARKED, pool, belonging)
-    launcher = _launcher(options, pool, directory, disk)
     places = PoolDirectories(directory, disk, belonging)
+    launcher = _launcher(options, pool, places)
     try:
         if not options.standby:
             _warm(launcher, options)
@@ -156,12 +156,13 @@ class PoolDirectories:
         return left
 
 
-def _launcher(options: PoolOptions, pool: str, directory: Path, disk: Path) -> PoolLauncher:
+def _launcher(options: PoolOptions, pool: str, places: PoolDirectories) -> PoolLauncher:
+    blobs = places.blobs
     if options.cluster is None:
-        return LocalLauncher(directory, options.worker_command, directory / PARKED, disk)
+        return LocalLauncher(blobs, options.worker_command, blobs / PARKED, places.disk)
     from djinn_lab.pool.launchers.ray_cluster.launcher import RayLauncher
 
-    return RayLauncher(options.cluster, pool, directory, options.worker_command)
+    return RayLauncher(options.cluster, pool, blobs, places.belonging, options.worker_command)
 
 
 def _warm(launcher: PoolLauncher, options: PoolOptions) -> None:

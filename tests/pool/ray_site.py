@@ -15,6 +15,7 @@ import ray
 from launcher_kit import DEVICE_BYTES, ProcessesOfThisMachine, Site
 from ray_nodes import three_nodes
 
+from djinn_lab.pool.blobs.directory import Belonging
 from djinn_lab.pool.launchers.ray_cluster.cluster import Cluster, connect
 from djinn_lab.pool.launchers.ray_cluster.launcher import RayLauncher
 
@@ -28,7 +29,9 @@ class RaySite(ProcessesOfThisMachine):
 
     def __init__(self, directory: Path, worker_command: Sequence[str] | None = None) -> None:
         super().__init__(directory)
-        self._ray = RayLauncher(two_hosts(), uuid.uuid4().hex[:12], directory, worker_command)
+        self._ray = RayLauncher(
+            two_hosts(), uuid.uuid4().hex[:12], directory, Belonging("", "", "", 0.0), worker_command
+        )
         self.launcher = self._ray
 
     def parked(self) -> set[str]:

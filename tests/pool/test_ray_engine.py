@@ -72,6 +72,12 @@ def network() -> nn.Module:
     return nn.Sequential(nn.Linear(512, 1024), nn.GELU(), nn.Dropout(0.3), nn.Linear(1024, 64))
 
 
+def is_copied(pool: PoolUnderTest, session: Session) -> bool:
+    """Return whether all of a session is parked, beside the device."""
+    row = next(row for row in pool.rest.memory().sessions if row.session == session.welcome.session)
+    return row.stored_bytes == row.total_bytes > 0
+
+
 def test_each_node_has_a_device_with_its_name(pool: PoolUnderTest) -> None:
     rows = pool.rest.status().devices
     assert [row.device for row in rows] == ["cpu:0", "cpu:1", "cpu:2"]
@@ -173,11 +179,6 @@ def test_a_host_that_is_lost_costs_no_cell(pool: PoolUnderTest, session: Session
 
 def test_what_a_lost_host_had_parked_comes_from_another_one(pool: PoolUnderTest, session: Session) -> None:
     """Twice: after the first loss, what is left with one host only gets a second copy again."""
-
-    def is_copied() -> bool:
-        row = next(row for row in pool.rest.memory().sessions if row.session == session.welcome.session)
-        return row.stored_bytes == row.total_bytes > 0
-
     torch.manual_seed(3)
     expected = torch.randn(LARGE)
     torch.manual_seed(3)
@@ -185,13 +186,38 @@ def test_what_a_lost_host_had_parked_comes_from_another_one(pool: PoolUnderTest,
         made = torch.randn(LARGE)
     device = cell.report.device
     for _ in range(2):
-        wait_for(is_copied)
+        wait_for(lambda: is_copied(pool, session))
         kill_host(pool, device)
         with session.capture("next") as cell:
             expected, made = expected * 2.0, made * 2.0
         assert "restored from copies" in cell.report.recovery
         assert "replay" not in cell.report.recovery
         device = cell.report.device
+    assert torch.equal(made.cpu(), expected)
+
+
+def test_a_killed_pools_parked_sessions_are_taken_over_and_have_second_copies(
+    pool: PoolUnderTest, session: Session
+) -> None:
+    """Killed twice, the next pool has what all hosts had; then a host is lost."""
+    torch.manual_seed(3)
+    expected = torch.randn(LARGE)
+    torch.manual_seed(3)
+    with session.capture("first", terms=Terms(target="cpu:2")) as cell:
+        made = torch.randn(LARGE)
+    for _ in range(2):
+        wait_for(lambda: is_copied(pool, session))
+        pool.kill()
+        pool.start()
+        with session.capture("next") as cell:
+            expected, made = expected * 2.0, made * 2.0
+        assert "pool killed and started again" in cell.report.recovery
+        assert "replay" not in cell.report.recovery
+    wait_for(lambda: is_copied(pool, session))
+    kill_host(pool, cell.report.device)
+    with session.capture("last") as cell:
+        expected, made = expected * 2.0, made * 2.0
+    assert "restored from copies" in cell.report.recovery
     assert torch.equal(made.cpu(), expected)
 
 

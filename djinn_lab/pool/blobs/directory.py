@@ -10,6 +10,7 @@ import hashlib
 import os
 import shutil
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
@@ -56,11 +57,15 @@ class Belonging(msgspec.Struct, frozen=True):
 
 def open_blob_directory(pool: str, fallback: Path, belonging: Belonging) -> Path:
     """Make this pool's directory in shared memory (or below ``fallback``)."""
-    base = Path("/dev/shm") if os.access("/dev/shm", os.W_OK) else fallback
-    directory = own_directory(base, pool, belonging)
+    directory = own_directory(shared_memory(fallback), pool, belonging)
     for name in (STORE, RESULTS, PARKED, USERS):
         (directory / name).mkdir(mode=0o700)
     return directory
+
+
+def shared_memory(fallback: Path) -> Path:
+    """Return where this machine has shared memory; ``fallback`` where it has none."""
+    return Path("/dev/shm") if os.access("/dev/shm", os.W_OK) else fallback
 
 
 def own_directory(base: Path, pool: str, belonging: Belonging) -> Path:
@@ -80,6 +85,13 @@ def remove_dead_directories(base: Path) -> None:
             shutil.rmtree(directory, ignore_errors=True)
 
 
+def remove_directories_of_lost(base: Path, prefix: str) -> None:
+    """Remove those of dead owners whose names begin like this, though a next pool might want them."""
+    for directory in _dead_directories(base):
+        if directory.name.startswith(f"{DIRECTORY_PREFIX}{prefix}"):
+            remove_directory(directory)
+
+
 def note_lead(directory: Path) -> None:
     """Note that the pool of this directory leads on its database, so that a next one waits for its end."""
     (directory / LED_FILE).touch()
@@ -96,6 +108,21 @@ def left_directories(base: Path, belonging: Belonging) -> list[Path]:
         for directory in sorted(_dead_directories(base))
         if (by := _belonging_of(directory)) is not None and belonging.is_left(by)
     ]
+
+
+def claim_directory(directory: Path, needed: Iterable[Path]) -> bool:
+    """Make a dead owner's directory this process's, with the files that are ``needed`` of it; without any,
+    remove it. Returns whether it is there."""
+    files = [path for path in needed if path.is_relative_to(directory) and path.is_file()]
+    if not files:
+        remove_directory(directory)
+        return False
+    (directory / OWNER_FILE).write_text(str(os.getpid()))
+    kept = {directory / OWNER_FILE, directory / DATABASE_FILE, *files}
+    for path in directory.rglob("*"):
+        if path not in kept and not path.is_dir():
+            path.unlink(missing_ok=True)
+    return True
 
 
 def default_bytes_max(directory: Path) -> int:

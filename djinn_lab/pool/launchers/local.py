@@ -88,6 +88,10 @@ class LocalLauncher:
 
     # -- for an agent, which runs this launcher on another host ---------------------------------------------
 
+    def expect_left_files(self) -> None:
+        """Expect files of dead agents in space that was found to be free when sizes were chosen."""
+        self._premises.adopted = True
+
     def lives(self, device: str) -> dict[str, int]:
         """Count the workers that each trust group had on a device before its present one; empty: none yet."""
         return self._devices[device].lives()

@@ -32,7 +32,7 @@ class Premises:
         self._first = _drawn()
         self._names: dict[str, str] = {}
         """By trust group, of its directories: no path shows a user's name."""
-        self._adopted = False
+        self.adopted = False
         """Files of dead pools take space that was found to be free then."""
         self.orphans = OrphanedFiles([path for path in (host, disk) if path is not None])
 
@@ -48,7 +48,7 @@ class Premises:
             result_directory=str(self._blobs / RESULTS),
             host_bytes=plan.host_bytes if self._host is not None else 0,
             host_directory=_made(self._host, name) if plan.host_bytes else None,
-            host_fits=beside or self._adopted,
+            host_fits=beside or self.adopted,
             disk_bytes=plan.disk_bytes if self._disk is not None else 0,
             disk_directory=_made(self._disk, name) if plan.disk_bytes else None,
             link_bytes_per_second=float(plan.link_bytes_per_s),
@@ -68,7 +68,7 @@ class Premises:
         adoption = Adoption(host, disk, self._place)
         taken = take_copies(copies, adoption)
         self.orphans.adopted(adoption.files)
-        self._adopted = self._adopted or bool(adoption.files)
+        self.adopted = self.adopted or bool(adoption.files)
         return taken
 
     async def adopt(self, group: str, name: str, write: Callable[[Path], Awaitable[None]]) -> Path:

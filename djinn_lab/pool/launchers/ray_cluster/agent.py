@@ -25,11 +25,14 @@ from djinn_lab.pool.blobs.directory import (
     PARKED,
     RESULTS,
     STORE,
-    Belonging,
+    claim_directory,
     default_bytes_max,
+    note_lead,
     open_blob_directory,
     own_directory,
+    remove_directories_of_lost,
     remove_directory,
+    shared_memory,
 )
 from djinn_lab.pool.devices.launcher import GroupLost
 from djinn_lab.pool.devices.plans import DevicePlan, cuda_limit_bytes, cuda_memory_bytes
@@ -40,6 +43,7 @@ from djinn_lab.pool.launchers.ray_cluster.files import (
     read_files,
     read_parts,
 )
+from djinn_lab.pool.launchers.ray_cluster.left_copies import agents_belonging
 from djinn_lab.pool.launchers.ray_cluster.link import Link
 from djinn_lab.pool.launchers.ray_cluster.moves import adopted_manifest
 from djinn_lab.pool.launchers.ray_cluster.wire import (
@@ -55,7 +59,7 @@ from djinn_lab.pool.launchers.ray_cluster.wire import (
     Said,
     moved_name,
 )
-from djinn_lab.protocol.runtime_file import data_directory, host_id, runtime_directory
+from djinn_lab.protocol.runtime_file import data_directory, runtime_directory
 from djinn_lab.protocol.version import VERSION
 from djinn_lab.protocol.worker import (
     Cancel,
@@ -91,11 +95,19 @@ class HostAgent:
                 )
         self._options = options
         name = f"{options.pool}-{uuid.uuid4().hex[:12]}"
-        belonging = Belonging(f"agent of {options.pool}", "", host_id(), kept_s=0.0)
+        for base in (shared_memory(runtime_directory()), data_directory() / PARKED):
+            remove_directories_of_lost(base, f"{options.pool}-")
+        belonging = agents_belonging(options.belonging)
         self._own = open_blob_directory(name, runtime_directory(), belonging)
         self._disk = own_directory(data_directory() / PARKED, name, belonging)
+        for directory in (self._own, self._disk):
+            note_lead(directory)  # a next agent waits for the end of this one
         self._blobs = self._own if options.blob_directory is None else Path(options.blob_directory)
+        needed = list(map(Path, options.left_files))
+        self._left = [path for path in map(Path, options.left) if claim_directory(path, needed)]
         self._launcher = LocalLauncher(self._blobs, options.command, self._own / PARKED, self._disk)
+        if self._left:
+            self._launcher.expect_left_files()
         self._link = Link()
         self._local = _local_names(options.plans)
         self._names = {local: name for name, local in self._local.items()}
@@ -120,6 +132,7 @@ class HostAgent:
             ray.get_runtime_context().get_node_id(),
             os.getpid(),
             (str(self._own / PARKED), str(self._disk)),
+            tuple(map(str, self._left)),
             default_bytes_max(self._own) if own else None,
             sum(plan.host_bytes + plan.disk_bytes for plan in self._options.plans),
         )
@@ -146,7 +159,7 @@ class HostAgent:
 
     async def read(self, pieces: Iterable[Piece]) -> Content:
         """Return the bytes of parked sessions. Raises OSError where they are not here, or not parked ones."""
-        roots = (self._own / PARKED, self._disk)
+        roots = (self._own / PARKED, self._disk, *self._left)
         parts = [(Path(piece.path).resolve(), piece.offset, piece.nbytes) for piece in pieces]
         for path, _, _ in parts:
             if not any(path.is_relative_to(root.resolve()) for root in roots):
@@ -170,9 +183,10 @@ class HostAgent:
         return str(path)
 
     async def drop(self, paths: Iterable[str]) -> None:
-        """Remove files of second copies."""
-        for path in paths:
-            (self._disk / SECOND_COPIES / Path(path).name).unlink(missing_ok=True)
+        """Remove files of second copies, and of those that dead agents left."""
+        for path in map(Path, paths):
+            of_others = any(path.resolve().is_relative_to(left.resolve()) for left in self._left)
+            (path if of_others else self._disk / SECOND_COPIES / path.name).unlink(missing_ok=True)
 
     async def close(self, at_once: bool) -> None:
         """End all workers, and remove the directories unless what is parked stays (``at_once``)."""
@@ -180,8 +194,8 @@ class HostAgent:
             self._work.cancel()
         await self._launcher.close(at_once)
         if not at_once:
-            remove_directory(self._own)
-            remove_directory(self._disk)
+            for directory in (self._own, self._disk, *self._left):
+                remove_directory(directory)
 
     # -- events of the launcher ----------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ import os
 import re
 import socket
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -125,6 +125,16 @@ class Cluster:
             max_restarts=0,
             scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=not hard),
         )
+
+    @property
+    def used(self) -> tuple[str, ...]:
+        """List the nodes of which devices are planned."""
+        return tuple(dict.fromkeys(self._planned.values()))
+
+    def on_node(self, work: Callable[..., Any], node: str) -> Any:
+        """Return a remote function that runs on one node, whatever else that has to do."""
+        where = NodeAffinitySchedulingStrategy(node, soft=False)
+        return ray.remote(work).options(num_cpus=0, scheduling_strategy=where)
 
     def describe_needs(self, plans: Sequence[DevicePlan]) -> str:
         gpus = sum(plan.kind == "cuda" for plan in plans)

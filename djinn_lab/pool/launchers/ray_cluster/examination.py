@@ -12,7 +12,6 @@ from typing import Any
 
 import msgspec
 import ray
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from djinn_lab.pool.launchers.ray_cluster.cluster import Cluster
 from djinn_lab.protocol.version import VERSION
@@ -38,12 +37,7 @@ def own_versions() -> dict[str, str]:
 
 def examine_nodes(cluster: Cluster) -> list[NodeFindings]:
     """Ask all nodes at once."""
-    asked = {
-        node.name: ray.remote(_examine)
-        .options(num_cpus=0, scheduling_strategy=NodeAffinitySchedulingStrategy(node.node, soft=False))
-        .remote()
-        for node in cluster.nodes
-    }
+    asked = {node.name: cluster.on_node(_examine, node.node).remote() for node in cluster.nodes}
     answered, _ = ray.wait(list(asked.values()), num_returns=len(asked), timeout=ANSWERS_WITHIN_S)
     return [_found(name, one if one in answered else None) for name, one in asked.items()]
 

@@ -82,6 +82,9 @@ class Surroundings(Protocol):
     async def secure(self, manifest: bytes) -> None:
         """Have two hosts keep what the manifest names. Raises OSError where that is not possible."""
 
+    def began(self, host: Host) -> None:
+        """Handle that a host has an agent."""
+
     def lost(self, host: Host) -> None:
         """Handle the loss of a host, before that of its devices is reported."""
 
@@ -219,6 +222,13 @@ class Host:
             return False
         return any(path.startswith(f"{root}/") for root in self.facts.roots)
 
+    def keeps(self, path: str) -> bool:
+        """Return whether a file is on this host that its agent reads for others: also one that a dead agent
+        left."""
+        if self._agent is None or self.facts is None:
+            return False
+        return self.has(path) or any(path.startswith(f"{left}/") for left in self.facts.left)
+
     @property
     def second_copies_bytes_max(self) -> int:
         """Return how many bytes of second copies it may keep now; 0 while it is lost."""
@@ -320,6 +330,7 @@ class Host:
         self._number = 0
         self._sent = SentFiles(facts.blob_bytes_max or 0)
         self._unneeded.clear()
+        self._around.began(self)
 
     async def _serve_agent(self, agent: ActorHandle) -> str:
         """Send orders and take reports until one of both fails, and return why."""

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import ray
 
+from djinn_lab.pool.blobs.directory import Belonging
 from djinn_lab.pool.devices.launcher import HostHealth, TakenCopy, WorkerEvents, WorkerHealth
 from djinn_lab.pool.devices.plans import DevicePlan
 from djinn_lab.pool.launchers.adoption import LeftCopy
@@ -20,6 +21,7 @@ from djinn_lab.pool.launchers.ray_cluster.agent import HostAgent
 from djinn_lab.pool.launchers.ray_cluster.cluster import Cluster
 from djinn_lab.pool.launchers.ray_cluster.files import Content
 from djinn_lab.pool.launchers.ray_cluster.host import Host
+from djinn_lab.pool.launchers.ray_cluster.left_copies import TakenSessions, take_left_sessions
 from djinn_lab.pool.launchers.ray_cluster.moves import NamedPiece, named_pieces
 from djinn_lab.pool.launchers.ray_cluster.second_copies import KeepingHost, SecondCopies
 from djinn_lab.pool.launchers.ray_cluster.tasks import begin
@@ -37,7 +39,7 @@ log = logging.getLogger(__name__)
 class RayLauncher:
     """Run the workers of a cluster's devices. See :class:`~djinn_lab.pool.devices.launcher.Launcher`.
 
-    ``blobs``: the directory of the pool's."""
+    ``blobs``: the directory of the pool's. ``belonging``: of the pool's directories."""
 
     events: WorkerEvents
 
@@ -46,12 +48,15 @@ class RayLauncher:
         cluster: Cluster,
         pool: str,
         blobs: Path,
+        belonging: Belonging,
         worker_command: Sequence[str] | None = None,
     ) -> None:
         self.stopping = False
         self.blobs = blobs
         self._cluster = cluster
         self._pool = pool
+        self._belonging = belonging
+        self._taken = TakenSessions({}, {}, {})
         self._command = tuple(worker_command) if worker_command else None
         self._hosts: dict[str, Host] = {}
         """By device."""
@@ -115,8 +120,8 @@ class RayLauncher:
         """Nothing is to be started before the event loop runs."""
 
     def take_over(self, copies: Mapping[str, LeftCopy], left: Sequence[Path]) -> dict[str, TakenCopy]:
-        """Take over nothing: what agents of a dead pool had parked ended with them."""
-        return {}
+        self._taken = take_left_sessions(self._cluster, self._belonging, copies)
+        return dict(self._taken.copies)
 
     def kill(self) -> None:
         """End every agent at once, and leave the cluster."""
@@ -141,6 +146,7 @@ class RayLauncher:
         if not self._hosts:
             self._begin_task(self._look_after_hosts(), "nodes and second copies")
         host = Host(self._cluster.name_of(node), plans, place, self)
+        self._second_copies.found(host, self._taken.pieces.get(node, ()))
         for plan in plans:
             self._hosts[plan.device] = host
         host.serve()
@@ -155,10 +161,13 @@ class RayLauncher:
         shares = node == self._cluster.own_node
         options = HostOptions(
             self._pool,
+            self._belonging,
             VERSION,
             version("torch"),
             plans,
             str(self.blobs) if shares else None,
+            self._taken.directories.get(node, ()),
+            tuple({piece.place.path for piece in self._taken.pieces.get(node, ())}),
             self._command,
         )
         agent = self._cluster.place(HostAgent, node, plans, hard=shares).remote(options)
@@ -183,6 +192,10 @@ class RayLauncher:
     async def secure(self, manifest: bytes) -> None:
         """Have two hosts keep what the manifest names. Raises OSError where that is not possible."""
         await self._second_copies.make(manifest, self._all)
+
+    def began(self, host: Host) -> None:
+        """Have what one host only has kept by this one as well."""
+        self._begin_task(self._secure_all(), "second copies on another host")
 
     def lost(self, host: Host) -> None:
         """Have the others keep second copies of what was left with one host only."""

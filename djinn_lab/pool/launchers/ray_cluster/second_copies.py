@@ -31,6 +31,9 @@ class KeepingHost(Protocol):
     def has(self, path: str) -> bool:
         """Return whether a file of a parked session is on this host."""
 
+    def keeps(self, path: str) -> bool:
+        """Return whether a file is on this host that it reads for others."""
+
     async def read(self, pieces: tuple[Piece, ...]) -> Content:
         """Raises OSError where they are gone."""
 
@@ -73,6 +76,12 @@ class SecondCopies:
             others = [one for one in hosts if one is not source and one.second_copies_bytes_max]
             for batch in _batches(pieces) if others else ():
                 await self._copy(source, batch, max(others, key=self._free_bytes))
+
+    def found(self, host: KeepingHost, pieces: Iterable[NamedPiece]) -> None:
+        """Note what a host has of a dead pool."""
+        for digest, place in set(pieces):
+            self._nbytes[host, place.path] = self._nbytes.get((host, place.path), 0) + place.nbytes
+            self._kept.setdefault(digest, []).append(Kept(host, place))
 
     async def _copy(
         self, source: KeepingHost, pieces: Sequence[tuple[NamedPiece, Piece]], host: KeepingHost
@@ -123,7 +132,7 @@ class SecondCopies:
         return total
 
     def _of(self, digest: bytes) -> list[Kept]:
-        return [one for one in self._kept.get(digest, ()) if one.host.has(one.piece.path)]
+        return [one for one in self._kept.get(digest, ()) if one.host.keeps(one.piece.path)]
 
     def _free_bytes(self, host: KeepingHost) -> int:
         return host.second_copies_bytes_max - self.nbytes.get(host, 0)

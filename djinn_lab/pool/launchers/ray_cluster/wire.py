@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from djinn_lab.pool.blobs.directory import Belonging
 from djinn_lab.pool.devices.launcher import GroupLost, WorkerHealth
 from djinn_lab.pool.devices.plans import DevicePlan
 from djinn_lab.pool.launchers.ray_cluster.files import Content
@@ -15,26 +16,32 @@ from djinn_lab.protocol.worker import RunBatch, ToWorker
 
 
 class HostOptions(msgspec.Struct, frozen=True):
-    """``plans``: of the devices on the host, by the names that the pool gives them. ``blob_directory``: the
-    pool's own, where the agent runs on the pool's host; None elsewhere. ``command``: starts each worker, in
-    place of a template."""
+    """``belonging``: of the pool. ``plans``: of the devices on the host, by the names that the pool gives
+    them. ``blob_directory``: the pool's own, where the agent runs on the pool's host; None elsewhere.
+    ``left``: directories of dead agents there, and ``left_files``: what this one needs of them. ``command``:
+    starts each worker, in place of a template."""
 
     pool: str
+    belonging: Belonging
     version: str
     torch_version: str
     plans: tuple[DevicePlan, ...]
     blob_directory: str | None
+    left: tuple[str, ...] = ()
+    left_files: tuple[str, ...] = ()
     command: tuple[str, ...] | None = None
 
 
 class HostFacts(msgspec.Struct, frozen=True):
     """``node``: of Ray, on which the agent is. ``roots``: directories in which workers there park sessions.
+    ``left``: those of dead agents, from which it can read.
     ``blob_bytes_max``: of uploads that are kept there; None: it uses the pool's own.
     ``second_copies_bytes_max``: of sessions that other hosts parked."""
 
     node: str
     pid: int
     roots: tuple[str, ...]
+    left: tuple[str, ...]
     blob_bytes_max: int | None
     second_copies_bytes_max: int
 
