@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from djinn_lab.capture.lazy import is_lazy
     from djinn_lab.client.announcing import checkpoint, publish
-    from djinn_lab.client.connect import connect, execute_model, fetch
+    from djinn_lab.client.connect import connect, execute_model, fetch, signal_phase
     from djinn_lab.magics.extension import load_ipython_extension, unload_ipython_extension
 
 __all__ = [
@@ -22,6 +22,7 @@ __all__ = [
     "is_lazy",
     "load_ipython_extension",
     "publish",
+    "signal_phase",
     "unload_ipython_extension",
 ]
 
@@ -33,8 +34,24 @@ _HOMES = {
     "is_lazy": "djinn_lab.capture.lazy",
     "load_ipython_extension": "djinn_lab.magics.extension",
     "publish": "djinn_lab.client.announcing",
+    "signal_phase": "djinn_lab.client.connect",
     "unload_ipython_extension": "djinn_lab.magics.extension",
-}
+} | dict.fromkeys(
+    (
+        "AdaptiveScheduler",
+        "OptimizationStrategy",
+        "ProgressiveScheduler",
+        "SCHEDULER_PROFILES",
+        "create_advanced_scheduler",
+        "create_basic_scheduler",
+        "create_scheduler_for_workload",
+        "create_scheduler_from_profile",
+        "create_semantic_scheduler",
+        "create_smart_scheduler",
+        "interactive_scheduler_setup",
+    ),
+    "djinn_lab.scheduler",
+)
 
 
 def __getattr__(name: str) -> object:

@@ -31,7 +31,8 @@ KERNEL_VARIABLE = "DJINN_KERNEL"
 HOLDERS = (torch.Tensor, torch.nn.Module, list, tuple, dict)
 NAMES_OF: dict[str, tuple[type, ...]] = {"pull": HOLDERS, "push": HOLDERS, "result": (CellHandle,)}
 """Variables of which types are completed after a command."""
-_INSTALLED = "_djinn_lab_extension"
+_INSTALLED, _CLOSED = "_djinn_lab_extension", "_djinn_lab_closed_session"
+"""Attributes of a shell."""
 
 
 class Extension:
@@ -39,7 +40,8 @@ class Extension:
 
     def __init__(self, shell: InteractiveShell) -> None:
         self.shell = shell
-        self.notebook = Notebook(shell, os.environ.get(KERNEL_VARIABLE) == "1")
+        every_cell = os.environ.get(KERNEL_VARIABLE) == "1"
+        self.notebook = Notebook(shell, every_cell, getattr(shell, _CLOSED, None))
         self.wrapper = CellWrapper(self.notebook.source)
 
     def load(self) -> None:
@@ -65,7 +67,7 @@ class Extension:
 
     def unload(self) -> None:
         shell, notebook = self.shell, self.notebook
-        notebook.close()
+        setattr(shell, _CLOSED, notebook.close())
         shell.input_transformers_cleanup.remove(notebook.source.transform_lines)
         shell.ast_transformers.remove(self.wrapper)
         shell.events.unregister("pre_run_cell", notebook.before_cell)

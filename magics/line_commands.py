@@ -23,7 +23,7 @@ from djinn_lab.magics.inline_views import InlineView, graph_view, schedule_view
 from djinn_lab.magics.memory_command import describe_memory
 from djinn_lab.magics.notebook import Notebook
 from djinn_lab.magics.profile_command import describe_profile, describe_switch
-from djinn_lab.magics.report_page import report_page
+from djinn_lab.magics.report_page import report_page, sentence_of_times
 from djinn_lab.magics.result_commands import push, result, variable_of_tensors
 from djinn_lab.magics.text_table import aligned
 from djinn_lab.protocol.messages import DeviceInfo
@@ -111,7 +111,9 @@ def graph(notebook: Notebook, words: list[str]) -> InlineView:
     """Show the semantically rich graph of the last cell, in short."""
     cell = last(notebook, words)
     link = f"{URL}?page=srg&job={cell.report.job}"
-    text = f"{summarise(cell.graph)}\nall of it (after %djinn dashboard): {link}"
+    parts = cell.report.parts
+    which = f"the largest of the cell's {parts} parts:\n" if parts > 1 else ""
+    text = f"{which}{summarise(cell.graph)}\nall of it (after %djinn dashboard): {link}"
     return graph_view(cell.graph, text, link)
 
 
@@ -135,12 +137,8 @@ def schedule(notebook: Notebook, words: list[str]) -> InlineView:
     """Show how the last cell was scheduled, and why."""
     cell = last(notebook, words)
     planned = cell.schedule
-    measured = cell.report.stages.get("run", 0.0)
-    sentences = [
-        *planned.explain(),
-        f"predicted {format_seconds(planned.predicted_s)}, all segments measured {format_seconds(measured)}",
-    ]
-    return schedule_view(planned, cell.graph, "\n".join(sentences))
+    text = "\n".join([*planned.explain(), sentence_of_times(planned, cell.report)])
+    return schedule_view(planned, cell.graph, text)
 
 
 def report(notebook: Notebook, words: list[str]) -> str:
@@ -289,6 +287,7 @@ COMMANDS: Mapping[str, Command] = {
 }
 HELP_WORDS = ("-h", "--help", "?")
 WORDS_MAX = {
+    "jobs": 1000,
     "why": 1,
     "cancel": 1,
     "profile": 1,

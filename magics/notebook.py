@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 from IPython.core.interactiveshell import InteractiveShell
 
-from djinn_lab.client.connect import connect
+from djinn_lab.client.connect import connect, connect_again
 from djinn_lab.client.handle import CellHandle
 from djinn_lab.client.rest import PoolClient
 from djinn_lab.client.session import Session
@@ -50,15 +50,16 @@ def within_deadline(options: CellOptions) -> CellOptions:
 
 class Notebook:
     """The state of one notebook, as long as the extension is loaded. The session is opened by the first
-    captured cell."""
+    captured cell. ``closed``: that of this shell before the extension was unloaded."""
 
-    def __init__(self, shell: InteractiveShell, every_cell: bool) -> None:
+    def __init__(self, shell: InteractiveShell, every_cell: bool, closed: Session | None = None) -> None:
         self.shell = shell
         self.source = CellSource(every_cell)
         self.defaults: CellOptions | None = None
         self.dashboard = DashboardProcess()
         self.handles: weakref.WeakSet[CellHandle] = weakref.WeakSet()
         self._session: Session | None = None
+        self._closed = closed
         self._anticipation = Anticipation()
         self._note = SessionNote.from_environment()
         self._typing = TypingWatch(self.typed)
@@ -67,7 +68,9 @@ class Notebook:
     @property
     def session(self) -> Session:
         if self._session is None:
-            self._session = connect(profile=self.options("", "%%djinn").profile, name=notebook_name())
+            profile = self.options("", "%%djinn").profile
+            again = None if self._closed is None else connect_again(self._closed, profile)
+            self._session = again or connect(profile=profile, name=notebook_name())
             self._outside_cells(self._session)
             self._note.update(self._session)
             self._session.recorder.may_display = lambda: self._user_cell_runs
@@ -161,10 +164,12 @@ class Notebook:
         if self._session is not None:
             self._anticipation.soon(self._session)
 
-    def close(self) -> None:
+    def close(self) -> Session | None:
+        """End all that this notebook began, and return its session, to which variables may still belong."""
         self._typing.close()
         self.dashboard.close()
         if self._session is not None:
             self._session.close(keep=True)
-            self._session = None
+            self._closed, self._session = self._session, None
         self._note.remove()
+        return self._closed

@@ -14,6 +14,7 @@ from djinn_lab.client.explanation import explain_cell
 from djinn_lab.client.report import STAGES, CellReport
 from djinn_lab.client.session import Session
 from djinn_lab.errors import DjinnError
+from djinn_lab.scheduler import ExecutionSchedule
 from djinn_lab.srg.graph import SRG
 from djinn_lab.srg.merging import STREAMED
 from djinn_lab.units import capitalised, counted, format_bytes, format_seconds
@@ -24,13 +25,14 @@ CUTS_SHOWN = 40
 MODULE_DEPTH = 3
 HERE = ("capture", "upload", "prepare", "receive")
 ON_DEVICE = ("dispatch", "load", "run", "fetch")
-ON_THE_WAY = ("network",)
+ON_THE_WAY = ("network", "reconnecting")
 STAGE_WORDS = {
     "preceding": "waited for the cell before",
     "capture": "the cell's own Python, with recording",
     "upload": "tensors on their way to the pool",
     "prepare": "building and encoding graphs",
     "network": "messages there and back",
+    "reconnecting": "until a pool that was gone answered again",
     "queued": "pending in the queue",
     "restoring": "until its state and a memory grant were there",
     "recovering": "making values again after a worker was lost",
@@ -207,11 +209,16 @@ def _schedule(cell: Cell) -> str:
         planned = cell.schedule
     except DjinnError as error:
         return f"<p>{html.escape(str(error))}</p>"
-    said = (
-        f"Predicted {format_seconds(planned.predicted_s)}; the device ran all segments in "
-        f"{format_seconds(cell.report.run_s)}."
-    )
+    said = sentence_of_times(planned, cell.report)
     return f"<p>{html.escape(said)}</p>{_sentences(planned.explain())}"
+
+
+def sentence_of_times(planned: ExecutionSchedule, report: CellReport) -> str:
+    """Say how long the part with that schedule was predicted to run, and how long the device ran."""
+    predicted, ran = format_seconds(planned.predicted_s), format_seconds(report.run_s)
+    if report.parts <= 1:
+        return f"Predicted {predicted}, measured {ran}."
+    return f"The largest of {report.parts} parts: predicted {predicted}. The device ran all parts in {ran}."
 
 
 def _cuts(report: CellReport) -> str:

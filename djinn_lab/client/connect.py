@@ -19,9 +19,10 @@ from djinn_lab.client.connection import PoolConnection
 from djinn_lab.client.credentials import TOKEN_VARIABLE, token_source
 from djinn_lab.client.outcomes import recorded_outcome
 from djinn_lab.client.requests import POOL_VARIABLE
-from djinn_lab.client.session import Session
+from djinn_lab.client.session import Session, newest_session
 from djinn_lab.config import Profile, default_profile, load_profile
-from djinn_lab.errors import AuthenticationError, OptionError, PoolNotFound, PoolSilent
+from djinn_lab.errors import AuthenticationError, OptionError, PoolNotFound, PoolSilent, UserError
+from djinn_lab.protocol.messages import PhaseAnswered
 from djinn_lab.protocol.runtime_file import RuntimeInfo, read_runtime
 from djinn_lab.scheduler import AdaptiveScheduler, Scheduler, detect_environment
 
@@ -54,12 +55,40 @@ def connect(
     settings = (
         profile if isinstance(profile, Profile) else load_profile(profile) if profile else default_profile()
     )
+    if token is not None and not token.strip():
+        raise AuthenticationError(
+            "the token is empty.",
+            "Give the token that you were given, or leave token= out: then your own is looked for.",
+        )
     shown = name or getpass.getuser()
     url = pool or os.environ.get(POOL_VARIABLE)
     if url:
         return RemoteSession(url, token, settings, shown, certificate)
     info = read_runtime() or start_pool(settings)
     return LocalSession(info, token or os.environ.get(TOKEN_VARIABLE), settings, shown)
+
+
+def signal_phase(phase: str, expected_s: float | None = None) -> PhaseAnswered:
+    """Signal as :meth:`djinn_lab.client.session.Session.signal_phase` for the session that this process
+    opened last, which in a notebook is the notebook's. Raises also UserError where none is open."""
+    session = newest_session()
+    if session is None:
+        raise UserError("no session is open.", "Run a captured cell first, or call djinn_lab.connect().")
+    return session.signal_phase(phase, expected_s)
+
+
+def connect_again(closed: Session, profile: str | None) -> Session | None:
+    """Open a closed session again, so that what it brought home can be captured, as :func:`connect` without
+    a pool would open one; None where that would go to another pool."""
+    url = os.environ.get(POOL_VARIABLE, "")
+    if url != (closed.addresses if isinstance(closed, RemoteSession) else ""):
+        return None
+    settings = load_profile(profile) if profile else default_profile()
+    if not url and read_runtime() is None:
+        start_pool(settings)
+    closed.profile = settings
+    closed.reconnect()
+    return closed
 
 
 class LocalSession(Session):
@@ -102,11 +131,11 @@ class RemoteSession(Session):
     def __init__(
         self, addresses: str, given: str | None, profile: Profile, name: str, certificate: str | None
     ) -> None:
-        self._addresses, self._given = addresses, given
+        self.addresses, self._given = addresses, given
         super().__init__(addresses, "", profile, name, certificate)
 
     def address(self) -> tuple[str, str]:
-        url = leader_url(self._addresses, self._certificate)
+        url = leader_url(self.addresses, self._certificate)
         return url, token_source(url, self._given, self._certificate)()
 
 

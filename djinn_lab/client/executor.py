@@ -332,7 +332,10 @@ class PoolExecutor:
                 try:
                     return self._answer(flight, began, cancel or flight.stopped)
                 except PoolLost as lost:
+                    broke = perf_counter()
                     self.resume(lost, flight)
+                    job.report.add("reconnecting", perf_counter() - broke)
+                    began += perf_counter() - broke
         except KeyboardInterrupt:
             return self._stopped_waiting()
         except PoolLost as lost:

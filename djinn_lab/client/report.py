@@ -16,6 +16,7 @@ STAGES = (
     "upload",
     "prepare",
     "network",
+    "reconnecting",
     "queued",
     "restoring",
     "recovering",
@@ -52,8 +53,8 @@ class CellReport:
 
     ``graph_bytes`` and ``graph_bytes_sent``: of the whole graphs, and of what the pool did not have yet.
 
-    ``prepare`` building and encoding graphs, ``network`` the way there and back, ``receive`` reading
-    results; the others are measured by the pool.
+    ``prepare`` building and encoding graphs, ``network`` the way there and back, ``reconnecting`` the wait
+    for a pool that was gone or silent, ``receive`` reading results; the others are measured by the pool.
     """
 
     cell: str
@@ -122,6 +123,11 @@ class CellReport:
         network = max(0.0, total_s - pool_s)
         if network > 0:
             self.add("network", min(left, network))
+
+    @property
+    def parts(self) -> int:
+        """Return in how many parts the pool answered the cell."""
+        return self.program_hits + self.program_misses
 
     @property
     def unattributed_s(self) -> float:

@@ -10,6 +10,7 @@ from threading import Timer
 from time import monotonic, sleep
 from typing import NamedTuple, TypeVar
 from warnings import warn
+from weakref import ref
 
 import torch
 from torch.utils._pytree import tree_leaves, tree_map
@@ -51,6 +52,11 @@ class Pushed(NamedTuple):
     plain: int
 
 
+def newest_session() -> Session | None:
+    """Return the session that this process opened last, of those that were not closed."""
+    return next((found for one in reversed(_OPEN) if (found := one()) is not None), None)
+
+
 class Session:
     """Made by :func:`djinn_lab.connect`. Its tensors may be used by several threads, which wait for each
     other; cells are recorded one at a time in a process (:mod:`djinn_lab.capture.host.turns`)."""
@@ -69,11 +75,12 @@ class Session:
         self.last_cell: Cell | None = None
         self._cells = 0
         self._rest: tuple[tuple[str, str], PoolClient] | None = None
-        self._connect()
+        self.reconnect()
 
-    def _connect(self) -> None:
-        """Connect now: a wrong token or version is known at once. A pool that does not answer may be just
-        being started again."""
+    def reconnect(self) -> None:
+        """Connect now, if there is no connection: a wrong token or version is known at once. A pool that
+        does not answer may be just being started again."""
+        _OPEN[ref(self)] = None
         deadline_s = monotonic() + PATIENCE_S
         says = Timer(SAY_AFTER_S, self._say_silent)
         says.daemon = True
@@ -288,6 +295,7 @@ class Session:
         session. That may wait for the pool; what could not be brought is named in a warning. After a cell was
         cancelled nothing is brought. Tensors whose values are not kept raise ValueLost when used."""
         atexit.unregister(self.executor.close)
+        _OPEN.pop(ref(self), None)
         idle = not self.recorder.capturing and self.recorder.segment.launched is None
         try:
             if keep and idle and self.executor.connected:
@@ -313,6 +321,10 @@ class Session:
                     tried, left = len(left), self.recorder.only_on_pool()
                     if len(left) >= tried:
                         raise
+
+
+_OPEN: dict[ref[Session], None] = {}
+"""In the order in which they were opened."""
 
 
 def tensors_in(tree: object) -> list[torch.Tensor]:

@@ -131,7 +131,9 @@ def start_pool(
         if supervisor_process() is not None:
             return _wait_until_ready(None, deadline_s, wait_s)
         if here:  # is there so much host memory?
-            plan_devices(devices, memory_bytes, threads, host_bytes=host_bytes)
+            first = plan_devices(devices, memory_bytes, threads, host_bytes=host_bytes)[0]
+            # a server that is started again after a crash has the same sizes, whatever is free then
+            memory_bytes = first.memory_bytes if first.kind == "cpu" else memory_bytes
         arguments = {
             "--devices": devices,
             "--memory-bytes": memory_bytes,

@@ -9,6 +9,13 @@ from djinn_lab.errors import DeviceMemoryError
 from djinn_lab.units import format_bytes
 from djinn_lab.worker.executor import Counts, Executor
 
+CANNOT_LEAVE = "; other values of the session cannot leave it, since "
+LESS = "Use a smaller batch, delete tensors you no longer need (del x), or ask for a device with more memory."
+MORE_BELOW = (
+    "The model needs a pool with more --host-memory, or with --disk, for what does not fit on the device. "
+    "Else use a smaller batch, or delete tensors you no longer need (del x)."
+)
+
 
 class MemoryAccount:
     """Bytes are reserved before they are allocated. The thread that runs programs counts for itself, without
@@ -68,8 +75,7 @@ class MemoryAccount:
         raise DeviceMemoryError(
             f"{what} needs {format_bytes(nbytes)}, and {format_bytes(used)} of the device's "
             f"{format_bytes(self.limit_bytes)} are in use{why}.",
-            "Use a smaller batch, delete tensors you no longer need (del x), or ask for a device "
-            "with more memory.",
+            MORE_BELOW if why.startswith(CANNOT_LEAVE) else LESS,
         )
 
 

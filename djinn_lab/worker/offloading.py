@@ -25,7 +25,7 @@ from djinn_lab.srg.program import Program
 from djinn_lab.worker import parking
 from djinn_lab.worker.copying import Copies
 from djinn_lab.worker.loading import Loading
-from djinn_lab.worker.memory_account import MemoryAccount
+from djinn_lab.worker.memory_account import CANNOT_LEAVE, MemoryAccount
 from djinn_lab.worker.parked import ParkedStorage
 from djinn_lab.worker.prefetching import LookAhead
 from djinn_lab.worker.preparation import Products
@@ -148,8 +148,7 @@ class Offloading:
             try:
                 self._store(storage)
             except TransferProblem as problem:
-                limits = "the pool's --host-memory and --disk are the limits"
-                return f"; other values of the session cannot leave it, since {problem.reason} ({limits})"
+                return f"{CANNOT_LEAVE}{problem.reason}"
             self._leave(storage)
         return ""
 

@@ -142,6 +142,7 @@ def test_a_running_cell_ends_with_the_right_result_and_is_charged_once(
     assert (job.state, job.segments) == ("DONE", cell.report.program_hits + cell.report.program_misses)
     assert charged(pool, job.job) == [job.segments]
     assert "pool killed in long and started again" in cell.report.recovery
+    assert cell.report.stages["reconnecting"] > cell.report.stages.get("network", 0.0)
     assert any("the cell waits for it to come back" in reason for reason in updates)
 
 

@@ -288,10 +288,22 @@ def test_execute_model(session: Session) -> None:
     assert torch.equal(y, expected)
 
 
+def test_a_phase_is_signalled_for_the_session_opened_last(pool: PoolUnderTest, session: Session) -> None:
+    with pool.session() as newer:
+        djinn_lab.signal_phase("IO_WAIT", expected_s=30.0)
+        row = next(one for one in pool.rest.memory().sessions if one.session == newer.welcome.session)
+        assert row.phase == "IO_WAIT"
+    assert djinn_lab.signal_phase("COMPUTE").answer == "accepted"
+    row = next(one for one in pool.rest.memory().sessions if one.session == session.welcome.session)
+    assert row.phase == "COMPUTE"
+
+
 def test_wrong_token_and_no_pool(pool: PoolUnderTest, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("djinn_lab.client.session.PATIENCE_S", 0.0)
     with pytest.raises(AuthenticationError, match="refused the token"):
         connect(pool.info.url, token="wrong")
+    with pytest.raises(AuthenticationError, match="token is empty"):
+        connect(pool.info.url, token="")
     with pytest.raises(PoolNotFound, match="no pool answers"):
         connect("http://127.0.0.1:9", token="x")
 

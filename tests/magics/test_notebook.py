@@ -177,6 +177,24 @@ def test_unload_takes_everything_away(notebook: NotebookKernel) -> None:
     assert notebook.run("1 + 1").values == ["2"]
 
 
+def test_what_unloading_brought_home_is_used_again_after_loading(notebook: NotebookKernel) -> None:
+    """Also by an optimizer, and by a gradient that was made before."""
+    notebook.run(
+        "%%djinn\ntorch.manual_seed(2)\nm = torch.nn.Linear(3, 2).cuda(); x = torch.ones(1, 3).cuda()\n"
+        "opt = torch.optim.Adam(m.parameters()); m(x).sum().backward(); opt.step()"
+    )
+    assert notebook.run("%unload_ext djinn_lab\nplain = m(x).tolist()").status == "ok"
+    assert notebook.run("%load_ext djinn_lab").status == "ok"
+    again = notebook.run("%%djinn\nsame = m(x).tolist() == plain\nopt.step()\nsame, m(x).tolist() == plain")
+    assert again.values == ["(True, False)"]
+
+
+def test_jobs_are_found_by_a_text(notebook: NotebookKernel) -> None:
+    notebook.run("%%djinn\ntorch.ones(2).sum().item()")
+    assert "In [" in notebook.run("print(get_ipython().run_line_magic('djinn', 'jobs in ['))").text
+    assert "no job" in notebook.run("print(get_ipython().run_line_magic('djinn', 'jobs no such text'))").text
+
+
 def test_cancel_without_an_id_leaves_other_users_alone(notebooks: TakeKernels, pool: PoolUnderTest) -> None:
     notebook, other = notebooks(2)
     notebook.run("%%djinn\nx = torch.ones(1)")
