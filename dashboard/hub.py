@@ -19,7 +19,7 @@ import msgspec
 from djinn_lab.client.rest import PoolClient
 from djinn_lab.dashboard.memory.history import MemoryHistory
 from djinn_lab.dashboard.queueing.history import QueueHistory
-from djinn_lab.errors import AuthenticationError, DjinnError, PoolNotFound
+from djinn_lab.errors import AuthenticationError, DjinnError, PoolNotFound, PoolSilent
 from djinn_lab.protocol.rest.costs import CostView
 from djinn_lab.protocol.rest.jobs import JobView
 from djinn_lab.protocol.rest.notebooks import NotebookView
@@ -240,7 +240,7 @@ class Hub:
 
 def _without_pool(before: Snapshot, error: DjinnError) -> Snapshot:
     connection: Connection = "lost"
-    if isinstance(error, PoolNotFound):
+    if isinstance(error, PoolNotFound) and not isinstance(error, PoolSilent):
         connection = "absent"
     elif isinstance(error, AuthenticationError):
         connection = "refused"

@@ -37,6 +37,11 @@ def listing_group(help_text: str, show: Callable[[bool], None]) -> typer.Typer:
     def show_when_alone(context: typer.Context, as_json: AsJson = False) -> None:
         if context.invoked_subcommand is None:
             show(as_json)
+        elif as_json:
+            raise OptionError(
+                f"--json before {context.invoked_subcommand} has no effect.",
+                f"Write it behind: {context.command_path} {context.invoked_subcommand} --json",
+            )
 
     group.callback(help=help_text)(show_when_alone)
     group.command("list")(show)

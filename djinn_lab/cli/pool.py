@@ -259,18 +259,8 @@ def stop(
 def status(as_json: AsJson = False) -> None:
     """Show the pool, its devices and how busy they are."""
     from djinn_lab.client.rest import PoolClient
-    from djinn_lab.pool.launch import supervisor_process
 
-    try:
-        client = PoolClient.find()
-    except PoolNotFound:
-        supervisor = supervisor_process()
-        if supervisor is None:
-            raise
-        raise PoolNotFound(
-            f"The pool's server crashed, and is being started again (by process {supervisor}).",
-            "Sessions and cells continue then. The end of pool.log, beside the runtime file, says why.",
-        ) from None
+    client = PoolClient.find()
     answer = client.status()
     if as_json:
         print_json(answer)

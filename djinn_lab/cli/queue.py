@@ -12,6 +12,7 @@ from djinn_lab.cli.options import AsJson, JobId, checked_priority
 from djinn_lab.cli.output import print_json, print_line, print_table
 from djinn_lab.cli.reservations import HEADINGS as RESERVATION_HEADINGS
 from djinn_lab.cli.reservations import reservation_row
+from djinn_lab.config.fields import did_you_mean
 from djinn_lab.errors import OptionError
 from djinn_lab.units import SHORT_ID_CHARS, format_seconds
 
@@ -118,6 +119,7 @@ def set_share(
         str | None, typer.Option(help="The highest priority that it may ask for.")
     ] = None,
     no_limits: Annotated[bool, typer.Option("--no-limits", help="Lift all limits first.")] = False,
+    new: Annotated[bool, typer.Option("--new", help="The account has no user yet.")] = False,
 ) -> None:
     """Change the weight and the limits of an account while the pool runs (admins)."""
     from djinn_lab.client.rest import PoolClient
@@ -126,11 +128,25 @@ def set_share(
     limits = _limits(devices, devices_soft, guaranteed, device_seconds, queued, best_priority)
     if weight is None and not limits and not no_limits:
         raise OptionError("Nothing to change.", "Give --weight or a limit; see djinn-lab share --help.")
+    if not new:
+        _expect_account(client, account)
     new_limits = _new_limits(client, account, limits, no_limits)
     changed = client.set_targets(account, weight=weight, limits=new_limits)
     print_line(f"Account {account}: a share of {changed.share:.1%}; {_limits_text(changed)}.")
     if changed.overcommitted:
         print_line(changed.overcommitted)
+
+
+def _expect_account(client: PoolClient, account: str) -> None:
+    """Raises OptionError for an account that no user is in: it would only make the shares of others less."""
+    paths = [*(user.account for user in client.users()), *(one.account for one in client.queue().accounts)]
+    known = sorted({"/".join(path.split("/")[:level]) for path in paths for level in range(1, 9)})
+    if account not in known:
+        hint = did_you_mean(account, known)
+        raise OptionError(
+            f"No user is in an account {account!r}{hint or '.'}",
+            f"There are {', '.join(known)}. With --new it is set before its first user comes.",
+        )
 
 
 def cordon_device(

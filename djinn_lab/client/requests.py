@@ -21,9 +21,10 @@ from djinn_lab.errors import (
     PoolError,
     PoolLost,
     PoolNotFound,
+    PoolSilent,
     Refused,
 )
-from djinn_lab.protocol.runtime_file import read_runtime
+from djinn_lab.protocol.runtime_file import read_runtime, supervisor_process
 
 POOL_VARIABLE = "DJINN_POOL"
 CONNECT_TIMEOUT_S = 5.0
@@ -65,6 +66,11 @@ class PoolRequests:
             return client
         info = read_runtime()
         if info is None:
+            if (supervisor := supervisor_process()) is not None:
+                raise PoolSilent(
+                    f"The pool's server crashed, and is being started again (by process {supervisor}).",
+                    "Sessions and cells continue then. The end of pool.log has the reason.",
+                )
             raise PoolNotFound("No pool is running on this machine.", START_ADVICE)
         client = cls(info.url, token or info.token)
         client._follows_runtime = True

@@ -28,16 +28,17 @@ from djinn_lab.protocol.certificates import pinned_context
 from djinn_lab.protocol.isolation import ISOLATIONS
 from djinn_lab.protocol.notebooks import OPEN_TO
 from djinn_lab.protocol.runtime_file import (
+    SUPERVISOR_FILE,
     RuntimeInfo,
     process_is_alive,
     read_runtime,
     remove_runtime,
     runtime_directory,
+    supervisor_process,
 )
 
 LOCK_FILE = "start.lock"
 LOG_FILE = "pool.log"
-SUPERVISOR_FILE = "supervisor.lock"
 LOG_BYTES_MAX = 10 * 2**20
 LOG_TAIL_LINES = 20
 POLL_S = 0.02
@@ -217,18 +218,6 @@ def stop_pool(wait_s: float = 10) -> bool:
             )
         time.sleep(POLL_S)
     return True
-
-
-def supervisor_process() -> int | None:
-    """Return the process that runs this user's pool and starts it again when it crashes, None for none."""
-    try:
-        with (runtime_directory() / SUPERVISOR_FILE).open() as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except FileNotFoundError:
-        return None
-    except BlockingIOError:
-        return int((runtime_directory() / SUPERVISOR_FILE).read_text() or 0) or None
-    return None
 
 
 @contextlib.contextmanager

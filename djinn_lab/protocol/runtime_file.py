@@ -6,6 +6,7 @@ It holds a token, so it is written with mode 0600 in a directory of mode 0700, a
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
 import os
 import tempfile
@@ -18,6 +19,7 @@ from djinn_lab.errors import PoolError
 
 DIRECTORY_VARIABLE = "DJINN_RUNTIME_DIR"
 FILE_NAME = "pool.json"
+SUPERVISOR_FILE = "supervisor.lock"
 OWNER_FILE = "owner.pid"
 Setting = str | int | bool
 
@@ -148,3 +150,15 @@ def host_id() -> str:
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     shared_memory = Path("/dev/shm").stat()
     return hashlib.sha256(f"{boot}:{shared_memory.st_dev}".encode()).hexdigest()[:16]
+
+
+def supervisor_process() -> int | None:
+    """Return the process that runs this user's pool and starts it again when it crashes, None for none."""
+    try:
+        with (runtime_directory() / SUPERVISOR_FILE).open() as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return None
+    except BlockingIOError:
+        return int((runtime_directory() / SUPERVISOR_FILE).read_text() or 0) or None
+    return None

@@ -175,6 +175,7 @@ def test_operators_reserve_devices_add_people_and_change_the_policy(environment:
     assert "There is no reservation" in command(environment, "reservations", "end", "course").stderr
 
     added = json.loads(command(environment, "users", "add", "ann", "--account", "vision", "--json").stdout)
+    assert "users list --json" in command(environment, "users", "--json", "list").stderr
     assert "There is a user 'ann'" in command(environment, "users", "add", "ann").stderr
     hers = {**environment, "DJINN_POOL": pool_url(environment), "DJINN_TOKEN": added["token"]}
     assert "vision/ann" in command(environment, "users").stdout

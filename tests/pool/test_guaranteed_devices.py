@@ -88,10 +88,13 @@ def test_guarantees_are_validated_reported_and_survive_a_restart(
         return " ".join(capsys.readouterr().out.split())
 
     with running_pool(tmp_path, "cpu:2") as info, closing(rest(info)) as chief:
-        said = share("vision", "--devices", "2", "--guaranteed", "1")
+        with pytest.raises(SystemExit, match="1"):
+            main(("share", "vision", "--devices", "2"))
+        assert "No user is in an account 'vision'" in capsys.readouterr().err
+        said = share("vision", "--devices", "2", "--guaranteed", "1", "--new")
         assert "devices guaranteed 1" in said
         assert "together" not in said
-        said = share("speech", "--guaranteed", "2")
+        said = share("speech", "--guaranteed", "2", "--new")
         assert "guaranteed 3 devices together, and the pool has 2" in said
         with pytest.raises(OptionError, match="whose limit is 2"):
             chief.set_targets("vision", limits=Limits(devices_max=2, devices_guaranteed=3))

@@ -20,8 +20,8 @@ from djinn_lab.cli.app import build_app
 from djinn_lab.client.connect import connect
 from djinn_lab.errors import PoolError
 from djinn_lab.pool import supervisor
-from djinn_lab.pool.launch import start_pool, stop_pool, supervisor_process
-from djinn_lab.protocol.runtime_file import RuntimeInfo, read_runtime
+from djinn_lab.pool.launch import start_pool, stop_pool
+from djinn_lab.protocol.runtime_file import RuntimeInfo, read_runtime, supervisor_process
 
 CRASHING = ("/bin/sh", "-c", "echo x >> {0}; kill -SEGV $$")
 
@@ -66,7 +66,7 @@ def test_killed_server_is_back_on_its_port_with_the_session_and_its_cell(tmp_pat
 
 
 @pytest.mark.processes
-def test_status_and_stop_while_the_server_is_down(tmp_path: Path) -> None:
+def test_status_and_stop_while_the_server_is_down(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with running_pool(tmp_path, "cpu:1", restart=True) as info:
         keeper = supervisor_process()
         assert keeper is not None
@@ -76,6 +76,10 @@ def test_status_and_stop_while_the_server_is_down(tmp_path: Path) -> None:
         shown = CliRunner().invoke(build_app(), ["pool", "status"])
         assert shown.exit_code != 0
         assert "is being started again" in str(shown.exception or shown.output)
+        monkeypatch.setenv("DJINN_POOL", "http://127.0.0.1:1")
+        shown = CliRunner().invoke(build_app(), ["pool", "status"])
+        assert "no pool answers at http://127.0.0.1:1" in str(shown.exception or shown.output)
+        monkeypatch.delenv("DJINN_POOL")
         os.kill(keeper, signal.SIGTERM)
         os.kill(keeper, signal.SIGCONT)
         until_dead(keeper)
