@@ -30,6 +30,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@touch $@
 
 $(NATIVE_STAMP): $(STAMP) $(NATIVE_SOURCES) | compiler
+	@echo "Compiling the C++ extensions (a minute or more for each)"
 	@$(BIN)/python -m djinn_lab.native build --optional
 	@touch $@
 

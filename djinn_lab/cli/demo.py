@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import secrets
+import shutil
 import signal
 import subprocess
 import sys
@@ -29,7 +30,8 @@ from djinn_lab.units import format_seconds
 if TYPE_CHECKING:
     from nbformat import NotebookNode
 
-USERS = ("ann", "ben")
+USERS = ("demo-ann", "demo-ben")
+"""Removed at the end: they are in the database of the user who runs this."""
 SUMMARY_TYPE = "application/vnd.djinn.quickstart+json"
 CELL_TIMEOUT_S = 600
 OUTPUT = Path("demo-output")
@@ -68,6 +70,7 @@ def run_demo(
         if info is None:
             stack.callback(_stop, console)
             info = _start(console)
+        stack.callback(_remove_users, info)
         dashboard_url = stack.enter_context(_dashboard())
         console.print(f"dashboard: {with_code(dashboard_url)}", soft_wrap=True)
         runs = asyncio.run(_run_all(notebook, info, console))
@@ -82,7 +85,8 @@ def run_demo(
                 signal.pause()
         else:
             console.print(
-                "\nTo continue by hand: djinn-lab pool start; djinn-lab dashboard; jupyter lab notebooks",
+                f"\nTo continue by hand: {_typed('djinn-lab')} pool start; {_typed('djinn-lab')} dashboard; "
+                f"{_typed('jupyter')} lab notebooks",
                 soft_wrap=True,
             )
     if any(run.failure for run in runs):
@@ -173,9 +177,24 @@ async def _run_all(path: Path, info: RuntimeInfo, console: Console) -> list[User
 
 
 def _make_user(client: PoolClient, name: str) -> str:
-    if any(user.name == name for user in client.users()):
+    if any(user.name == name for user in client.users()):  # of a demo that was killed
         client.delete_user(name)
     return client.create_user(name).token
+
+
+def _remove_users(info: RuntimeInfo) -> None:
+    with contextlib.closing(PoolClient(info.url, info.token)) as client:
+        for user in client.users():
+            if user.name in USERS:
+                client.delete_user(user.name)
+
+
+def _typed(program: str) -> str:
+    """Return how to type a program of this environment, which may not be on the path."""
+    if shutil.which(program) is not None:
+        return program
+    here = Path(sys.executable).parent / program
+    return str(here.relative_to(Path.cwd()) if here.is_relative_to(Path.cwd()) else here)
 
 
 async def _run_one(

@@ -40,7 +40,8 @@ def show_jobs(
         found = [*page.unfinished, *page.jobs]
     headings = ("job", "user", "cell", "state", "device", "ops", "waited", "ran", "predicted", "reason")
     none = "No jobs. A job appears when a %%djinn cell runs."
-    print_found(found, as_json, "Jobs", headings, _row, none if page is None else "No job matches.")
+    asked = page is not None or user is not None or state is not None
+    print_found(found, as_json, "Jobs", headings, _row, "No job matches." if asked else none)
     if page is not None and page.older and not as_json:
         print_line(f"{page.older:,} more match: --before {page.jobs[-1].short_id}")
 
