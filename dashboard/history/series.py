@@ -114,14 +114,13 @@ def utilisation_sentence(history: PoolHistory, words: str) -> str:
     if not up_s:
         return f"No pool is known to have served in {words}."
     devices = [one for one in history.devices if any(one.up_s)]
-    words = (
-        f"In {words}, {counted(len(devices), 'device')} ran cells for {_percent(busy_s / up_s)} of the time"
-    )
-    down_s = sum(ends - begins for begins, ends in down_times(history))
-    gap = f"; no pool is known to have served for {format_seconds(down_s)}" if down_s else ""
+    time = "the time"
+    if down_times(history):
+        time = f"the {format_seconds(max(sum(one.up_s) for one in devices))} for which a pool served"
+    said = f"In {words}, {counted(len(devices), 'device')} ran cells for {_percent(busy_s / up_s)} of {time}."
     left_out = len(history.devices) - DEVICES_DRAWN_MAX
     part = f" The {DEVICES_DRAWN_MAX} busiest are drawn; the CSV has all." if left_out > 0 else ""
-    return f"{words}{gap}.{part}"
+    return f"{said}{part}"
 
 
 def wait_sentence(history: PoolHistory, words: str) -> str:

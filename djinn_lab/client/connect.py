@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import getpass
 import os
 import subprocess
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
@@ -49,7 +49,7 @@ def connect(
     one on this machine. ``token``: default as of :func:`djinn_lab.client.credentials.token_source`, found
     again at every connection. ``certificate``: that an ``https`` pool must have, by its file or as
     ``sha256:...``; default ``DJINN_POOL_CERTIFICATE``, else the runtime file's, else public authorities
-    decide. ``name`` is shown to other users of the pool (default: the user's name). Raises PoolNotFound,
+    decide. ``name`` is shown to other users of the pool (default: the program's). Raises PoolNotFound,
     AuthenticationError, VersionMismatch or ProfileError.
     """
     settings = (
@@ -60,7 +60,7 @@ def connect(
             "the token is empty.",
             "Give the token that you were given, or leave token= out: then your own is looked for.",
         )
-    shown = name or getpass.getuser()
+    shown = name or _program_name()
     url = pool or os.environ.get(POOL_VARIABLE)
     if url:
         return RemoteSession(url, token, settings, shown, certificate)
@@ -89,6 +89,15 @@ def connect_again(closed: Session, profile: str | None) -> Session | None:
     closed.profile = settings
     closed.reconnect()
     return closed
+
+
+def _program_name() -> str:
+    """Return what this process runs, such as ``train.py``."""
+    path = Path(sys.argv[0] if sys.argv else "")
+    name = path.parent.name if path.name == "__main__.py" else path.name
+    if name.startswith(("ipykernel", "ipython")):
+        return "notebook"
+    return name if name not in ("", "-c", "-m") else "python"
 
 
 class LocalSession(Session):

@@ -134,8 +134,7 @@ def test_files_have_every_bucket() -> None:
 
 def test_sentences_sum_a_time_up() -> None:
     assert utilisation_sentence(an_hour(), "the last hour") == (
-        "In the last hour, 2 devices ran cells for 22% of the time; "
-        "no pool is known to have served for 20 min 0 s."
+        "In the last hour, 2 devices ran cells for 22% of the 35 min 0 s for which a pool served."
     )
     sentence = wait_sentence(an_hour(), "the last hour")
     assert sentence.startswith("6 cells of the last hour began to run.")
