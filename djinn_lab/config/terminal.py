@@ -280,7 +280,7 @@ class _Dialogue:
 
 
 def _is_recommended(draft: Draft, field: Field) -> bool:
-    return draft.profile.value(field.path) == draft.recommendation.profile.value(field.path)
+    return draft.profile.value(field.path) == draft.for_machine.profile.value(field.path)
 
 
 def _refuse_errors(draft: Draft) -> None:

@@ -49,12 +49,15 @@ class Difference(msgspec.Struct, frozen=True):
 
 class Draft(msgspec.Struct, frozen=True):
     """What was chosen so far. ``issues`` of typed text that was refused are in ``refused`` (path to issue);
-    the profile keeps the last accepted value. ``work``: the user's own graphs, None where none are known.
-    ``stored``: the saved profile that it began from, None where it began from the recommendation."""
+    the profile keeps the last accepted value. ``recommendation``: for the number of CPU devices that the
+    user chose, where that is chosen. ``for_machine``: what is recommended where the user chooses nothing but
+    the workload. ``work``: the user's own graphs, None where none are known. ``stored``: the saved profile
+    that it began from, None where it began from the recommendation."""
 
     facts: Facts
     guess: Guess
     recommendation: Recommendation
+    for_machine: Recommendation
     profile: Profile
     refused: dict[str, Issue] = {}
     work: OwnWork | None = None
@@ -92,7 +95,7 @@ class Draft(msgspec.Struct, frozen=True):
     @property
     def start(self) -> Profile:
         """Return the profile with which the values are compared: the stored one, else the recommended one."""
-        return self.recommendation.profile if self.stored is None else self.stored
+        return self.for_machine.profile if self.stored is None else self.stored
 
     @property
     def changed(self) -> list[Field]:
@@ -131,7 +134,7 @@ def begin(
     if workload is not None:
         guess = Guess(workload, _CHOSEN)
     recommendation = recommend(facts, guess.workload, work=work)
-    return Draft(facts, guess, recommendation, recommendation.profile, work=work)
+    return Draft(facts, guess, recommendation, recommendation, recommendation.profile, work=work)
 
 
 def begin_from(
@@ -143,11 +146,21 @@ def begin_from(
     evidence = f"Profile {profile.name} is stored with it"
     if recognised.workload != profile.workload and (source or work):
         evidence += f"; {recognised.evidence[:1].lower()}{recognised.evidence[1:]}: {recognised.workload}"
-    chosen_count = cpu_device_count(profile) if profile.origin("pool.devices") == "you" else None
-    count = None if facts.cuda.status == "found" else chosen_count
-    recommendation = recommend(facts, profile.workload, count, work)
+    recommendation = recommend(facts, profile.workload, work=work)
     guess = Guess(profile.workload, evidence)
-    return Draft(facts, guess, recommendation, profile, work=work, stored=profile)
+    draft = Draft(facts, guess, recommendation, recommendation, profile, work=work, stored=profile)
+    return _for_chosen_devices(draft)
+
+
+def _for_chosen_devices(draft: Draft) -> Draft:
+    """Return the draft with the recommendation for as many CPU devices as the user chose, where the user
+    did; no value changes."""
+    chosen = draft.profile.origin("pool.devices") == "you" and draft.facts.cuda.status != "found"
+    count = cpu_device_count(draft.profile) if chosen else None
+    recommendation = draft.for_machine
+    if count is not None:
+        recommendation = recommend(draft.facts, draft.profile.workload, count, draft.work)
+    return msgspec.structs.replace(draft, recommendation=recommendation)
 
 
 def begin_again(
@@ -171,7 +184,8 @@ def compare_with_file(draft: Draft, path: Path | None = None) -> Draft:
 
 def look_again(draft: Draft, fresh: Draft) -> Draft:
     """Return ``fresh``, a newly detected draft, with what the user changed in ``draft``: the workload, the
-    name, the description, the settings and refused text."""
+    name, the description, the settings and refused text. Values that were taken as recommended are those
+    recommended now."""
     if draft.guess.evidence == _CHOSEN:
         fresh = choose_workload(fresh, draft.profile.workload)
     named = draft.profile.name not in (*BUILT_IN, draft.start.name)
@@ -180,16 +194,22 @@ def look_again(draft: Draft, fresh: Draft) -> Draft:
     for field in draft.changed:
         path = field.path
         profile = profile.with_value(path, draft.profile.value(path), draft.profile.origin(path))
-    return msgspec.structs.replace(fresh, profile=profile, refused=draft.refused)
+    fresh = _for_chosen_devices(msgspec.structs.replace(fresh, profile=profile, refused=draft.refused))
+    for field in FIELDS if fresh.stored is None else draft.changed:
+        path = field.path
+        same = draft.profile.value(path) == draft.recommendation.profile.value(path)
+        if same and draft.profile.origin(path) != "you":
+            fresh = _with_recommended(fresh, path)
+    return fresh
 
 
 def choose_workload(draft: Draft, workload: Workload) -> Draft:
     """Change the workload: values that you chose stay, the others are recommended anew."""
-    recommendation = recommend(draft.facts, workload, work=draft.work)
-    name = recommendation.profile.name if draft.profile.name in BUILT_IN else draft.profile.name
-    kept = _carry_over(recommendation.profile, msgspec.structs.replace(draft.profile, name=name))
+    recommended = recommend(draft.facts, workload, work=draft.work)
+    name = recommended.profile.name if draft.profile.name in BUILT_IN else draft.profile.name
+    kept = _carry_over(recommended.profile, msgspec.structs.replace(draft.profile, name=name))
     guess = draft.guess if draft.guess.workload == workload else Guess(workload, _CHOSEN)
-    return msgspec.structs.replace(draft, guess=guess, recommendation=recommendation, profile=kept)
+    return _divided_anew(msgspec.structs.replace(draft, guess=guess, for_machine=recommended, profile=kept))
 
 
 def set_text(draft: Draft, path: str, text: str) -> Draft:
@@ -212,25 +232,28 @@ def set_text(draft: Draft, path: str, text: str) -> Draft:
 
 def _divided_anew(draft: Draft) -> Draft:
     """Divide anew what the CPU devices share, by their number, where you did not choose it."""
-    count = cpu_device_count(draft.profile)
-    if count is None or draft.facts.cuda.status == "found":
+    draft = _for_chosen_devices(draft)
+    if draft.facts.cuda.status == "found":
         return draft
-    recommendation = recommend(draft.facts, draft.profile.workload, count, draft.work)
-    kept = _carry_over(recommendation.profile, draft.profile)
-    return msgspec.structs.replace(draft, recommendation=recommendation, profile=kept)
+    return _with_profile(draft, _carry_over(draft.recommendation.profile, draft.profile))
 
 
 def use_recommended(draft: Draft, path: str | None = None) -> Draft:
-    """Take the recommended value back: of one setting, or of all."""
+    """Take the recommended value back: of one setting, or of all, which then fit each other."""
     if path is None:
-        fresh = msgspec.structs.replace(
-            draft.recommendation.profile, name=draft.profile.name, description=draft.profile.description
-        )
-        return msgspec.structs.replace(draft, profile=fresh, refused={})
-    recommended = draft.recommendation.profile
+        described = {"name": draft.profile.name, "description": draft.profile.description}
+        profile = msgspec.structs.replace(draft.for_machine.profile, **described)
+        return msgspec.structs.replace(draft, recommendation=draft.for_machine, profile=profile, refused={})
     refused = {key: issue for key, issue in draft.refused.items() if key != path}
-    profile = draft.profile.with_value(path, recommended.value(path), recommended.origin(path))
-    return msgspec.structs.replace(draft, profile=profile, refused=refused)
+    draft = _with_recommended(msgspec.structs.replace(draft, refused=refused), path)
+    return _divided_anew(draft) if path == "pool.devices" else draft
+
+
+def _with_recommended(draft: Draft, path: str) -> Draft:
+    recommended = draft.recommendation.profile
+    return _with_profile(
+        draft, draft.profile.with_value(path, recommended.value(path), recommended.origin(path))
+    )
 
 
 def refresh(draft: Draft) -> Draft:

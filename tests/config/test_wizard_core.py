@@ -25,6 +25,7 @@ from djinn_lab.config.wizard import (
     begin_again,
     begin_from,
     choose_workload,
+    look_again,
     preview,
     refresh,
     save,
@@ -213,6 +214,56 @@ def test_each_setting_says_what_it_comes_to(machine: Machine) -> None:
         assert draft.consequence(path)
     with pytest.raises(ValueError, match="many"):
         draft.consequence("pool.threads", "many")
+
+
+def test_all_recommended_values_are_those_of_the_machine_after_other_devices_were_typed(
+    machine: Machine,
+) -> None:
+    fresh = begin(machine())
+    draft = set_text(set_text(fresh, "pool.memory_bytes", "900GiB"), "pool.threads", "64")
+    draft = set_text(draft, "pool.devices", "cpu:16")
+    again = use_recommended(draft)
+    assert again == fresh
+    assert use_recommended(again) == again
+    assert not again.changed
+    alone = use_recommended(set_text(fresh, "pool.devices", "cpu:16"), "pool.devices")
+    assert alone == fresh, "memory and threads are divided among the recommended devices again"
+
+
+def test_other_devices_are_compared_with_what_is_recommended_for_the_machine(machine: Machine) -> None:
+    fresh = begin(machine())
+    draft = set_text(fresh, "pool.devices", "cpu:16")
+    assert draft.start == fresh.profile
+    assert [field.path for field in draft.changed][:3] == [
+        "pool.devices",
+        "pool.memory_bytes",
+        "pool.threads",
+    ]
+    save(draft, make_default=True)
+    stored = begin_again(machine())
+    assert stored.start == load_profile("basic_inference")
+    assert stored.recommendation.profile.text("pool.memory_bytes") == "384MiB"
+    again = use_recommended(set_text(stored, "pool.memory_bytes", "900GiB"))
+    assert again.profile == fresh.profile
+    assert again.start == stored.profile
+
+
+def test_values_that_you_did_not_choose_fit_your_devices_in_another_workload(machine: Machine) -> None:
+    draft = choose_workload(set_text(begin(machine()), "pool.devices", "cpu:4"), "llm_serving")
+    assert draft.profile.text("pool.memory_bytes") == "2432MiB"
+    assert draft.profile.pool.threads == 2
+    assert not draft.issues
+
+
+def test_looking_again_fits_values_that_you_did_not_choose_to_your_devices(machine: Machine) -> None:
+    draft = set_text(begin(machine()), "pool.devices", "cpu:2")
+    small = machine(memory_gib=3)
+    again = look_again(draft, begin(small))
+    assert again.for_machine.profile.text("pool.devices") == "cpu:1"
+    assert again.profile.text("pool.devices") == "cpu:2"
+    assert again.profile.text("pool.memory_bytes") == "576MiB"
+    assert again.profile.pool.threads == 4
+    assert use_recommended(again).profile == begin(small).profile
 
 
 def test_a_built_in_profile_is_never_changed(machine: Machine) -> None:

@@ -116,6 +116,15 @@ class OneDevice:
         return PredictedEffect("cuda:0", 1.5, 2**30, 2**34, 2**20)
 
 
+def test_all_recommended_values_are_those_of_the_machine(machine: Machine, console: Console) -> None:
+    facts = machine()
+    typed = ("", "pool", "pool.devices", "cpu:16", "pool.memory_bytes", "900GiB", "back", "recommended")
+    questions = answers(console, *typed, "save", "save")
+    profile = run_terminal_wizard(console=console, questions=questions, facts=facts)
+    assert profile == begin(facts).profile
+    assert "Take the recommended value of 4 settings" in said(console), "devices, and what they share"
+
+
 def test_questions_are_asked_until_the_answer_is_accepted(machine: Machine, console: Console) -> None:
     typed = (
         "llm_servng",

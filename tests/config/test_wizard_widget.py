@@ -50,6 +50,19 @@ def test_saving_writes_the_profile(machine: Machine) -> None:
     assert widget.draft.profile.origin("session.priority") == "default"
 
 
+def test_all_recommended_values_are_those_of_the_machine(machine: Machine) -> None:
+    widget = wizard_widget(machine())
+    first = widget.draft.profile.explain()
+    for path, text in (("devices", "cpu:16"), ("memory_bytes", "900GiB"), ("threads", "64")):
+        widget.inputs[f"pool.{path}"].value = text
+    assert "3264MiB" in widget.changes.value, "the value before"
+    widget.recommended.click()
+    assert [(item.path, widget.inputs[item.path].value) for item in first] == [
+        (item.path, item.value) for item in first
+    ]
+    assert "None: every value" in widget.changes.value
+
+
 def test_the_wizard_begins_with_the_stored_profile_and_undoes_a_change(machine: Machine) -> None:
     first = wizard_widget(machine())
     assert first.stored.value == ""

@@ -74,6 +74,24 @@ def test_the_wizard_page_shows_changes_with_their_effects(wizard: WizardPage) ->
         assert str(row["effect"]) in wizard.form.notes[path].object
 
 
+def test_the_wizard_page_takes_the_values_recommended_for_the_machine(wizard: WizardPage) -> None:
+    inputs, recommended = wizard.form.inputs, begin(machine_facts()).profile
+    for path, text in (("devices", "cpu:16"), ("memory_bytes", "900GiB"), ("threads", "64")):
+        inputs[f"pool.{path}"].value = text
+    rows = {row["id"]: row["before"] for row in wizard.check.changes.rows}
+    stored = load_profile("night")
+    assert rows == {path: stored.text(path) for path in rows}
+    wizard.skip.clicks += 1
+    assert {path: field.value for path, field in inputs.items()} == {
+        path: recommended.text(path) for path in inputs
+    }
+    wizard.save.clicks += 1
+    saved = load_profile("night")
+    assert [(one.path, one.value) for one in saved.explain()] == [
+        (one.path, one.value) for one in recommended.explain()
+    ]
+
+
 def test_the_wizard_page_leads_to_the_first_wrong_field_and_keeps_what_was_typed(
     wizard: WizardPage,
 ) -> None:
