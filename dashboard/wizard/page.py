@@ -281,11 +281,12 @@ class WizardPage:
         self.name_note.visible = refused is not None
         show_html(self.name_note, "" if refused is None else issue_html(refused))
         self.undo.visible = can_undo()
+        self.save.label = "Go to the first wrong field" if self.wrong.paths else "Save"
         try:
             diff = preview(draft, read_text(), make_default=self.default.value)
         except DjinnError as error:
             show_html(self._diff, notice(error.message, error.advice, "bad"))
-            self.save.disabled = True
+            self.save.disabled = not self.wrong.paths
             return
         self.save.disabled = False
         title = heading("Change to the file", f"{profiles_path()}; the previous version is kept as .bak")
@@ -298,7 +299,7 @@ class WizardPage:
     def _save(self) -> None:
         if self.draft is None:
             return
-        if self.wrong.paths:
+        if self.wrong.paths:  # as its label says
             self.wrong.lead_to(self.wrong.paths[0])
             return
         try:

@@ -107,6 +107,7 @@ def test_the_wizard_page_leads_to_the_first_wrong_field_and_keeps_what_was_typed
     wizard.next.clicks += 1
     assert wizard.steps.value == "settings"
     wizard._go("save")
+    assert wizard.save.label == "Go to the first wrong field"
     wizard.save.clicks += 1
     assert (wizard.steps.value, wizard.wrong.asked) == ("save", "name")
     assert "no spaces please" in wizard.name_note.object
@@ -122,6 +123,8 @@ def test_the_wizard_page_leads_to_the_first_wrong_field_and_keeps_what_was_typed
     wizard.next.clicks += 1
     assert wizard.steps.value == "check"
     assert wizard.wrong.paths == ["name"]
+    wizard.name.value = "night"
+    assert wizard.save.label == "Save"
 
 
 def test_the_wizard_page_looks_again_and_keeps_changes(wizard: WizardPage) -> None:
