@@ -91,7 +91,7 @@ class AccountsSection:
             return
         self.changes.ask(
             change_question(account, known, differences),
-            "Apply",
+            "apply it",
             lambda: self._apply(account, targets_of(known), wanted),
         )
 

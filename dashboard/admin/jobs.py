@@ -42,7 +42,7 @@ class JobsSection:
             self.jobs,
             self._notebooks_heading,
             self.notebooks,
-            control_bar(self.preempt, self.cancel, margin=(10, 0, 0, 0)),
+            self.changes.bar(self.preempt, self.cancel, margin=(10, 0, 0, 0)),
             self.changes.view,
         )
         self.search.param.watch(
@@ -96,7 +96,7 @@ class JobsSection:
         if not chosen:
             return
         question = cancel_question(self._jobs.get(chosen), self._notebook_name(chosen))
-        self.changes.ask(question, "Cancel it", lambda: self._cancel(chosen))
+        self.changes.ask(question, "cancel it", lambda: self._cancel(chosen))
 
     def _cancel(self, chosen: str) -> None:
         self.changes.run(

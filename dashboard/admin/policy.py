@@ -6,7 +6,7 @@ from djinn_lab.dashboard.admin.section import stack, table
 from djinn_lab.dashboard.board import Board
 from djinn_lab.dashboard.hub import Snapshot
 from djinn_lab.dashboard.widgets.changes import Changes
-from djinn_lab.dashboard.widgets.controls import button, control_bar, file_input
+from djinn_lab.dashboard.widgets.controls import button, file_input
 from djinn_lab.dashboard.widgets.panes import heading, html_pane, show_html
 from djinn_lab.dashboard.widgets.table_cells import columns
 from djinn_lab.errors import OptionError
@@ -45,7 +45,7 @@ class PolicySection:
         self.view = stack(
             self._heading,
             self.policies,
-            control_bar(self.switch, margin=(8, 0, 0, 0)),
+            self.changes.bar(self.switch, margin=(8, 0, 0, 0)),
             self.changes.view,
             html_pane(f"<p class='muted'>{FROM_FILE}</p>", margin=(8, 0, 4, 0)),
             self.file,
@@ -89,7 +89,7 @@ class PolicySection:
         self.changes.ask(
             f"Decide by {name} in place of {self._current}? Pending cells are ordered anew at once, and "
             "running cells may be preempted. It lasts until the pool stops.",
-            f"Switch to {name}",
+            f"switch to {name}",
             lambda: self._switch(policy, name),
         )
 

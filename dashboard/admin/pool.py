@@ -9,7 +9,7 @@ from djinn_lab.dashboard.admin.section import stack
 from djinn_lab.dashboard.board import Board
 from djinn_lab.dashboard.hub import Snapshot
 from djinn_lab.dashboard.widgets.changes import Changes
-from djinn_lab.dashboard.widgets.controls import button, control_bar
+from djinn_lab.dashboard.widgets.controls import button
 from djinn_lab.dashboard.widgets.panes import heading, html_pane, show_html
 from djinn_lab.dashboard.widgets.table_cells import whole_seconds
 from djinn_lab.protocol.rest.status import PoolStatus
@@ -29,7 +29,7 @@ class PoolSection:
         self.view = stack(
             html_pane(heading("Pool", words), margin=(0, 0, 6, 0)),
             self.facts,
-            control_bar(self.stop),
+            self.changes.bar(self.stop),
             self.changes.view,
         )
         self.stop.on_click(lambda event: self.ask_stop())
@@ -43,7 +43,7 @@ class PoolSection:
     def ask_stop(self) -> None:
         """Say what a stop loses, and stop the pool once that is confirmed."""
         if self._snapshot.status is not None:
-            self.changes.ask(stop_question(self._snapshot.status), "Stop the pool", self._stop)
+            self.changes.ask(stop_question(self._snapshot.status), "stop the pool", self._stop)
 
     def _stop(self) -> None:
         self.changes.run(

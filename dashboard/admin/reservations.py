@@ -9,7 +9,7 @@ from djinn_lab.dashboard.admin.section import PoolReading, stack, table
 from djinn_lab.dashboard.board import Board
 from djinn_lab.dashboard.hub import Snapshot
 from djinn_lab.dashboard.widgets.changes import Changes
-from djinn_lab.dashboard.widgets.controls import button, control_bar, text_input
+from djinn_lab.dashboard.widgets.controls import button, text_input
 from djinn_lab.dashboard.widgets.forms import Form
 from djinn_lab.dashboard.widgets.panes import heading, html_pane, show_html
 from djinn_lab.dashboard.widgets.table_cells import columns
@@ -57,7 +57,7 @@ class ReservationsSection:
             self._heading,
             self._reading.problem,
             self.reservations,
-            control_bar(self.end, margin=(8, 0, 0, 0)),
+            self.ending.bar(self.end, margin=(8, 0, 0, 0)),
             self.ending.view,
             html_pane(heading("Reserve devices", HINT), margin=(14, 0, 6, 0)),
             self.form.view,
@@ -88,7 +88,7 @@ class ReservationsSection:
             return
         self.making.ask(
             f"Replace the reservation {known.name}? Now: {terms(known)}. Then: {terms(wanted)}.",
-            "Replace it",
+            "replace it",
             lambda: self._reserve(wanted),
         )
 
@@ -149,7 +149,7 @@ class ReservationsSection:
             self.ending.ask(
                 f"End the reservation {known.name} now? Other accounts start cells on "
                 f"{listed(sorted(known.nodes))} at once; {listed(sorted(known.accounts))} lose the claim.",
-                "End it",
+                "end it",
                 lambda: self._end(known.name),
             )
 

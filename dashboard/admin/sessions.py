@@ -7,7 +7,7 @@ from djinn_lab.dashboard.board import Board
 from djinn_lab.dashboard.hub import Snapshot
 from djinn_lab.dashboard.overview import SESSION_COLUMNS, session_row, sessions_sentence
 from djinn_lab.dashboard.widgets.changes import Changes
-from djinn_lab.dashboard.widgets.controls import button, control_bar
+from djinn_lab.dashboard.widgets.controls import button
 from djinn_lab.dashboard.widgets.panes import heading, html_pane, show_html
 from djinn_lab.dashboard.widgets.table_cells import columns, number_cell, whole_seconds
 from djinn_lab.protocol.rest.sessions import SessionView
@@ -27,7 +27,7 @@ class SessionsSection:
         self.changes = Changes(board.background, "session")
         self._heading = html_pane(margin=(0, 0, 6, 0))
         self.view = stack(
-            self._heading, self.sessions, control_bar(self.close, margin=(8, 0, 0, 0)), self.changes.view
+            self._heading, self.sessions, self.changes.bar(self.close, margin=(8, 0, 0, 0)), self.changes.view
         )
         self.sessions.param.watch(lambda event: self._chosen(), "selected")
         self.close.on_click(lambda event: self.ask_close())
@@ -49,7 +49,7 @@ class SessionsSection:
         if session is None:
             return
         self.changes.ask(
-            close_question(session), "Close it", lambda: self._close(session.session, label(session))
+            close_question(session), "close it", lambda: self._close(session.session, label(session))
         )
 
     def _close(self, session: str, name: str) -> None:

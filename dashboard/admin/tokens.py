@@ -10,7 +10,7 @@ from djinn_lab.dashboard.board import Board
 from djinn_lab.dashboard.hub import Snapshot
 from djinn_lab.dashboard.permissions import role_of
 from djinn_lab.dashboard.widgets.changes import Changes
-from djinn_lab.dashboard.widgets.controls import button, control_bar, select, text_input
+from djinn_lab.dashboard.widgets.controls import button, select, text_input
 from djinn_lab.dashboard.widgets.forms import Form
 from djinn_lab.dashboard.widgets.panes import heading, html_pane, show_html
 from djinn_lab.dashboard.widgets.table_cells import columns
@@ -70,7 +70,7 @@ class TokensSection:
             self.tokens,
             self._chosen_heading,
             self.rotation.view,
-            control_bar(self.rotate, self.revoke),
+            self.changing.bar(self.rotate, self.revoke),
             self.changing.view,
             self.rotated.view,
             html_pane(making, margin=(14, 0, 6, 0)),
@@ -152,7 +152,7 @@ class TokensSection:
         self.changing.ask(
             f"Rotate {token.name} of {token.user} without an overlap? Programs that use the old secret lose "
             "the pool at once.",
-            "Rotate it",
+            "rotate it",
             lambda: self._rotate(token, overlap_h, days),
         )
 
@@ -178,7 +178,7 @@ class TokensSection:
         """Say what the chosen token's end breaks, and revoke it once that is confirmed."""
         token = self._known.get(self.tokens.selected)
         if token is not None:
-            self.changing.ask(revoke_question(token), "Revoke it", lambda: self._revoke(token))
+            self.changing.ask(revoke_question(token), "revoke it", lambda: self._revoke(token))
 
     def _revoke(self, token: TokenView) -> None:
         def done(answer: None) -> str:

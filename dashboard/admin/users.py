@@ -10,7 +10,7 @@ from djinn_lab.dashboard.admin.section import PoolReading, stack, table
 from djinn_lab.dashboard.board import Board
 from djinn_lab.dashboard.hub import Snapshot
 from djinn_lab.dashboard.widgets.changes import Changes
-from djinn_lab.dashboard.widgets.controls import button, control_bar, select, text_input
+from djinn_lab.dashboard.widgets.controls import button, select, text_input
 from djinn_lab.dashboard.widgets.forms import Form
 from djinn_lab.dashboard.widgets.panes import heading, html_pane, show_html
 from djinn_lab.dashboard.widgets.table_cells import columns
@@ -63,7 +63,7 @@ class UsersSection:
             self.users,
             self._chosen_heading,
             self.role_form.view,
-            control_bar(self.change_role, self.remove),
+            self.changing.bar(self.change_role, self.remove),
             self.changing.view,
             html_pane(adding, margin=(14, 0, 6, 0)),
             self.form.view,
@@ -128,7 +128,7 @@ class UsersSection:
             return
         question = lower_role_question(user, Role[role.upper()], user.name == self._asking)
         if question:
-            self.changing.ask(question, f"Make it {role}", lambda: self._set_role(user.name, role))
+            self.changing.ask(question, f"make {user.name} {role}", lambda: self._set_role(user.name, role))
         else:
             self._set_role(user.name, role)
 
@@ -153,7 +153,7 @@ class UsersSection:
         name = self.users.selected
         if name:
             sessions = sum(session.user == name for session in self._sessions)
-            self.changing.ask(removal_question(name, sessions), f"Remove {name}", lambda: self._remove(name))
+            self.changing.ask(removal_question(name, sessions), f"remove {name}", lambda: self._remove(name))
 
     def _remove(self, name: str) -> None:
         def done(answer: None) -> str:

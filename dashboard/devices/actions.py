@@ -9,7 +9,7 @@ from djinn_lab.dashboard.devices.tables import running_on
 from djinn_lab.dashboard.hub import Snapshot
 from djinn_lab.dashboard.permissions import may
 from djinn_lab.dashboard.widgets.changes import Changes
-from djinn_lab.dashboard.widgets.controls import button, control_bar
+from djinn_lab.dashboard.widgets.controls import button
 from djinn_lab.pool.authentication import Role
 from djinn_lab.protocol.rest.status import DeviceView
 from djinn_lab.units import counted
@@ -27,7 +27,7 @@ class DeviceActions:
         self.uncordon = button("Uncordon")
         self.calibrate = button("Calibrate")
         self.changes = Changes(board.background, f"device-{page}")
-        self._bar = control_bar(self.cordon, self.drain, self.uncordon, self.calibrate)
+        self._bar = self.changes.bar(self.cordon, self.drain, self.uncordon, self.calibrate)
         self.view = pn.Column(
             self._bar, self.changes.view, sizing_mode="stretch_width", margin=(8, 0, 0, 0), visible=False
         )
@@ -67,7 +67,7 @@ class DeviceActions:
             return
         self.changes.ask(
             cordon_question(device, drain, last),
-            f"{'Drain' if drain else 'Cordon'} {device.device}",
+            f"{'drain' if drain else 'cordon'} {device.device}",
             lambda: self.cordon_device(device.device, drain),
         )
 

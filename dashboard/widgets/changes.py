@@ -19,7 +19,8 @@ NOTHING = "Nothing was changed."
 class Changes:
     """Carry out what buttons of one part of a page ask for. ``name``: of the part, distinct on the page.
 
-    The question and the answer stand in ``view``, below the buttons. A change that fails says so in the
+    The question and the answer stand in ``view``, below the buttons; those in :meth:`bar` are hidden while a
+    question waits for its answer. A change that fails says so in the
     pool's own words, and what was typed stays."""
 
     def __init__(self, background: Background, name: str) -> None:
@@ -32,6 +33,7 @@ class Changes:
         self.no = button("Keep it as it is")
         self.answer = html_pane(margin=(0, 0, 8, 0))
         self._choice = control_bar(self.yes, self.no, visible=False)
+        self._bars: list[pn.FlexBox] = []
         self.yes.on_click(lambda event: self.confirm())
         self.no.on_click(lambda event: self._decline())
         self.view = pn.Column(
@@ -43,14 +45,20 @@ class Changes:
         """Return whether a question waits for its answer."""
         return self._confirmed is not None
 
-    def ask(self, consequence: str, label: str, act: Callable[[], None]) -> None:
-        """Say the consequence of a change, and call ``act`` once it is confirmed. ``label``: of the button
-        that confirms."""
+    def bar(self, *buttons: pn.widgets.Button, **options: object) -> pn.FlexBox:
+        """Put the buttons that ask side by side, hidden while a question waits for its answer."""
+        made = control_bar(*buttons, **options)
+        self._bars.append(made)
+        return made
+
+    def ask(self, consequence: str, action: str, act: Callable[[], None]) -> None:
+        """Say the consequence of a change, and call ``act`` once it is confirmed. ``action``: what follows
+        "Yes," on the button that confirms."""
         self._confirmed = act
-        self.yes.label = label
+        self.yes.label = f"Yes, {action}"
         show_html(self.answer, "")
         show_html(self.question, notice(consequence, tone="bad"))
-        self.question.visible = self._choice.visible = True
+        self._show_question(True)
 
     def confirm(self) -> None:
         """Carry out the change that was asked about."""
@@ -104,4 +112,9 @@ class Changes:
 
     def _close(self) -> None:
         self._confirmed = None
-        self.question.visible = self._choice.visible = False
+        self._show_question(False)
+
+    def _show_question(self, shown: bool) -> None:
+        self.question.visible = self._choice.visible = shown
+        for one in self._bars:
+            one.visible = not shown

@@ -42,6 +42,13 @@ def section_of(board: Board, name: str) -> Any:
     return page.section(name)
 
 
+def visible(part: Any, widget: Any) -> bool:
+    """Whether a widget is shown in a part of the page, as far as the part decides."""
+    if not part.visible:
+        return False
+    return part is widget or any(visible(one, widget) for one in getattr(part, "objects", ()))
+
+
 def test_user_is_added_with_a_token_and_removed_after_the_question(board: Board, pool: PoolUnderTest) -> None:
     users = section_of(board, "users")
     users.form.fields["name"].value = "no such name!"
@@ -180,7 +187,11 @@ def test_device_is_drained_described_and_serves_again(board: Board, pool: PoolUn
     devices.describe_device()
     wait_until(lambda: "cpu:1 has labels site=lab" in devices.changes.answer.object)
     devices.actions.ask_cordon(drain=True)
+    assert devices.actions.changes.yes.label == "Yes, drain cpu:1"
+    devices.update(board.hub.poll())
+    assert not visible(devices.actions.view, devices.actions.drain), "the question takes its place"
     devices.actions.changes.confirm()
+    assert visible(devices.actions.view, devices.actions.drain)
     wait_until(lambda: "cpu:1 is drained" in devices.actions.changes.answer.object)
     devices.update(board.hub.poll())
     assert devices.actions.uncordon.visible

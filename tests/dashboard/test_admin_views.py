@@ -22,6 +22,7 @@ from djinn_lab.dashboard.hub import Hub, Snapshot
 from djinn_lab.dashboard.permissions import LOG_IN
 from djinn_lab.dashboard.route import Route
 from djinn_lab.dashboard.widgets.changes import Changes
+from djinn_lab.dashboard.widgets.controls import button
 from djinn_lab.dashboard.widgets.theme import LIGHT
 from djinn_lab.errors import PoolNotFound
 from djinn_lab.jobs import RANKS
@@ -197,11 +198,14 @@ def test_declined_change_is_not_carried_out() -> None:
     with ThreadPoolExecutor(1) as executor:
         changes = Changes(Background(executor), "test")
         done: list[int] = []
-        changes.ask("Lose it?", "Lose it", lambda: done.append(1))
+        bar = changes.bar(button("Lose it"))
+        changes.ask("Lose it?", "lose it", lambda: done.append(1))
         assert changes.question.visible
-        assert changes.yes.label == "Lose it"
+        assert not bar.visible
+        assert changes.yes.label == "Yes, lose it"
         changes.no.clicks += 1
         assert not changes.question.visible
+        assert bar.visible
         assert "Nothing was changed" in changes.answer.object
         changes.confirm()
         assert done == []

@@ -256,7 +256,8 @@ def test_admin_page_works_by_keyboard_and_asks_before_a_removal(
     page.locator("button:has-text('Remove user'):not([disabled])").press("Enter")
     page.wait_for_selector("text=All tokens of carla end at once")
     assert "carla" in {user.name for user in pool.rest.users()}
-    page.get_by_role("button", name="Remove carla").press("Enter")
+    page.wait_for_selector("text=Remove user", state="hidden")
+    page.get_by_role("button", name="Yes, remove carla").press("Enter")
     row.wait_for(state="hidden")
     assert "carla" not in {user.name for user in pool.rest.users()}
 
