@@ -87,3 +87,8 @@ def listed(parts: Sequence[str]) -> str:
 def capitalised(text: str) -> str:
     """Begin a sentence with a capital, unless it begins with the name of a device or an id."""
     return text if _NAME.match(text) else text[:1].upper() + text[1:]
+
+
+def format_error(error: float) -> str:
+    """Show a relative error: ``0.25`` is ``25%``, ``248.86`` is ``249 times``."""
+    return f"{error:.0%}" if error < 10 else f"{error:,.0f} times"

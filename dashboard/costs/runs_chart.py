@@ -11,7 +11,7 @@ from bokeh.plotting import figure
 
 from djinn_lab.dashboard.widgets.theme import DEVICE_COLOURS, Look, new_figure
 from djinn_lab.protocol.rest.costs import ComparedRun
-from djinn_lab.units import counted, format_seconds
+from djinn_lab.units import counted, format_error, format_seconds
 
 BANDS = (0.2, 0.4)
 """Shares of the prediction on either side of equality."""
@@ -43,8 +43,9 @@ def runs_sentence(runs: Sequence[ComparedRun]) -> str:
     inside = [sum(error <= band for error in errors) / len(errors) for band in BANDS]
     return (
         f"Of the last {counted(len(runs), 'run')}, {inside[0]:.0%} are within {BANDS[0]:.0%} of their "
-        f"prediction and {inside[1]:.0%} within {BANDS[1]:.0%}; off by {median(errors):.0%} in the median, "
-        f"{percentile(errors, 0.9):.0%} at the ninetieth percentile."
+        f"prediction and {inside[1]:.0%} within {BANDS[1]:.0%}; off by {format_error(median(errors))} in the "
+        "median, "
+        f"{format_error(percentile(errors, 0.9))} at the ninetieth percentile."
     )
 
 

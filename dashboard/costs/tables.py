@@ -16,7 +16,7 @@ from djinn_lab.dashboard.costs.runs_chart import SOURCES, off_text, percentile
 from djinn_lab.dashboard.widgets.table_cells import columns, number_cell
 from djinn_lab.jobs.cost_drift import FamilyDrift
 from djinn_lab.protocol.rest.costs import ComparedRun, CostView, DeviceCosts
-from djinn_lab.units import counted, format_seconds
+from djinn_lab.units import counted, format_error, format_seconds
 
 RUNS_SHOWN_MAX = 100
 RUN_COLUMNS = columns(
@@ -157,8 +157,8 @@ def program_rows(runs: Sequence[ComparedRun], cells: Mapping[str, str]) -> list[
             "cell": cells.get(own[-1].job, own[-1].job[:8]),
             "devices": ", ".join(sorted({run.device for run in own})),
             "runs": len(own),
-            "error": number_cell(median(errors), "{:.0%}".format),
-            "p90": number_cell(percentile(errors, 0.9), "{:.0%}".format),
+            "error": number_cell(median(errors), format_error),
+            "p90": number_cell(percentile(errors, 0.9), format_error),
             "measured": number_cell(median(run.measured_s for run in own), format_seconds),
         }
         rows.append((median(errors), row))
@@ -182,8 +182,8 @@ def _family_row(one: FamilyDrift, kind: str, devices: Mapping[str, str]) -> dict
         "ratio": number_cell(one.ratio, "{:.2f}".format),
         "half": number_cell(one.high - one.low, lambda _: f"{one.low:.2f}–{one.high:.2f}"),
         "factor": number_cell(one.factor, "{:.2f}".format),
-        "error": number_cell(one.error, "{:.0%}".format),
-        "p90": number_cell(one.error_p90, "{:.0%}".format),
+        "error": number_cell(one.error, format_error),
+        "p90": number_cell(one.error_p90, format_error),
     }
 
 

@@ -14,7 +14,7 @@ from djinn_lab.config import default_profile, load_profile
 from djinn_lab.config.fields import MEMORY_BYTES_MIN
 from djinn_lab.errors import OptionError, PoolNotFound, UserError
 from djinn_lab.protocol.certificates import fingerprint
-from djinn_lab.units import format_bytes, format_seconds, parse_bytes, parse_seconds
+from djinn_lab.units import format_bytes, format_error, format_seconds, parse_bytes, parse_seconds
 
 if TYPE_CHECKING:
     from djinn_lab.jobs.cost_drift import FamilyDrift
@@ -327,8 +327,8 @@ def _family_row(one: FamilyDrift) -> tuple[str, ...]:
         f"{one.ratio:.2f}",
         f"{one.low:.2f} to {one.high:.2f}",
         f"{one.factor:.2f}",
-        f"{one.error:.0%}",
-        f"{one.error_p90:.0%}",
+        format_error(one.error),
+        format_error(one.error_p90),
     )
 
 

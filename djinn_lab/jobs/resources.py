@@ -13,7 +13,7 @@ from statistics import median
 
 import msgspec
 
-from djinn_lab.units import format_bytes, format_joules, format_seconds
+from djinn_lab.units import format_bytes, format_error, format_joules, format_seconds
 
 RUNS_MAX = 5
 """Runs of one program that are remembered; older ones say less."""
@@ -201,9 +201,10 @@ def error_sentence(error: ForecastError | None) -> str:
     """Return the error of forecasts, in parentheses."""
     if error is None:
         return "(Too few such forecasts could be compared with what came to say how far they are off.)"
+    seconds, nbytes = format_error(error.device_part), format_error(error.peak_part)
     return (
-        f"(Such forecasts were off by {error.device_part:.0%} in seconds and {error.peak_part:.0%} in bytes, "
-        f"in the median of the last {error.count}.)"
+        f"(Such forecasts were off by {seconds} in seconds and {nbytes} in bytes, in the median of the last "
+        f"{error.count}.)"
     )
 
 
