@@ -57,10 +57,11 @@ def _stages(job: JobView) -> str:
 def _predicted(job: JobView) -> str:
     if job.predicted is not None and not job.finished:
         return escape(forecast_sentence(job.predicted, job.watts))
-    if job.predicted_s is None:
-        return "–"
-    measured = f", measured {format_seconds(job.measured_s)}" if job.measured_s is not None else ""
-    return f"{format_seconds(job.predicted_s)}{measured}"
+    measured = "" if job.measured_s is None else f"measured {format_seconds(job.measured_s)}"
+    predicted = "" if job.predicted_run_s is None else format_seconds(job.predicted_run_s)
+    if measured and not predicted:
+        return f"not as a whole: it was sent in {job.segments} parts; {measured}" if job.segments > 1 else "–"
+    return ", ".join(filter(None, (predicted, measured))) or "–"
 
 
 def _cuts(job: JobView) -> str:

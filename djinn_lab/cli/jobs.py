@@ -8,7 +8,7 @@ import typer
 
 from djinn_lab.cli.options import AsJson, JobId
 from djinn_lab.cli.output import print_found, print_line
-from djinn_lab.jobs.resources import ResourceForecast, predicted_energy
+from djinn_lab.jobs.resources import predicted_energy
 from djinn_lab.units import SHORT_ID_CHARS, format_bytes, format_joules, format_seconds
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def _row(job: JobView) -> tuple[str, ...]:
         f"{job.ops_done}/{job.ops_total}" + (" so far" if job.grows else ""),
         "" if started is None else format_seconds(max(0.0, started - job.submitted_at)),
         "" if started is None or finished is None else _ran(max(0.0, finished - started), job.used_j),
-        _forecast_text(job.predicted, job.watts),
+        _forecast_text(job),
         f"{error.type_name}: {error.message}" if error else job.reason,
     )
 
@@ -76,11 +76,16 @@ def _ran(seconds: float, joules: float | None) -> str:
     return format_seconds(seconds) + ("" if joules is None else f", ~{format_joules(joules)}")
 
 
-def _forecast_text(found: ResourceForecast | None, watts: float | None) -> str:
-    """Return the predicted seconds on devices, energy where that can be predicted, and peak bytes."""
-    if found is None:
+def _forecast_text(job: JobView) -> str:
+    """Return the predicted seconds on devices of the whole cell, energy where that can be predicted, and peak
+    bytes; nothing where only parts of the cell were predicted."""
+    found, seconds = job.predicted, job.predicted_run_s
+    if found is None or (job.finished and seconds is None):
         return ""
-    seconds = None if found.device_s is None else format_seconds(found.device_s)
-    energy = predicted_energy(found.device_s, watts)
-    parts = (seconds, None if energy is None else f"~{energy}", format_bytes(found.peak_bytes))
+    energy = predicted_energy(seconds, job.watts)
+    parts = (
+        None if seconds is None else format_seconds(seconds),
+        None if energy is None else f"~{energy}",
+        format_bytes(found.peak_bytes),
+    )
     return ", ".join(filter(None, parts))

@@ -20,12 +20,13 @@ from djinn_lab.protocol.rest.jobs import JobUsage
 from djinn_lab.protocol.runtime_file import RuntimeInfo
 
 
-def stored(connection: sa.Connection, moments: list[int], stretches: list[int]) -> None:
-    """Store jobs ``j0``, ``j1`` and so on, submitted at ``moments``. A job with 0 stretches never ran."""
+def stored(connection: sa.Connection, moments: list[int], stretches: list[int], **fields: object) -> None:
+    """Store jobs ``j0``, ``j1`` and so on, submitted at ``moments``. A job with 0 stretches never ran.
+    ``fields``: of all their views."""
     for number, (moment, count) in enumerate(zip(moments, stretches, strict=True)):
         job = f"j{number}"
         row = {"job": job, "pool": "p", "session": "s", "user": "ann", "state": "DONE", "code": ""}
-        view = msgspec.json.encode({"priority": "HIGH", "predicted_s": None}).decode()
+        view = msgspec.json.encode({"priority": "HIGH", "predicted_s": None} | fields).decode()
         connection.execute(sa.insert(tables.jobs).values(row | {"submitted_at": moment, "view": view}))
         for start in range(count):
             used = {"job": job, "segment": 0, "account": "ann", "user": "ann", "device": "cpu:0"}
@@ -60,6 +61,17 @@ def test_pages_together_are_the_whole(jobs: list[tuple[int, int]], limit: int, s
             f"j{number}": count for number, (moment, count) in enumerate(jobs) if count and moment > since
         }
         assert all(row.run_s == 0.5 * row.stretches for row in whole)
+    engine.dispose()
+
+
+@pytest.mark.parametrize(("runs", "predicted_s"), [(2, 9.0), (0, None)])
+def test_predicted_seconds_are_those_of_the_whole_job(runs: int, predicted_s: float | None) -> None:
+    whole = {"device_s": 9.0, "peak_bytes": 1, "runs": runs}
+    engine = sa.create_engine("sqlite://")
+    with engine.connect() as connection:
+        tables.metadata.create_all(connection)
+        stored(connection, [1], [1], segments=3, predicted_s=0.1, predicted=whole)
+        assert [row.predicted_s for row in read_used(connection, 0, 10)] == [predicted_s]
     engine.dispose()
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import msgspec
 import sqlalchemy as sa
 
+from djinn_lab.jobs.resources import ResourceForecast
 from djinn_lab.pool.database import tables
-from djinn_lab.protocol.rest.jobs import JobUsage
+from djinn_lab.protocol.rest.jobs import JobUsage, predicted_run_s
 
 _FINISHED = ("DONE", "FAILED", "CANCELLED")
 
@@ -15,7 +16,9 @@ class _StoredView(msgspec.Struct, frozen=True):
     """Decode what usage needs of a job's stored view."""
 
     priority: str = "NORMAL"
+    segments: int = 0
     predicted_s: float | None = None
+    predicted: ResourceForecast | None = None
     used_j: float | None = None
 
 
@@ -63,6 +66,6 @@ def _used(row: sa.Row[tuple[object, ...]]) -> JobUsage:
         stretches=row.stretches,
         memory_byte_s=row.memory_byte_s,
         transfer_bytes=row.transfer_bytes,
-        predicted_s=view.predicted_s,
+        predicted_s=predicted_run_s(view.predicted, view.segments, view.predicted_s),
         used_j=view.used_j,
     )

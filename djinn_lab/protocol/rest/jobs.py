@@ -68,6 +68,12 @@ class JobView(msgspec.Struct, frozen=True):
         return self.cell == FETCH_CELL and not self.ops_total
 
     @property
+    def predicted_run_s(self) -> float | None:
+        """Return the predicted device seconds of the whole cell; None where only parts of it were predicted.
+        ``predicted_s`` is that of its last segment."""
+        return predicted_run_s(self.predicted, self.segments, self.predicted_s)
+
+    @property
     def grows(self) -> bool:
         """Return whether ``ops_total`` is only what a cell that is sent in parts has sent so far."""
         return self.segments > 1 and not self.finished
@@ -84,6 +90,16 @@ class JobView(msgspec.Struct, frozen=True):
     @property
     def short_id(self) -> str:
         return self.job[:8]
+
+
+def predicted_run_s(
+    predicted: ResourceForecast | None, segments: int, last_segment_s: float | None
+) -> float | None:
+    """Return the predicted device seconds of a whole cell. ``predicted``: when its first segment came, from
+    earlier runs of the whole cell, or from the graph of that segment. ``last_segment_s``: of its last one."""
+    if predicted is not None and predicted.device_s is not None and (predicted.runs or segments <= 1):
+        return predicted.device_s
+    return last_segment_s if segments == 1 else None
 
 
 def matches_text(job: JobView, text: str, notebooks: Mapping[str, str]) -> bool:
@@ -130,8 +146,9 @@ class JobDetail(JobView, frozen=True):
 
 class JobUsage(msgspec.Struct, frozen=True):
     """Show what an ended job used. ``run_s``: on devices, over all its stretches there. ``stretches``: more
-    than its segments when it was preempted. ``used_j``: energy, estimated from what operators say that
-    devices draw; None where they say nothing."""
+    than its segments when it was preempted. ``predicted_s``: of the whole cell, None where only parts of it
+    were predicted. ``used_j``: energy, estimated from what operators say that devices draw; None where they
+    say nothing."""
 
     job: str
     user: str
