@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Sequence
 from html import escape
 
+from djinn_lab.dashboard.jobs.trace import trace_lines
 from djinn_lab.dashboard.widgets.panes import notice
 from djinn_lab.jobs.resources import forecast_sentence, used_energy
 from djinn_lab.protocol.rest.jobs import JobEvent, JobView
@@ -30,7 +30,7 @@ def job_details_html(job: JobView, code: str = "", events: Sequence[JobEvent] = 
         *([("Energy", escape(used_energy(job.used_j)))] if job.finished and job.used_j is not None else ()),
         ("Peak memory", format_bytes(job.peak_bytes) if job.peak_bytes else "–"),
         ("Sent in parts", _cuts(job)),
-        ("Events", _events(events)),
+        ("Events", _events(job, events)),
     ]
     body = "".join(f"<tr><th scope='row'>{label}</th><td>{value}</td></tr>" for label, value in rows)
     shown = (
@@ -75,9 +75,8 @@ def _cuts(job: JobView) -> str:
     return f"{job.segments} parts; the last cuts were {listed}{more}"
 
 
-def _events(events: Sequence[JobEvent]) -> str:
-    lines = []
-    for event in events[-EVENTS_MAX:]:
-        clock = time.strftime("%H:%M:%S", time.localtime(event.at))
-        lines.append(f"{clock} {escape(event.event)} {escape(str(event.detail or ''))}")
-    return "<br>".join(lines) or "–"
+def _events(job: JobView, events: Sequence[JobEvent]) -> str:
+    lines = trace_lines(job.job, events, EVENTS_MAX)
+    if not lines:
+        return "none known: the pool remembers those of its latest cells, and shows them to their owner only"
+    return "<br>".join(map(escape, lines))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from html import escape
 
 import panel as pn
@@ -20,12 +20,13 @@ from djinn_lab.dashboard.jobs.tables import (
     notebook_row,
     so_far,
 )
+from djinn_lab.dashboard.jobs.trace import trace_rows
 from djinn_lab.dashboard.widgets.components import LiveTable
 from djinn_lab.dashboard.widgets.controls import choice_bar, control_bar, text_input, whose_bar
 from djinn_lab.dashboard.widgets.panes import NO_JOBS, heading, html_pane, notice, show_html, show_known
 from djinn_lab.dashboard.widgets.table_cells import columns
 from djinn_lab.errors import DjinnError
-from djinn_lab.protocol.rest.jobs import JobDetail, JobEvent, JobView
+from djinn_lab.protocol.rest.jobs import JobDetail, JobView
 from djinn_lab.protocol.rest.queue import WhyAnswer
 from djinn_lab.units import format_seconds
 
@@ -49,28 +50,6 @@ TRACE_COLUMNS = columns(
     ("what", "Event", "text"),
     ("detail", "Details", "text"),
 )
-WHAT = {
-    "SegmentSubmitted": "segment submitted",
-    "SegmentRefused": "segment refused",
-    "MemoryGranted": "memory granted, session state restored",
-    "MemoryDeferred": "memory deferred",
-    "MemoryRefused": "memory refused",
-    "SegmentProgressed": "progress",
-    "SegmentFinished": "segment ended",
-    "SegmentPreempted": "preempted between two ops",
-    "PreemptRequested": "preemption requested by a user",
-    "MoveRefused": "move of its session refused",
-    "CancelRequested": "cancellation requested",
-    "JobFinished": "ended by its notebook",
-    "DeviceAdded": "device ready",
-    "DeviceLost": "device lost",
-    "DeviceCordoned": "device cordoned or uncordoned",
-    "SessionDetached": "notebook disconnected",
-    "SessionClosed": "session closed",
-    "ClockTicked": "due by the clock",
-}
-_KNOWN = frozenset({"type", "at_s", "job", "session", "user", "segment", "account"})
-DETAIL_CHARS_MAX = 160
 
 
 class JobsPage:
@@ -195,8 +174,8 @@ class JobsPage:
             more, why = answers
             title = f"Why is {more.short_id} {more.state.lower()}?"
             show_html(self.why, f"<h2>{escape(title)}</h2><p>{escape(why.sentence)}</p>")
-            show_html(self.details, job_details_html(more, more.code, qos=_qos(why)))
-            rows = trace_rows(more.events)
+            show_html(self.details, job_details_html(more, more.code, more.events, _qos(why)))
+            rows = trace_rows(more.job, more.events)
             self.trace.visible = bool(rows)
             text = "Every event that the queue handled for this cell." if rows else ""
             show_html(self._trace_heading, heading("Decision trace", text) if rows else "")
@@ -252,35 +231,3 @@ def _waited(job: JobView, submitted: float, now: float) -> dict[str, object] | N
     if job.finished or job.started_at is not None or not submitted:
         return None
     return so_far(float(max(0, int(now - submitted))))
-
-
-def trace_rows(events: Sequence[JobEvent]) -> list[dict[str, object]]:
-    """List the queue's events of one job as rows, oldest first."""
-    rows: list[dict[str, object]] = []
-    before = None
-    for number, event in enumerate(events):
-        gap_s = 0.0 if before is None else max(0.0, event.at - before)
-        before = event.at
-        rows.append(
-            {
-                "id": f"{number}-{event.event}",
-                "at": {"text": time.strftime("%H:%M:%S", time.localtime(event.at)), "sort": event.at},
-                "after": {"text": format_seconds(gap_s), "sort": gap_s},
-                "what": WHAT.get(event.event, event.event),
-                "detail": _detail(event.detail),
-            }
-        )
-    return rows
-
-
-def _detail(detail: Mapping[str, object]) -> str:
-    """Say what only the event itself says, beside what the page says anyway."""
-    parts = [f"{key} {_value(key, value)}" for key, value in detail.items() if key not in _KNOWN and value]
-    text = ", ".join(parts)
-    return text if len(text) <= DETAIL_CHARS_MAX else f"{text[: DETAIL_CHARS_MAX - 1]}…"
-
-
-def _value(key: str, value: object) -> str:
-    if key.endswith("_s") and isinstance(value, float):
-        return format_seconds(value)
-    return str(value)
