@@ -139,6 +139,8 @@ def _of_queue(queue: QueueView | None) -> Mapping[str, JobView]:
             state="RUNNING",
             device=one.device,
             started_at=one.since,
+            ran_s=one.ran_s,
+            running_since=one.since,
         )
         for one in queue.running
     }

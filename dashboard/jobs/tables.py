@@ -53,7 +53,7 @@ def job_columns(*names: str) -> list[dict[str, str]]:
 
 def job_row(job: JobView, now: float, notebooks: Mapping[str, str]) -> dict[str, object]:
     """Return a cell as a row of the table; ``now`` is the pool's clock. ``notebooks``: names by session."""
-    took = _elapsed(job, now)
+    took = _run_s(job, now)
     return {
         "id": job.job,
         "job": {"text": job.short_id, "title": job.job},
@@ -81,11 +81,10 @@ def so_far(seconds: float) -> dict[str, object]:
     return {"text": format_seconds(seconds) if seconds else "< 1 s", "sort": seconds}
 
 
-def _elapsed(job: JobView, now: float) -> float | None:
-    if job.started_at is None:
-        return None
-    seconds = (job.finished_at or now) - job.started_at
-    return max(0.0, seconds if job.finished else float(int(seconds)))
+def _run_s(job: JobView, now: float) -> float | None:
+    """Return the time that devices ran it, in whole seconds while it is under way."""
+    seconds = job.run_s(now)
+    return seconds if seconds is None or job.finished else float(int(seconds))
 
 
 def listed_notebooks(notebooks: Sequence[NotebookView]) -> list[NotebookView]:

@@ -140,7 +140,6 @@ def running_rows(queue: QueueView, names: Mapping[str, str]) -> list[dict[str, o
 
 
 def _running_row(cell: RunningJob, now: float, name: str | None) -> dict[str, object]:
-    ran_s = 0.0 if cell.since is None else max(0.0, now - cell.since)
     left = None if cell.ends_at is None else max(0.0, cell.ends_at - now)
     return {
         "id": cell.job,
@@ -148,7 +147,7 @@ def _running_row(cell: RunningJob, now: float, name: str | None) -> dict[str, ob
         "cell": name,
         "user": cell.user,
         "priority": _priority_text(cell),
-        "since": number_cell(ran_s, whole_seconds),
+        "since": number_cell(cell.run_s(now), whole_seconds),
         "left": number_cell(left, whole_seconds),
         "preempted": cell.preemptions or None,
         "job": cell.job[:8],

@@ -230,6 +230,8 @@ class RecordedPool(PoolClient):
             measured_s=None,
             checkpoints=job.checkpoints,
             used_j=None,
+            ran_s=job.ran_s,
+            running_since=job.running_since_s,
         )
 
     def _cells_by_session(self) -> dict[str, int]:

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from djinn_lab.protocol.rest.jobs import JobView
 
 
+HEADINGS = ("job", "user", "cell", "state", "device", "ops", "waited", "ran", "predicted", "reason")
+
+
 def show_jobs(
     state: Annotated[str | None, typer.Option(help="Only jobs in this state, or UNFINISHED.")] = None,
     user: Annotated[str | None, typer.Option(help="Only this user's jobs.")] = None,
@@ -38,10 +41,9 @@ def show_jobs(
     else:
         page = pool.job_page(state, user, find, before, limit, fetches)
         found = [*page.unfinished, *page.jobs]
-    headings = ("job", "user", "cell", "state", "device", "ops", "waited", "ran", "predicted", "reason")
     none = "No jobs. A job appears when a %%djinn cell runs."
     asked = page is not None or user is not None or state is not None
-    print_found(found, as_json, "Jobs", headings, _row, "No job matches." if asked else none)
+    print_found(found, as_json, "Jobs", HEADINGS, _row, "No job matches." if asked else none)
     if page is not None and page.older and not as_json:
         print_line(f"{page.older:,} more match: --before {page.jobs[-1].short_id}")
 
@@ -55,7 +57,8 @@ def cancel_job(job: JobId) -> None:
 
 
 def _row(job: JobView) -> tuple[str, ...]:
-    started, finished = job.started_at, job.finished_at
+    started, stopped = job.started_at, job.finished or job.running_since is None
+    ran_s = job.run_s(job.finished_at or 0.0) if stopped else None
     error = job.failure
     return (
         job.job[:SHORT_ID_CHARS],
@@ -65,7 +68,7 @@ def _row(job: JobView) -> tuple[str, ...]:
         job.device or "",
         f"{job.ops_done}/{job.ops_total}" + (" so far" if job.grows else ""),
         "" if started is None else format_seconds(max(0.0, started - job.submitted_at)),
-        "" if started is None or finished is None else _ran(max(0.0, finished - started), job.used_j),
+        "" if ran_s is None else _ran(ran_s, job.used_j),
         _forecast_text(job),
         f"{error.type_name}: {error.message}" if error else job.reason,
     )

@@ -1,9 +1,16 @@
-"""Which accounts ``djinn-lab queue`` lists of many."""
+"""What ``djinn-lab queue`` lists: which accounts of many, and how long cells have waited."""
 
 from __future__ import annotations
 
-from djinn_lab.cli.queue import ACCOUNTS_MAX, most_used
+from typing import Any
+
+import pytest
+
+from djinn_lab.cli import queue as queue_command
+from djinn_lab.cli.queue import ACCOUNTS_MAX, most_used, show_queue
+from djinn_lab.client.rest import PoolClient
 from djinn_lab.jobs.fairness import AccountView, Amounts, Limits
+from djinn_lab.protocol.rest.queue import QueueView, WaitingJob
 
 
 def view(number: int, device_s: float) -> AccountView:
@@ -23,3 +30,19 @@ def test_most_used_accounts_are_kept_in_the_order_of_the_tree() -> None:
 def test_few_accounts_are_all_listed() -> None:
     views = [view(number, 0.0) for number in range(3)]
     assert most_used(views) == views
+
+
+def test_waiting_cells_have_the_time_that_they_have_waited(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Pool:
+        def queue(self) -> QueueView:
+            return QueueView(now=100.0, waiting_count=1, waiting=(WaitingJob("a", since=40.0),))
+
+    shown: dict[str, Any] = {}
+
+    def keep(title: str, headings: Any, rows: Any) -> None:
+        shown[title] = [dict(zip(headings, row, strict=True)) for row in rows]
+
+    monkeypatch.setattr(PoolClient, "find", Pool)
+    monkeypatch.setattr(queue_command, "print_table", keep)
+    show_queue()
+    assert [row["has waited"] for row in shown["Waiting"]] == ["1 min 0 s"]

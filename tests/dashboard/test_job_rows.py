@@ -5,17 +5,23 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from page_kit import WhileTheTestWaits, wait_until
 
+from djinn_lab.cli.jobs import HEADINGS, _row
+from djinn_lab.dashboard.admin.jobs import unfinished_jobs
 from djinn_lab.dashboard.board import Board
 from djinn_lab.dashboard.hub import Hub, Snapshot
 from djinn_lab.dashboard.jobs.page import JobsPage, history_row
+from djinn_lab.dashboard.jobs.tables import job_row
 from djinn_lab.dashboard.queueing.fairness_chart import SHOWN_S_MIN, FairnessChart
 from djinn_lab.dashboard.queueing.history import RecentUse
+from djinn_lab.dashboard.queueing.tables import running_rows
 from djinn_lab.dashboard.route import Route
 from djinn_lab.dashboard.widgets.theme import LIGHT
 from djinn_lab.errors import PoolError
 from djinn_lab.protocol.rest.jobs import JobPage, JobView, matches_text
+from djinn_lab.protocol.rest.queue import QueueView, RunningJob
 from djinn_lab.protocol.rest.status import PoolStatus
 
 
@@ -31,6 +37,34 @@ def test_a_cell_that_ran_says_how_long_it_waited_and_one_that_runs_nothing_yet()
     assert history_row(done, 200.0, {})["waited"]["text"] == "2.5 s"
     runs = JobView("a", state="RUNNING", submitted_at=100.0, started_at=102.5)
     assert history_row(runs, 200.0, {})["waited"] is None
+
+
+def test_run_time_is_what_devices_ran_and_not_what_it_waited_preempted() -> None:
+    """It ran for 20 s, was preempted for a minute, and ran for another 5 s."""
+    waits = JobView("a", state="PREEMPTED", submitted_at=90.0, started_at=100.0, ran_s=20.0)
+    runs = replace(waits, state="RUNNING", running_since=180.0)
+    done = replace(runs, state="DONE", ran_s=25.0, running_since=None, finished_at=185.0)
+    never = JobView("a", state="QUEUED", submitted_at=90.0, ran_s=0.0)
+    assert [job_row(job, 184.5, {})["took"] for job in (waits, runs, done, never)] == [
+        {"text": "20.0 s", "sort": 20.0},
+        {"text": "24.0 s", "sort": 24.0},
+        {"text": "25.0 s", "sort": 25.0},
+        None,
+    ]
+    assert [_row(job)[HEADINGS.index("ran")] for job in (waits, runs, done, never)] == [
+        "20.0 s",
+        "",
+        "25.0 s",
+        "",
+    ]
+
+
+def test_admin_and_queue_pages_have_the_same_run_time() -> None:
+    cell = RunningJob("a", device="cpu:0", since=180.0, ran_s=20.0)
+    queue = QueueView(now=184.0, running=(cell,))
+    (job,) = unfinished_jobs((), queue)
+    assert job_row(job, queue.now, {})["took"]["text"] == "24.0 s"
+    assert running_rows(queue, {})[0]["since"]["text"] == "24.0 s"
 
 
 def test_the_day_is_shown_of_a_cell_of_another_day() -> None:

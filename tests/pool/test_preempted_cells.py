@@ -78,6 +78,14 @@ def test_training_preempted_often_ends_with_the_same_weights(pool: RuntimeInfo) 
     assert result.executed == expected.executed == len(program.nodes)
     assert result.stages["preempted"] > 0
     assert sum(result.stages.values()) == pytest.approx(result.pool_s, rel=0.01)
+    wait_for(lambda: rest(pool).job(job).finished)
+    view = rest(pool).job(job)
+    assert view.started_at is not None
+    assert view.finished_at is not None
+    elapsed_s = view.finished_at - view.started_at
+    assert view.run_s(view.finished_at) == pytest.approx(elapsed_s - view.stages["preempted"], rel=0.1)
+    (used,) = [row for row in rest(pool).usage() if row.job == job]
+    assert view.run_s(view.finished_at) == pytest.approx(used.run_s)
     events = [line.event for line in rest(pool).job(job).events]
     assert events.count("SegmentPreempted") >= 5  # the queue may have decided so, too
 
@@ -90,7 +98,12 @@ def test_why_says_for_whom_a_cell_was_preempted(pool: RuntimeInfo) -> None:
         ann.until(job, "RUNNING")
         other = bob.submit(urgent, priority="CRITICAL")
         ann.until(job, "PREEMPTED")
+        view, listed = rest(pool).job(job), rest(pool).queue().find(job)
         sentence = rest(pool).why(job).sentence
+        assert view.running_since is None
+        assert view.started_at is not None
+        assert listed is not None
+        assert listed.since > view.started_at  # when it was preempted
         assert re.match(f"Preempted: for .*{other[:4]}", sentence), sentence
 
 

@@ -200,7 +200,7 @@ def _row(
         reason=reason,
         sentence=why,
         why=why,
-        since=job.segment_at_s,
+        since=max(job.segment_at_s, job.preempted_at_s or 0.0),
         expected_at=expected_at,
     )
 
@@ -220,6 +220,7 @@ def _running(job: Job, cluster: Cluster, unusual: str, qos_by_job: Mapping[str, 
         members=job.members,
         unusual=unusual,
         qos=_qos(job, qos_by_job),
+        ran_s=job.ran_s,
     )
 
 

@@ -145,6 +145,8 @@ class JobRecord:
     predicted_s: float | None = None
     predicted_spread: float | None = None
     measured_s: float | None = None
+    ran_s: float = 0.0
+    running_since: float | None = None
     ops_before: int = 0
     ops_done: int = 0
     ops_total: int = 0
@@ -170,7 +172,7 @@ class JobRecord:
     def returned(cls, view: JobView, code: str, resume: JobResume) -> JobRecord:
         """Make the record of a job of an earlier run of the pool, as it was before the segment in flight."""
         record = cls(view.job, view.session, view.user, view.cell, view.priority, view.submitted_at, code)
-        record.started_at = view.started_at
+        record.started_at, record.ran_s = view.started_at, resume.ran_s
         record.stages = dict(view.stages)
         record.cuts = [cut for cut in view.cuts if cut.segment <= resume.answered]
         record.segments = resume.answered + 1
@@ -200,6 +202,7 @@ class JobRecord:
             self.submitted_at = job.submitted_at_s
             self.started_at = job.started_at_s
             self.finished_at = job.ended_at_s
+            self.ran_s, self.running_since = job.ran_s, job.running_since_s
             self.placed = job.placed_why or self.placed
 
     def progressed(self, executed: int) -> None:
@@ -254,6 +257,8 @@ class JobRecord:
             predicted=self.predicted,
             watts=self.watts,
             used_j=self.used_j or None,
+            ran_s=self.ran_s,
+            running_since=self.running_since,
         )
 
     def row(self, pool: str, job: Job | None) -> dict[str, object]:

@@ -30,7 +30,8 @@ class JobView(msgspec.Struct, frozen=True):
     order. ``placed``: how its profile changed the choice of its session's first device.
     ``predicted``: its predicted use when its first segment came. ``watts``: what its device
     draws, as operators say. ``used_j``: energy used so far by that; None where the watts of a device that it
-    held are unknown."""
+    held are unknown. ``ran_s``: seconds that devices ran it before ``running_since``, None of a pool that did
+    not count them; see :meth:`run_s`."""
 
     job: str
     session: str = ""
@@ -61,6 +62,18 @@ class JobView(msgspec.Struct, frozen=True):
     predicted: ResourceForecast | None = None
     watts: float | None = None
     used_j: float | None = None
+    ran_s: float | None = None
+    running_since: float | None = None
+
+    def run_s(self, now: float) -> float | None:
+        """Return the seconds for which devices have run it by then; None before it first started. Time in
+        the queue, preempted or restoring does not count."""
+        if self.ran_s is None:
+            return self.measured_s
+        if self.running_since is None:
+            return None if self.started_at is None else self.ran_s
+        ended = now if self.finished_at is None else self.finished_at
+        return self.ran_s + max(0.0, ended - self.running_since)
 
     @property
     def is_fetch(self) -> bool:

@@ -70,7 +70,7 @@ class WaitingJob(msgspec.Struct, frozen=True):
     where it does not contend; ``why``: the reason for people, ``sentence``: with the predicted start.
     ``expected_at`` comes with ``QueueView.estimate_error`` only. ``qos``: of service (a
     :class:`~djinn_lab.jobs.decision.QosClass`), where an account is guaranteed devices and the job
-    contends."""
+    contends. ``since``: when it last became pending."""
 
     job: str
     user: str = ""
@@ -90,7 +90,8 @@ class WaitingJob(msgspec.Struct, frozen=True):
 class RunningJob(msgspec.Struct, frozen=True):
     """Show a running job. ``ends_at``: expected, None when unknown. ``preempting``: it was asked to stop
     between two ops. ``members``: of a gang, the other devices that it holds. ``unusual``: a sentence where
-    it runs much longer than predicted. ``qos``: as in :class:`WaitingJob`."""
+    it runs much longer than predicted. ``qos``: as in :class:`WaitingJob`. ``since``: when it last started;
+    ``ran_s``: seconds that devices ran it before."""
 
     job: str
     user: str = ""
@@ -104,6 +105,11 @@ class RunningJob(msgspec.Struct, frozen=True):
     members: tuple[str, ...] = ()
     unusual: str = ""
     qos: str = ""
+    ran_s: float = 0.0
+
+    def run_s(self, now: float) -> float:
+        """Return the seconds for which devices have run it by then."""
+        return self.ran_s + (0.0 if self.since is None else max(0.0, now - self.since))
 
 
 class StallView(msgspec.Struct, frozen=True):
