@@ -13,6 +13,7 @@ from djinn_lab.jobs.fairness import AccountView
 from djinn_lab.protocol.rest.queue import QueueView, RunningJob, StallView, WaitingJob, is_leaf
 from djinn_lab.units import format_seconds
 
+SORTS_LAST = 1e15
 ACCOUNT_COLUMNS = columns(
     ("account", "Account", "mono"),
     ("weight", "Weight", "number"),
@@ -128,10 +129,17 @@ def _waiting_row(cell: WaitingJob, now: float, name: str | None) -> dict[str, ob
         "user": cell.user,
         "priority": _priority_text(cell),
         "since": number_cell(max(0.0, now - cell.since), whole_seconds),
-        "expected": number_cell(left_s, whole_seconds),
+        "expected": _no_start(cell) if left_s is None else number_cell(left_s, whole_seconds),
         "why": cell.why,
         "job": cell.job[:8],
     }
+
+
+def _no_start(cell: WaitingJob) -> dict[str, object] | None:
+    """Say why no start is predicted; such cells come behind the others."""
+    if not cell.unpredicted:
+        return None
+    return {"text": cell.unpredicted, "title": cell.sentence, "sort": SORTS_LAST}
 
 
 def running_rows(queue: QueueView, names: Mapping[str, str]) -> list[dict[str, object]]:

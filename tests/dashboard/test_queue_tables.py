@@ -97,3 +97,14 @@ def test_account_shares_sort_by_number() -> None:
     accounts = tuple(account(name, rank=1, dominant=part) for name, part in (("ann", 0.1), ("bob", 0.9)))
     rows = account_rows(QueueView(now=10.0, accounts=accounts))
     assert {row["id"]: row["part"]["sort"] for row in rows} == {"ann": 0.1, "bob": 0.9}
+
+
+def test_cell_without_a_predicted_start_says_why_and_sorts_last() -> None:
+    waiting = (
+        WaitingJob("1", unpredicted="unknown: later cells may go first", sentence="Behind 2. And more."),
+        WaitingJob("2", expected_at=19.0),
+    )
+    unknown, known = (row["expected"] for row in waiting_rows(QueueView(now=10.0, waiting=waiting), {}))
+    assert (unknown["text"], unknown["title"]) == ("unknown: later cells may go first", "Behind 2. And more.")
+    assert known["text"] == "9.0 s"
+    assert unknown["sort"] > known["sort"]

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+from djinn_lab.jobs.decision import Explanation, Reason, why_no_start
 from djinn_lab.jobs.start_forecasts import SAMPLES_MIN, StartForecasts, StartSkill
 
 
@@ -59,6 +62,31 @@ def test_start_of_a_job_that_should_have_started_cannot_be_predicted() -> None:
     assert starts.wait_s("late", 202.0) is None
     starts.started("late", 203.0)
     assert starts.skill.forecast("late", 2, 0.1, 210.0).reliable  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"expected_s": 200.1}, "unknown: later cells may go first"),
+        ({"later_than_s": 320.0}, "not within 118 s"),
+        ({}, "not by itself, as things are"),
+        ({"expected_s": 200.1, "brought": True}, "unknown: it waits for memory"),
+        ({"reason": Reason.IMPOSSIBLE}, "never, as things are"),
+    ],
+)
+def test_missing_start_has_a_reason_in_a_few_words(fields: dict[str, Any], words: str) -> None:
+    starts = learnt([(2, 0.1, 0.1)] * 10)
+    starts.estimated({"late": (2, 200.1)}, 200.0)
+    given: dict[str, Any] = {"reason": Reason.BUSY, "rank": 2} | fields
+    found = Explanation("late", "ann", 202.0, position=1, waiting=1, **given)
+    assert why_no_start(found, starts.skill) == words
+
+
+def test_missing_start_says_that_predictions_were_wrong_or_too_few() -> None:
+    found = Explanation("next", "ann", 200.0, Reason.BUSY, 1, 1, expected_s=210.0, rank=2)
+    vague = learnt([(2, 10.0, actual_s) for actual_s in (0.1, 0.3, 1.0, 9.0, 20.0, 30.0, 0.2)]).skill
+    assert why_no_start(found, vague) == "unknown: recent predictions were wrong"
+    assert why_no_start(found, StartSkill()) == "unknown: too few predictions checked"
 
 
 def test_start_forecast_skill_survives_a_restart() -> None:

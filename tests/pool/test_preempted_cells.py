@@ -104,6 +104,7 @@ def test_why_says_for_whom_a_cell_was_preempted(pool: RuntimeInfo) -> None:
         assert view.started_at is not None
         assert listed is not None
         assert listed.since > view.started_at  # when it was preempted
+        assert listed.unpredicted or listed.expected_at
         assert re.match(f"Preempted: for .*{other[:4]}", sentence), sentence
 
 

@@ -24,6 +24,7 @@ from djinn_lab.jobs.decision.explaining.sentence import (
     error_sentence,
     sentence,
     sentence_with_start,
+    why_no_start,
     with_short_ids,
 )
 from djinn_lab.jobs.decision.explaining.verdicts import DecisionTrace, Reason, Verdict
@@ -84,5 +85,6 @@ __all__ = [
     "start_limit",
     "submit_limit",
     "what_if",
+    "why_no_start",
     "with_short_ids",
 ]

@@ -23,6 +23,7 @@ from djinn_lab.jobs.decision import (
     sentence,
     sentence_with_start,
     what_if,
+    why_no_start,
     with_short_ids,
 )
 from djinn_lab.jobs.fairness import ShareTree, jain
@@ -38,6 +39,10 @@ from djinn_lab.protocol.rest.queue import (
 from djinn_lab.units import format_seconds
 
 EXPLAINED_MAX = 200
+_NO_START = {JobState.RESTORING: "it waits for memory"} | dict.fromkeys(
+    PENDING_STATES, "after its notebook’s other cells"
+)
+"""Why no start is predicted of jobs that do not contend, by state."""
 
 
 def report(
@@ -174,7 +179,8 @@ def _waiting(job: Job, found: Explanation, skill: StartSkill, qos_by_job: Mappin
         expected_at = found.now_s + start.wait_s if start is not None and start.reliable else None
     row = _row(job, found.reason, _reason(job, found, skill), found.position, expected_at)
     why = with_short_ids(sentence(found, with_start=False, memory=job.memory_reason.rstrip(".")))
-    return msgspec.structs.replace(row, why=why, qos=_qos(job, qos_by_job))
+    unpredicted = why_no_start(found, skill) if expected_at is None else ""
+    return msgspec.structs.replace(row, why=why, qos=_qos(job, qos_by_job), unpredicted=unpredicted)
 
 
 def _reason(job: Job, found: Explanation, skill: StartSkill) -> str:
@@ -183,7 +189,10 @@ def _reason(job: Job, found: Explanation, skill: StartSkill) -> str:
 
 
 def _plain(job: Job, why: str) -> WaitingJob:
-    return _row(job, "session_order" if job.state in PENDING_STATES else job.state.lower(), why)
+    row = _row(job, "session_order" if job.state in PENDING_STATES else job.state.lower(), why)
+    return msgspec.structs.replace(
+        row, unpredicted=f"unknown: {_NO_START.get(job.state, 'no device can take it yet')}"
+    )
 
 
 def _row(

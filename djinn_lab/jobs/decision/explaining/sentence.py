@@ -82,6 +82,28 @@ def sentence_with_start(explanation: Explanation, skill: StartSkill, memory: str
     return f"{why_waiting} Its start cannot be predicted: {why}."
 
 
+def why_no_start(explanation: Explanation, skill: StartSkill) -> str:
+    """Return in a few words why no start is predicted: the short form of what :func:`sentence_with_start`
+    says."""
+    reason = explanation.reason
+    if reason.never:
+        return "never, as things are"
+    if reason is Reason.STARTS_NOW:
+        return "now"
+    if skill.error is None:
+        return "unknown: too few predictions checked"
+    if reason is Reason.NOT_READY or explanation.brought:
+        return "unknown: it waits for memory"
+    if explanation.expected_s is None:
+        if explanation.later_than_s is None:
+            return "not by itself, as things are"
+        return f"not within {duration(explanation.later_than_s - explanation.now_s)}"
+    wait_s = max(0.0, explanation.expected_s - explanation.now_s)
+    start = skill.forecast(explanation.job, explanation.rank, wait_s, explanation.now_s)
+    overtaken = start is not None and start.overtaken
+    return "unknown: later cells may go first" if overtaken else "unknown: recent predictions were wrong"
+
+
 def error_sentence(error: StartForecastError | None) -> str:
     if error is None:
         return "(No such forecast could be checked yet.)"
