@@ -49,7 +49,9 @@ def add_job_routes(app: FastAPI, context: PoolContext) -> None:
         own = view.user == user.name or user.role >= Role.ADMIN
         story = context.driver.core.queue.story(view.job) if own else ()
         events = tuple(
-            JobEvent(event.at_s, type(event).__name__, msgspec.to_builtins(event)) for event in story
+            JobEvent(event.at_s, type(event).__name__, msgspec.to_builtins(event))
+            for event in story
+            if getattr(event, "job", view.job) == view.job  # others' may name other users' sessions
         )
         return answer(JobDetail(**msgspec.structs.asdict(view), code=code if own else "", events=events))
 
