@@ -74,6 +74,13 @@ def _points(curves: DeviceCurves, family: str) -> Iterator[CurvePoint]:
                     yield CurvePoint(dtype, curve.lane, work, seconds)
 
 
+def lane_words(family: str) -> str:
+    """Say what distinguishes the lines of one dtype (:mod:`djinn_lab.srg.families`)."""
+    if family.startswith("matmul"):
+        return "the shorter side of the product"
+    return "the width of a row" if "softmax" in family else "the size that sets the rate"
+
+
 def dtype_colours(points: Sequence[CurvePoint]) -> dict[str, str]:
     """Return a colour for each dtype, float32 the first."""
     dtypes = sorted({point.dtype for point in points}, key=lambda dtype: (dtype != "float32", dtype))
@@ -88,6 +95,8 @@ def curve_sentence(points: Sequence[CurvePoint], family: str, device: str, facto
     best = max(points, key=lambda point: point.rate)
     unit = work_unit(family)
     corrected = "" if factor == 1.0 else f" Runs took {factor:.2f} times as long, which predictions count."
+    if len({point.lane for point in points}) > 1:
+        corrected += f" The number at a line is {lane_words(family)}."
     return (
         f"{family} on {device}, as measured: {len(points)} probes, at best {with_power(best.rate, unit)}/s "
         f"({best.dtype}, {with_power(best.work, unit)} in {format_seconds(best.seconds)}).{corrected}"
@@ -101,6 +110,7 @@ class CurveChart:
         names = ("x", "y", "colour", "dtype", "lane", "work", "took", "rate")
         self.lines = ColumnDataSource({"xs": [], "ys": [], "colour": []})
         self.points = ColumnDataSource({name: [] for name in names})
+        self.lanes = ColumnDataSource({"x": [], "y": [], "text": []})
         self.figure = self._new_figure(look)
         self.mark = Span(
             location=1, dimension="width", line_color=BAD_COLOUR, line_dash="dashed", visible=False
@@ -125,8 +135,18 @@ class CurveChart:
         drawn = plot.scatter(
             "x", "y", source=self.points, size=7, fill_color="colour", line_color=None, fill_alpha=0.9
         )
+        plot.text(
+            "x",
+            "y",
+            text="text",
+            source=self.lanes,
+            x_offset=6,
+            text_baseline="middle",
+            text_font_size="11px",
+            text_color=look.muted,
+        )
         tooltips = [
-            ("", "@dtype, lane @lane"),
+            ("", "@dtype, @lane"),
             ("a call of", "@work"),
             ("takes", "@took"),
             ("rate", "@rate"),
@@ -150,10 +170,16 @@ class CurveChart:
             "y": [point.rate for point in points],
             "colour": [colours[point.dtype] for point in points],
             "dtype": [point.dtype for point in points],
-            "lane": [f"{point.lane:g}" for point in points],
+            "lane": [f"{lane_words(family)} {point.lane:g}" for point in points],
             "work": [with_power(point.work, unit) for point in points],
             "took": [format_seconds(point.seconds) for point in points],
             "rate": [f"{with_power(point.rate, unit)}/s" for point in points],
+        }
+        ends = [line[-1] for line in lines.values()] if len({lane for _, lane in lines}) > 1 else []
+        self.lanes.data = {
+            "x": [point.work for point in ends],
+            "y": [point.rate for point in ends],
+            "text": [f"{point.lane:g}" for point in ends],
         }
         self.mark.update(visible=mark is not None, location=mark or 1)
         self.figure.xaxis.axis_label = f"{NAMES[unit]} of a call"
@@ -165,5 +191,7 @@ class CurveChart:
             return
         rates = [point.rate for point in points] + ([mark] if mark else [])
         works = [point.work for point in points]
-        self.figure.x_range.update(start=min(works) / 1.6, end=max(works) * 1.6)
+        self.figure.x_range.update(
+            start=min(works) / 1.6, end=max(works) * (3 if self.lanes.data["x"] else 1.6)
+        )
         self.figure.y_range.update(start=min(rates) / 1.6, end=max(rates) * 1.6)

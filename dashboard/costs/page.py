@@ -113,7 +113,11 @@ class CostsPage:
             self._runs_heading,
             self._no_runs,
             self._runs_part,
-            _titled("Families of ops", "Times of nodes in sampled runs beside the curves."),
+            _titled(
+                "Families of ops",
+                "Ops of sampled runs beside the measured curves: 2 × the curve is twice as long as "
+                "measured alone.",
+            ),
             self.families,
             self._unpriced,
             _titled("Drift and measurements", "When devices were measured, and runs corrected a curve."),

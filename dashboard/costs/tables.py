@@ -42,9 +42,9 @@ FAMILY_COLUMNS = columns(
     ("family", "Family of ops", "mono"),
     ("devices", "Devices", "short"),
     ("runs", "Runs", "number"),
-    ("ratio", "Measured / curve", "number"),
-    ("half", "Middle half", "number"),
-    ("factor", "Factor", "number"),
+    ("ratio", "Runs took, in the median", "number"),
+    ("half", "Half of them", "number"),
+    ("factor", "Predictions count", "number"),
     ("error", "Off by, median", "number"),
     ("p90", "Off by, p90", "number"),
 )
@@ -56,7 +56,7 @@ CHANGE_COLUMNS = columns(
 )
 CURVE_COLUMNS = columns(
     ("dtype", "Dtype", "mono"),
-    ("lane", "Lane", "number"),
+    ("lane", "Size that sets the rate", "number"),
     ("work", "Work of a call", "number"),
     ("seconds", "Takes", "number"),
     ("rate", "Rate", "number"),
@@ -80,7 +80,7 @@ def device_card(device: DeviceCosts, title: str, detail: str) -> str:
     top."""
     state, colour = _state(device)
     rows = [
-        ("Matrix products, corrected", _rate(device.flops_per_s, "FLOP/s")),
+        ("Matrix products, as runs were", _rate(device.flops_per_s, "FLOP/s")),
         ("Memory", _rate(device.memory_bytes_per_s, "B/s")),
         ("Link to the host", _rate(device.link_bytes_per_s, "B/s")),
         ("An op that does nothing", "–" if device.op_s is None else format_seconds(device.op_s)),
@@ -102,7 +102,7 @@ def _state(device: DeviceCosts) -> tuple[str, str]:
     if not device.measured:
         return "not measured", "#7F8C99"
     if device.drift == "asked":
-        return "drifted", "#D55E00"
+        return "measured again soon", "#E69F00"
     return "measured", "#009E73"
 
 
@@ -179,12 +179,16 @@ def _family_row(one: FamilyDrift, kind: str, devices: Mapping[str, str]) -> dict
         "family": one.family,
         "devices": devices[kind],
         "runs": one.runs,
-        "ratio": number_cell(one.ratio, "{:.2f}".format),
-        "half": number_cell(one.high - one.low, lambda _: f"{one.low:.2f}–{one.high:.2f}"),
-        "factor": number_cell(one.factor, "{:.2f}".format),
+        "ratio": number_cell(one.ratio, _times),
+        "half": number_cell(one.high - one.low, lambda _: f"{one.low:.3g} to {one.high:.3g} × the curve"),
+        "factor": number_cell(one.factor, _times),
         "error": number_cell(one.error, format_error),
         "p90": number_cell(one.error_p90, format_error),
     }
+
+
+def _times(ratio: float) -> str:
+    return f"{ratio:.3g} × the curve"
 
 
 def change_rows(view: CostView) -> list[dict[str, object]]:

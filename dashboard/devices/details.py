@@ -39,7 +39,7 @@ def details_html(device: DeviceView, snapshot: Snapshot) -> str:
         cards += [memory_card(account, memory, "Memory") for account in accounts]
     measured = costs_of(snapshot.costs, device.device)
     if measured is not None:
-        cards.append(costs_card(measured, "Speed", "as measured"))
+        cards.append(costs_card(measured, "Speed", ""))
     stale = " stale" if snapshot.connection != "live" else ""
     return f"<div class='cards wide{stale}'>{''.join(cards)}</div>"
 

@@ -60,6 +60,8 @@ def device_sentence(device: DeviceCosts) -> str:
 
 def unpriced_sentence(view: CostView) -> str:
     """Name the ops that had no price."""
+    if not view.unpriced and not view.runs:
+        return "No run has been compared yet."
     if not view.unpriced:
         return "Every op of the runs so far had a price."
     named = listed([f"{one.op} ({counted(one.runs, 'run')})" for one in view.unpriced])

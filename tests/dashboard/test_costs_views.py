@@ -14,7 +14,13 @@ from cost_views import CURVES, KIND, costs, device
 from djinn_lab.client.cost_sentences import unpriced_sentence
 from djinn_lab.dashboard.background import Background
 from djinn_lab.dashboard.board import Board
-from djinn_lab.dashboard.costs.curve_chart import CurveChart, families_of, points_of, with_power
+from djinn_lab.dashboard.costs.curve_chart import (
+    CurveChart,
+    curve_sentence,
+    families_of,
+    points_of,
+    with_power,
+)
 from djinn_lab.dashboard.costs.page import CostsPage
 from djinn_lab.dashboard.costs.runs_chart import RunsChart, runs_sentence
 from djinn_lab.dashboard.costs.tables import (
@@ -63,6 +69,10 @@ def test_curves_are_rates_by_dtype_and_lane() -> None:
     assert len(chart.lines.data["xs"]) == 3
     assert len(set(chart.points.data["colour"])) == 2
     assert not chart.mark.visible
+    assert len(chart.lanes.data["text"]) == 3, "lines of one colour are told apart"
+    assert "The number at a line is the shorter side of the product." in curve_sentence(
+        points, "matmul", "cpu:0"
+    )
     assert chart.figure.x_range.start < 1e4 < 1e9 < chart.figure.x_range.end
     chart.show(points_of(CURVES, "copy"), "copy", 1e9)
     assert (chart.mark.visible, chart.mark.location) == (True, 1e9)
@@ -99,7 +109,7 @@ def test_programs_and_families_show_the_least_certain_first() -> None:
     rows = family_rows(VIEW)
     assert [row["family"] for row in rows] == ["softmax", "matmul"]
     assert rows[0]["devices"] == "cpu:0, cpu:1"
-    assert rows[1]["factor"] == {"text": "1.38", "sort": 1.38}
+    assert rows[1]["factor"] == {"text": "1.38 × the curve", "sort": 1.38}
 
 
 def test_cards_say_what_is_measured_and_what_is_not() -> None:
@@ -113,7 +123,8 @@ def test_cards_say_what_is_measured_and_what_is_not() -> None:
 
 def test_unpriced_ops_and_refused_answers_are_named() -> None:
     assert "special_bessel_j0 (2 runs) and histc (1 run)" in unpriced_sentence(VIEW)
-    assert "had a price" in unpriced_sentence(CostView())
+    assert "No run" in unpriced_sentence(CostView())
+    assert "had a price" in unpriced_sentence(CostView(runs=VIEW.runs))
     assert "built-in" in model_sentences(VIEW)[0]
     own = EstimatorView("mine", "my-package", 10, 7, 2, "it returned nan seconds", 0.0001)
     said = " ".join(model_sentences(msgspec.structs.replace(VIEW, estimator=own)))
