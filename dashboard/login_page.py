@@ -18,16 +18,22 @@ SENTENCE = (
     "the user of the dashboard command opens the address that it prints."
 )
 
+LATE = "Each works once, within ten minutes. Run djinn-lab dashboard again, or give your token."
+REFUSED = "Is it whole, and still valid? An admin makes another one with: djinn-lab users token add NAME"
+
 
 class LoginPage:
-    """Ask for a token, and come back with a code in the address."""
+    """Ask for a token, and come back with a code in the address. ``late``: the browser came with a code that
+    lets no one in any more."""
 
-    def __init__(self, gate: Gate, background: Background) -> None:
+    def __init__(self, gate: Gate, background: Background, late: bool = False) -> None:
         self._gate = gate
         self._background = background
         self.token = pn.widgets.PasswordInput(name="Token", width=420)
         self.enter = button("Log in", align="end")
         self.answer = pn.pane.HTML("")
+        if late:
+            show_html(self.answer, notice("This address does not let you in any more.", LATE, "bad"))
         self.enter.on_click(lambda event: background.soon(self._asked))
         self.token.param.watch(lambda event: background.soon(self._asked), "value")
         self.view = pn.Column(
@@ -50,4 +56,4 @@ class LoginPage:
         self.enter.disabled = False
         refused = isinstance(error, AuthenticationError)
         text = "The pool refused this token." if refused else error.message
-        show_html(self.answer, notice(text, error.advice, "bad"))
+        show_html(self.answer, notice(text, REFUSED if refused else error.advice, "bad"))

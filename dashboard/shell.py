@@ -178,7 +178,7 @@ def build_page(make_shell: Callable[[Gate, Login], Shell] = Shell) -> pn.Templat
     code = codes[0].decode(errors="replace") or pn.state.headers.get(HEADER, "")
     login = gate.enter(pn.state.cookies, code)
     if login is None:
-        return _login_page(gate)
+        return _login_page(gate, bool(code))
     shell = make_shell(gate, login)
     if not gate.holds(login):  # the pool answered meanwhile
         return _login_page(gate)
@@ -189,13 +189,13 @@ def build_page(make_shell: Callable[[Gate, Login], Shell] = Shell) -> pn.Templat
     return _template(shell.navigation, shell.content, dark, _keep_cookie(login) if codes[0] else "")
 
 
-def _login_page(gate: Gate) -> pn.Template:
+def _login_page(gate: Gate, late: bool = False) -> pn.Template:
     hub, look = shared_hub(), current_look()
     background = Background(hub.executor)
     navigation = Navigation(pages=[], dark=look.dark, status="", sizing_mode="stretch_width")
     if pn.state.curdoc is not None:
         _keep_alive(navigation, background)
-    return _template(navigation, LoginPage(gate, background).view, look.dark, "")
+    return _template(navigation, LoginPage(gate, background, late).view, look.dark, "")
 
 
 def _keep_alive(navigation: Navigation, background: Background) -> None:

@@ -215,9 +215,13 @@ class Authentication:
             raise ValueError(f"{above!r} is not an account; write it like organisation/project")
         if not _NAME.fullmatch(name):
             raise ValueError(f"{name!r} is not a user name (letters, digits and . _ @ -, at most 64)")
+        if above is not None and (above == name or above.endswith(f"/{name}")):
+            above = above[: -len(name) - 1] or None  # written with the user's own account, as shares are
         checked = checked_role(role)
         if name in self._users:
-            raise ValueError(f"There is a user {name!r} already")
+            raise ValueError(
+                f"There is a user {name!r} already: djinn-lab users role or users remove changes that"
+            )
         user = self._users[name] = User(name, checked, above)
         return user
 

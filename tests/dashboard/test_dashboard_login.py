@@ -52,6 +52,7 @@ def test_a_stranger_sees_nothing_but_the_login(
     with tab(chromium, dashboard_url + "?page=jobs") as page:
         log_in(page, "guess")
         page.wait_for_selector("text=The pool refused this token")
+        page.wait_for_selector("text=djinn-lab users token add NAME")
         assert page.locator("text=cpu:0").count() == 0
         assert page.locator("role=tab").count() == 0
     html = httpx.get(dashboard_url, trust_env=False, timeout=60).text
@@ -83,6 +84,7 @@ def test_the_address_of_the_command_lets_its_user_in_once(
         page.wait_for_selector("role=tab[name='Wizard']")
     with tab(chromium, address) as page:
         page.wait_for_selector("text=This pool has several users")
+        page.wait_for_selector("text=This address does not let you in any more")
 
 
 def test_another_user_comes_in_by_token_and_sees_what_it_may(

@@ -25,6 +25,8 @@ def test_no_token_no_user(header: str | None) -> None:
 def test_users_come_and_go() -> None:
     users = Authentication("owner's")
     ann = users.add("ann", "operator")
+    assert users.add("eve", "user", "vision/train/eve").account == "vision/train/eve", "not .../eve/eve"
+    assert users.add("kim", "user", "kim").account == "kim"
     _, token = users.issue("ann", "first", ann.role, None)
     found = users.user_of(f"Bearer {token}")
     assert found is not None
