@@ -131,7 +131,7 @@ def describe(
     if update.estimate_s is not None:
         off = update.estimate_error_s
         give_or_take = "" if off is None else f" (give or take {format_seconds(off)})"
-        words.append(f"about {format_seconds(update.estimate_s)} to go{give_or_take}")
+        words.append(f"{_about(update.estimate_s)} to go{give_or_take}")
     reason = f": {update.reason}" if update.reason else ""
     return f"{', '.join(words)}{reason} ({elapsed})", fraction
 
