@@ -92,7 +92,7 @@ class JobsPage:
         full: dict[str, object] = {"sizing_mode": "stretch_width", "margin": 0}
         self._heading = html_pane(margin=(0, 0, 8, 0))
         self._problem = html_pane(margin=(0, 0, 8, 0))
-        self._gone = html_pane(margin=(0, 0, 8, 0))
+        self.gone = html_pane(margin=(0, 0, 8, 0))
         self.listing = JobListing(board, lambda: self.update(self._snapshot))
         self._first_steps = html_pane(NO_JOBS, visible=False)
         bar = control_bar(self.filter, self.whose, self.search, self.listing.newer, self.listing.older)
@@ -102,7 +102,7 @@ class JobsPage:
             self._heading,
             bar,
             self._problem,
-            self._gone,
+            self.gone,
             self.jobs,
             self.why,
             self.details,
@@ -159,7 +159,7 @@ class JobsPage:
         self._board.route.update(job=self.jobs.selected)
         self._detailed = None
         self.trace.visible = False
-        for pane in (self.why, self.details, self._trace_heading, self._gone):
+        for pane in (self.why, self.details, self._trace_heading, self.gone):
             show_html(pane, "")
         self.update(self._snapshot)
 
@@ -174,7 +174,7 @@ class JobsPage:
 
         def done(answers: tuple[JobDetail, WhyAnswer]) -> None:
             more, why = answers
-            show_html(self._gone, "")
+            show_html(self.gone, "")
             title = f"Why is {more.short_id} {more.state.lower()}?"
             show_html(self.why, f"<h2>{escape(title)}</h2><p>{escape(why.sentence)}</p>")
             show_html(self.details, job_details_html(more, more.code, more.events, _qos(why)))
@@ -185,7 +185,7 @@ class JobsPage:
             self.trace.show(rows)
 
         def failed(error: DjinnError) -> None:
-            show_html(self._gone, notice(f"No details: {error.message}", error.advice))
+            show_html(self.gone, notice(f"No details: {error.message}", error.advice))
 
         self._board.background.run("job", read, done, failed)
 

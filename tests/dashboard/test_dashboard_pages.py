@@ -192,8 +192,8 @@ def test_the_jobs_page_says_when_the_job_of_the_address_is_gone(board: Board) ->
     page = JobsPage(board)
     page.enter()
     page.update(board.hub.snapshot())
-    wait_until(lambda: "There is no job" in page.why.object)
-    assert "djinn-lab jobs" in page.why.object
+    wait_until(lambda: "There is no job" in page.gone.object)
+    assert "djinn-lab jobs" in page.gone.object
 
 
 def test_the_schedule_page_draws_predicted_and_measured(board: Board, finished_job: str) -> None:

@@ -140,7 +140,7 @@ def test_layers_of_experts_run_side_by_side_and_compute_what_one_device_computes
     def step_together() -> Cell:
         """Step until a plan takes both devices: it takes one while the other is predicted to be slow."""
         cells = [step()]
-        while cells[-1].report.gang != TOGETHER and len(cells) < 10:
+        while cells[-1].report.gang != TOGETHER and len(cells) < 30:
             cells.append(step())
         return cells[-1]
 
