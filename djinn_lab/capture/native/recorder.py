@@ -190,7 +190,7 @@ class NativeRecorder:
             if native.owner_of(tensor)() is not self:
                 raise CaptureError(
                     "this tensor belongs to another pool session.",
-                    "Use that session (a cell opens it again), or bring the tensor home: pull(model), .cpu().",
+                    "Use that session (a cell opens it again) or bring the tensor home: pull(model), .cpu().",
                 )
             storage = native.storage_of(tensor)
             if not storage.usable:

@@ -324,7 +324,7 @@ class PythonRecorder:
         if storage.recorder is not self:
             raise CaptureError(
                 "this tensor belongs to another pool session.",
-                "Use that session (a cell opens it again), or bring the tensor home: pull(model), .cpu().",
+                "Use that session (a cell opens it again) or bring the tensor home: pull(model), .cpu().",
             )
         if value.generation != storage.generation or self.table.lost or self.exposures.present:
             self.copies.ready(value)
