@@ -17,6 +17,7 @@ from djinn_lab.dashboard.widgets.controls import button
 from djinn_lab.dashboard.widgets.panes import notice
 from djinn_lab.errors import DjinnError
 from djinn_lab.protocol.rest.jobs import FIND_CHARS_MAX, UNFINISHED, JobPage, JobView
+from djinn_lab.units import counted
 
 STATES = {"unfinished": UNFINISHED, "failed": "FAILED"}
 """By the value of the filter."""
@@ -122,7 +123,8 @@ def newest(snapshot: Snapshot, page: JobPage | None) -> Listed:
         return Listed(jobs, f"The newest {len(jobs)} are listed.")
     total = max(len(jobs), page.matching + page.unfinished_matching)
     behind = snapshot.jobs[-1].job if total > len(jobs) and len(snapshot.jobs) >= JOBS_MAX else ""
-    return Listed(jobs, f"{total:,} cells; the newest {len(jobs)} are listed.", "", behind)
+    listed = f"; the newest {len(jobs)} are listed." if total > len(jobs) else "."
+    return Listed(jobs, f"{counted(total, 'cell')}{listed}", "", behind)
 
 
 def sentence(page: JobPage) -> str:
