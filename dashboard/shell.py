@@ -30,6 +30,7 @@ from djinn_lab.dashboard.widgets.panes import empty_state, html_pane, notice, sh
 from djinn_lab.dashboard.widgets.theme import current_look
 from djinn_lab.dashboard.wizard.page import WizardPage
 from djinn_lab.protocol.dashboard_login import HEADER, PARAMETER
+from djinn_lab.units import format_clock
 
 TICK_MS = 250
 REDRAW_S = 1.0
@@ -158,7 +159,7 @@ def freshness(snapshot: Snapshot, now: float) -> tuple[str, str, str]:
         labels = {"absent": "No pool", "refused": "Access refused", "lost": "Pool lost"}
         tone = "warn" if snapshot.connection in ("absent", "connecting") else "bad"
         return labels.get(snapshot.connection, "Connecting"), snapshot.message, tone
-    clock = time.strftime("%H:%M:%S", time.localtime(snapshot.status.now))
+    clock = format_clock(snapshot.status.now)
     age = now - (snapshot.polled_at or 0.0)
     if snapshot.connection == "lost" or age > STALE_S:
         return f"Stale: last update {clock}", snapshot.message or f"No update for {age:.0f} s", "bad"

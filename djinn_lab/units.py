@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Sequence
 
 SHORT_ID_CHARS = 8
@@ -92,3 +93,8 @@ def capitalised(text: str) -> str:
 def format_error(error: float) -> str:
     """Show a relative error: ``0.25`` is ``25%``, ``248.86`` is ``249 times``."""
     return f"{error:.0%}" if error < 10 else f"{error:,.0f} times"
+
+
+def format_clock(at_s: float) -> str:
+    """Show the time of a day, here, of seconds since the epoch: ``14:03:59``."""
+    return time.strftime("%H:%M:%S", time.localtime(at_s))

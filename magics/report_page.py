@@ -81,14 +81,13 @@ def _head(session: Session, cell: Cell, title: str) -> str:
 
 
 def _figures(report: CellReport) -> str:
-    known = report.program_hits + report.program_misses
     figures = [
         ("Total", format_seconds(report.total_s), ""),
         ("Device ran", format_seconds(report.run_s), _share(report.run_s, report.total_s)),
         ("Ops", f"{report.ops_run:,}", f"{report.ops_recorded:,} recorded"),
         ("Peak memory", format_bytes(report.peak_bytes), "on the device"),
         ("Sent", format_bytes(report.bytes_up), f"{format_bytes(report.bytes_down)} received"),
-        ("Known graphs", f"{report.program_hits} of {known}", "to the pool"),
+        ("Known graphs", f"{report.program_hits} of {report.parts}", "to the pool"),
     ]
     return '<dl class="figures">{}</dl>'.format(
         "".join(

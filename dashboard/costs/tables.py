@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from html import escape
@@ -16,7 +15,7 @@ from djinn_lab.dashboard.costs.runs_chart import SOURCES, off_text, percentile
 from djinn_lab.dashboard.widgets.table_cells import columns, number_cell
 from djinn_lab.jobs.cost_drift import FamilyDrift
 from djinn_lab.protocol.rest.costs import ComparedRun, CostView, DeviceCosts
-from djinn_lab.units import counted, format_error, format_seconds
+from djinn_lab.units import counted, format_clock, format_error, format_seconds
 
 RUNS_SHOWN_MAX = 100
 RUN_COLUMNS = columns(
@@ -64,11 +63,6 @@ CURVE_COLUMNS = columns(
 _CHANGE_COLOURS = {"measured": "#009E73", "drifted": "#D55E00", "corrected": "#E69F00"}
 
 
-def moment(at_s: float) -> str:
-    """Return a time of the pool's clock as people read it."""
-    return time.strftime("%H:%M:%S", time.localtime(at_s))
-
-
 def device_cards(view: CostView, stale: bool) -> str:
     """Return a card for each device, as HTML."""
     cards = "".join(device_card(device, device.device, device.kind) for device in view.devices)
@@ -111,7 +105,9 @@ def _measured(device: DeviceCosts) -> str:
         return f"{device.device} {measuring_words(device)}"
     if device.measured_at is None:
         return "by an earlier pool"
-    return f"{moment(device.measured_at)}, {counted(device.measurements, 'time')} since the pool started"
+    return (
+        f"{format_clock(device.measured_at)}, {counted(device.measurements, 'time')} since the pool started"
+    )
 
 
 def _rate(value: float | None, unit: str) -> str:
@@ -130,7 +126,7 @@ def run_rows(runs: Sequence[ComparedRun], cells: Mapping[str, str]) -> list[dict
     return [
         {
             "id": f"{run.job} {run.at}",
-            "at": number_cell(run.at, moment),
+            "at": number_cell(run.at, format_clock),
             "cell": cells.get(run.job, run.job[:8]),
             "device": run.device,
             "source": SOURCES[run.source],
@@ -197,7 +193,7 @@ def change_rows(view: CostView) -> list[dict[str, object]]:
     return [
         {
             "id": f"{number}",
-            "at": number_cell(change.at, moment),
+            "at": number_cell(change.at, format_clock),
             "devices": devices.get(change.kind, change.kind),
             "what": {"text": change.what, "colour": _CHANGE_COLOURS[change.what]},
             "detail": change.detail,

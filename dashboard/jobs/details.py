@@ -76,7 +76,7 @@ def _cuts(job: JobView) -> str:
 
 
 def _events(job: JobView, events: Sequence[JobEvent]) -> str:
-    lines = trace_lines(job.job, events, EVENTS_MAX)
+    lines = trace_lines(events, EVENTS_MAX)
     if not lines:
         return "none known: the pool remembers those of its latest cells, and shows them to their owner only"
     return "<br>".join(map(escape, lines))

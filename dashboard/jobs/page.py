@@ -178,7 +178,7 @@ class JobsPage:
             title = f"Why is {more.short_id} {more.state.lower()}?"
             show_html(self.why, f"<h2>{escape(title)}</h2><p>{escape(why.sentence)}</p>")
             show_html(self.details, job_details_html(more, more.code, more.events, _qos(why)))
-            rows = trace_rows(more.job, more.events)
+            rows = trace_rows(more.events)
             self.trace.visible = bool(rows)
             text = "Every event that the queue handled for this cell." if rows else ""
             show_html(self._trace_heading, heading("Decision trace", text) if rows else "")

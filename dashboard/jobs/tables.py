@@ -3,14 +3,13 @@ each field, a row for each cell or notebook."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 
 from djinn_lab.dashboard.widgets.table_cells import columns, number_cell
 from djinn_lab.dashboard.widgets.theme import STATE_COLOURS
 from djinn_lab.protocol.rest.jobs import JobView
 from djinn_lab.protocol.rest.notebooks import NotebookView
-from djinn_lab.units import format_seconds
+from djinn_lab.units import format_clock, format_seconds
 
 _FIELDS = {
     "submitted": ("submitted", "Submitted", "number"),
@@ -100,7 +99,7 @@ def notebook_row(one: NotebookView, now: float) -> dict[str, object]:
         ended = float(int(now))
     took_s = None if began is None or ended is None else max(0.0, ended - began)
     most = "" if one.attempts_max in (None, 1) else f" of {one.attempts_max}"
-    clock = time.strftime("%H:%M:%S", time.localtime(one.submitted_at))
+    clock = format_clock(one.submitted_at)
     return {
         "id": one.job,
         "job": one.job,

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from djinn_lab.protocol.rest.jobs import JobEvent
-from djinn_lab.units import format_bytes, format_seconds
+from djinn_lab.units import format_bytes, format_clock, format_seconds
 
 WHAT = {
     "SegmentSubmitted": "segment submitted",
@@ -97,22 +96,17 @@ _USUAL: Mapping[str, object] = {
 ITEMS_MAX = 4
 
 
-def events_of(job: str, events: Iterable[JobEvent]) -> list[JobEvent]:
-    """Return the events of one job, without those of other jobs that changed something for it."""
-    return [event for event in events if event.detail.get("job") in (None, job)]
-
-
-def trace_rows(job: str, events: Iterable[JobEvent]) -> list[dict[str, object]]:
+def trace_rows(events: Iterable[JobEvent]) -> list[dict[str, object]]:
     """List the queue's events of one job as rows, oldest first."""
     rows: list[dict[str, object]] = []
     before = None
-    for number, event in enumerate(events_of(job, events)):
+    for number, event in enumerate(events):
         gap_s = 0.0 if before is None else max(0.0, event.at - before)
         before = event.at
         rows.append(
             {
                 "id": f"{number}-{event.event}",
-                "at": {"text": clock_text(event.at), "sort": event.at},
+                "at": {"text": format_clock(event.at), "sort": event.at},
                 "after": {"text": format_seconds(gap_s), "sort": gap_s},
                 "what": WHAT.get(event.event, event.event),
                 "detail": detail_text(event.detail),
@@ -121,20 +115,14 @@ def trace_rows(job: str, events: Iterable[JobEvent]) -> list[dict[str, object]]:
     return rows
 
 
-def trace_lines(job: str, events: Iterable[JobEvent], most: int) -> list[str]:
+def trace_lines(events: Sequence[JobEvent], most: int) -> list[str]:
     """List the newest events of one job as lines of text, oldest first."""
-    own = events_of(job, events)[-most:]
     lines = []
-    for event in own:
+    for event in events[-most:]:
         detail = detail_text(event.detail)
-        said = f"{clock_text(event.at)} {WHAT.get(event.event, event.event)}"
+        said = f"{format_clock(event.at)} {WHAT.get(event.event, event.event)}"
         lines.append(f"{said}: {detail}" if detail else said)
     return lines
-
-
-def clock_text(at_s: float) -> str:
-    """Return the time of a day."""
-    return time.strftime("%H:%M:%S", time.localtime(at_s))
 
 
 def detail_text(detail: Mapping[str, Any]) -> str:
@@ -188,7 +176,7 @@ def _number(key: str, value: float) -> str:
     if key.endswith("_bytes"):
         return format_bytes(value)
     if key.endswith("_at_s"):
-        return clock_text(value)
+        return format_clock(value)
     if key.endswith("_s"):
         return format_seconds(value)
     return f"{value:,}" if isinstance(value, int) else f"{value:.3g}"

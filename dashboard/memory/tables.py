@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import time
 from collections.abc import Iterable, Sequence
 from html import escape
 from io import StringIO
@@ -16,7 +15,7 @@ from djinn_lab.dashboard.widgets.theme import MEMORY_COLOURS
 from djinn_lab.events import MemoryRelease
 from djinn_lab.memory.snapshot import DeferredSegment, MemoryChange
 from djinn_lab.protocol.rest.sessions import MemorySession, MemoryView
-from djinn_lab.units import capitalised, format_bytes, format_seconds
+from djinn_lab.units import capitalised, format_bytes, format_clock, format_seconds
 
 SESSION_COLUMNS = columns(
     ("name", "Session", "short"),
@@ -143,7 +142,7 @@ def happening_rows(
     return [
         {
             "id": f"{happening.at_s:.6f}-{happening.what}-{number}",
-            "at": time.strftime("%H:%M:%S", time.localtime(happening.at_s)),
+            "at": format_clock(happening.at_s),
             "what": WHAT.get(happening.what, happening.what),
             "device": happening.device,
             "bytes": number_cell(happening.nbytes or None, format_bytes),

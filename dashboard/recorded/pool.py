@@ -19,7 +19,7 @@ from djinn_lab.pool.api import queue_report
 from djinn_lab.pool.api.status import name_sessions
 from djinn_lab.pool.database.history import read_program
 from djinn_lab.pool.database.recording import opened, read_recorded_jobs
-from djinn_lab.protocol.rest.jobs import UNFINISHED, JobDetail, JobEvent, JobPage, JobView, matches_text
+from djinn_lab.protocol.rest.jobs import UNFINISHED, JobDetail, JobPage, JobView, job_events, matches_text
 from djinn_lab.protocol.rest.notebooks import NotebookView
 from djinn_lab.protocol.rest.queue import QueueView, WhyAnswer
 from djinn_lab.protocol.rest.sessions import MemoryView, SessionView
@@ -163,10 +163,7 @@ class RecordedPool(PoolClient):
     def job(self, job: str) -> JobDetail:
         """Show a job with its events up to then, and its code."""
         view = self._find(job)
-        events = tuple(
-            JobEvent(event.at_s, type(event).__name__, msgspec.to_builtins(event))
-            for event in self._engine.queue.story(view.job)
-        )
+        events = job_events(view.job, self._engine.queue.story(view.job))
         code = self._stored[view.job][1] if view.job in self._stored else ""
         return JobDetail(**msgspec.structs.asdict(view), code=code, events=events)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from bisect import bisect_right
 from pathlib import Path
 from typing import NamedTuple
@@ -13,6 +12,7 @@ import msgspec
 from djinn_lab.engine import Engine
 from djinn_lab.journal import Record, ReplayDiffers, replay, this_version, version_of
 from djinn_lab.pool.database.recording import RecordedEvents, Recording, no_recording, read_recording
+from djinn_lab.units import format_clock
 
 USED_S = 150.0
 """Longer than the chart of used memory."""
@@ -84,7 +84,7 @@ class RecordedRun:
         if not reason:
             return ""
         last = self.records[-1]
-        clock = time.strftime("%H:%M:%S", time.localtime(last.at_s))
+        clock = format_clock(last.at_s)
         return f"The recording is shown up to event {last.seq} at {clock}: {reason}."
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from djinn_lab.dashboard.shell import PAGES, Shell, build_page
 from djinn_lab.dashboard.widgets.panes import empty_state, html_pane
 from djinn_lab.errors import DjinnError
 from djinn_lab.pool.database.recording import Recording
+from djinn_lab.units import format_clock
 
 SAID = ("overview", "srg", "queue", "jobs", "memory", "simulation")
 """Pages that a recording says something of, or that need no pool."""
@@ -70,7 +70,7 @@ class RecordedShell(Shell):
     def _badge(self, snapshot: Snapshot, now: float) -> tuple[str, str, str]:
         if self._moment is None:
             return "Recording", "A recorded pool", "warn"
-        clock = time.strftime("%H:%M:%S", time.localtime(self._moment))
+        clock = format_clock(self._moment)
         return f"Recorded, {clock}", f"Pool {snapshot.status.pool if snapshot.status else ''}", "warn"
 
     def _open(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import TYPE_CHECKING, Annotated
 
 import msgspec
@@ -140,7 +141,7 @@ def set_share(
 def _expect_account(client: PoolClient, account: str) -> None:
     """Raises OptionError for an account that no user is in: it would only make the shares of others less."""
     paths = [*(user.account for user in client.users()), *(one.account for one in client.queue().accounts)]
-    known = sorted({"/".join(path.split("/")[:level]) for path in paths for level in range(1, 9)})
+    known = sorted({above for path in paths for above in accumulate(path.split("/"), "{}/{}".format)})
     if account not in known:
         hint = did_you_mean(account, known)
         raise OptionError(

@@ -334,8 +334,9 @@ class PoolExecutor:
                 except PoolLost as lost:
                     broke = perf_counter()
                     self.resume(lost, flight)
-                    job.report.add("reconnecting", perf_counter() - broke)
-                    began += perf_counter() - broke
+                    away_s = perf_counter() - broke
+                    job.report.add("reconnecting", away_s)
+                    began += away_s
         except KeyboardInterrupt:
             return self._stopped_waiting()
         except PoolLost as lost:

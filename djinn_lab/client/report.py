@@ -167,10 +167,9 @@ class CellReport:
             lines.append(f"compiled: {self.compiled}")
         if self.gang:
             lines.append(f"gang: {self.gang}")
-        asked = self.program_hits + self.program_misses
         lines.append(
             f"shapes known here: {self.plan_hits} of {self.plan_hits + self.plan_misses} ops; "
-            f"graphs known to the pool: {self.program_hits} of {asked}, "
+            f"graphs known to the pool: {self.program_hits} of {self.parts}, "
             f"{format_bytes(self.graph_bytes)} of them sent as {format_bytes(self.graph_bytes_sent)}"
         )
         cuts = [cut for cut in self.cuts if cut.cause != STREAMED]

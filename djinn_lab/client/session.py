@@ -10,7 +10,7 @@ from threading import Timer
 from time import monotonic, sleep
 from typing import NamedTuple, TypeVar
 from warnings import warn
-from weakref import ref
+from weakref import WeakKeyDictionary
 
 import torch
 from torch.utils._pytree import tree_leaves, tree_map
@@ -54,7 +54,7 @@ class Pushed(NamedTuple):
 
 def newest_session() -> Session | None:
     """Return the session that this process opened last, of those that were not closed."""
-    return next((found for one in reversed(_OPEN) if (found := one()) is not None), None)
+    return next(reversed(list(_OPEN)), None)
 
 
 class Session:
@@ -80,7 +80,6 @@ class Session:
     def reconnect(self) -> None:
         """Connect now, if there is no connection: a wrong token or version is known at once. A pool that
         does not answer may be just being started again."""
-        _OPEN[ref(self)] = None
         deadline_s = monotonic() + PATIENCE_S
         says = Timer(SAY_AFTER_S, self._say_silent)
         says.daemon = True
@@ -105,6 +104,7 @@ class Session:
         connection = PoolConnection(self._url, self._token, self._name, version, session, self._certificate)
         atexit.unregister(self.executor.close)
         atexit.register(self.executor.close)
+        _OPEN[self] = None
         return connection, self._token
 
     def __repr__(self) -> str:
@@ -295,7 +295,7 @@ class Session:
         session. That may wait for the pool; what could not be brought is named in a warning. After a cell was
         cancelled nothing is brought. Tensors whose values are not kept raise ValueLost when used."""
         atexit.unregister(self.executor.close)
-        _OPEN.pop(ref(self), None)
+        _OPEN.pop(self, None)
         idle = not self.recorder.capturing and self.recorder.segment.launched is None
         try:
             if keep and idle and self.executor.connected:
@@ -323,7 +323,7 @@ class Session:
                         raise
 
 
-_OPEN: dict[ref[Session], None] = {}
+_OPEN: WeakKeyDictionary[Session, None] = WeakKeyDictionary()
 """In the order in which they were opened."""
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import typing
 
-import msgspec
 import pytest
 
 from djinn_lab.cli.jobs import _forecast_text
@@ -14,7 +13,7 @@ from djinn_lab.jobs.messages import Event, MemoryDeferred, SegmentFinished, Segm
 from djinn_lab.jobs.placement.first_device import DeviceFit
 from djinn_lab.jobs.resources import ResourceForecast
 from djinn_lab.jobs.terms import Terms
-from djinn_lab.protocol.rest.jobs import JobEvent, JobView
+from djinn_lab.protocol.rest.jobs import JobView, job_events
 
 SPREAD = 1.7930847342827114
 
@@ -49,12 +48,7 @@ def test_cell_of_one_part_is_predicted_by_that_part(known: ResourceForecast | No
     assert "400.0 ms, measured 500.0 ms" in job_details_html(one)
 
 
-def as_shown(*events: Event) -> tuple[JobEvent, ...]:
-    """The events as the pool's API gives them."""
-    return tuple(JobEvent(event.at_s, type(event).__name__, msgspec.to_builtins(event)) for event in events)
-
-
-STORY = as_shown(
+EVENTS = (
     SegmentSubmitted(
         1.0,
         "a",
@@ -73,10 +67,11 @@ STORY = as_shown(
     SegmentPreempted(2.0, "other", 0, 394),
     SegmentFinished(3.0, "a", 0, "done", 1202, memory_byte_s=409_186_800.0 * 2**10, transfer_bytes=2048.0),
 )
+STORY = job_events("a", EVENTS)
 
 
 def test_decision_trace_has_words_units_and_short_numbers() -> None:
-    submitted, deferred, finished = trace_rows("a", STORY)
+    submitted, deferred, finished = trace_rows(STORY)
     assert submitted["detail"] == (
         "priority NORMAL, ops 1,202, last segment, predicted run time 948.0 ms, options (gang of 2, deadline "
         "in 1 min 30 s), uncertain by a factor of 1.79, could begin on cuda:0 (memory filled 25%, predicted "

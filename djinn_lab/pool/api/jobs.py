@@ -18,7 +18,7 @@ from djinn_lab.pool.database import history
 from djinn_lab.pool.database.history import StoredProgram
 from djinn_lab.protocol.devices import device_profile
 from djinn_lab.protocol.messages import DeviceInfo
-from djinn_lab.protocol.rest.jobs import JobDetail, JobEvent, JobView
+from djinn_lab.protocol.rest.jobs import JobDetail, JobView, job_events
 from djinn_lab.scheduler import SESSION_BOUND, ExecutionSchedule, Scheduler
 from djinn_lab.srg.export import to_json
 from djinn_lab.srg.graph import SRG
@@ -48,11 +48,7 @@ def add_job_routes(app: FastAPI, context: PoolContext) -> None:
         view, code = await find_job(context, job)
         own = view.user == user.name or user.role >= Role.ADMIN
         story = context.driver.core.queue.story(view.job) if own else ()
-        events = tuple(
-            JobEvent(event.at_s, type(event).__name__, msgspec.to_builtins(event))
-            for event in story
-            if getattr(event, "job", view.job) == view.job  # others' may name other users' sessions
-        )
+        events = job_events(view.job, story)
         return answer(JobDetail(**msgspec.structs.asdict(view), code=code if own else "", events=events))
 
     @app.post("/v1/jobs/{job}/cancel", responses=documented(JobView), summary="Cancel a job")

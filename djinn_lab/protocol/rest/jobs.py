@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
 
+from djinn_lab.jobs.messages import Event
 from djinn_lab.jobs.resources import ResourceForecast
 from djinn_lab.protocol.messages import FETCH_CELL, ErrorInfo
 
@@ -148,6 +149,16 @@ class JobEvent(msgspec.Struct, frozen=True):
     at: float
     event: str
     detail: dict[str, Any] = {}
+
+
+def job_events(job: str, story: Iterable[Event]) -> tuple[JobEvent, ...]:
+    """Show the events of a job's story, without those of other jobs that changed something for it: they name
+    sessions of other users."""
+    return tuple(
+        JobEvent(event.at_s, type(event).__name__, msgspec.to_builtins(event))
+        for event in story
+        if getattr(event, "job", job) == job
+    )
 
 
 class JobDetail(JobView, frozen=True):

@@ -32,7 +32,6 @@ from djinn_lab.pool.blobs.directory import (
     own_directory,
     remove_directories_of_lost,
     remove_directory,
-    shared_memory,
 )
 from djinn_lab.pool.devices.launcher import GroupLost
 from djinn_lab.pool.devices.plans import DevicePlan, cuda_limit_bytes, cuda_memory_bytes
@@ -43,7 +42,7 @@ from djinn_lab.pool.launchers.ray_cluster.files import (
     read_files,
     read_parts,
 )
-from djinn_lab.pool.launchers.ray_cluster.left_copies import agents_belonging
+from djinn_lab.pool.launchers.ray_cluster.left_copies import agent_bases, agents_belonging
 from djinn_lab.pool.launchers.ray_cluster.link import Link
 from djinn_lab.pool.launchers.ray_cluster.moves import adopted_manifest
 from djinn_lab.pool.launchers.ray_cluster.wire import (
@@ -59,7 +58,6 @@ from djinn_lab.pool.launchers.ray_cluster.wire import (
     Said,
     moved_name,
 )
-from djinn_lab.protocol.runtime_file import data_directory, runtime_directory
 from djinn_lab.protocol.version import VERSION
 from djinn_lab.protocol.worker import (
     Cancel,
@@ -95,11 +93,12 @@ class HostAgent:
                 )
         self._options = options
         name = f"{options.pool}-{uuid.uuid4().hex[:12]}"
-        for base in (shared_memory(runtime_directory()), data_directory() / PARKED):
+        memory, disk = agent_bases()
+        for base in (memory, disk):
             remove_directories_of_lost(base, f"{options.pool}-")
         belonging = agents_belonging(options.belonging)
-        self._own = open_blob_directory(name, runtime_directory(), belonging)
-        self._disk = own_directory(data_directory() / PARKED, name, belonging)
+        self._own = open_blob_directory(name, memory, belonging)
+        self._disk = own_directory(disk, name, belonging)
         for directory in (self._own, self._disk):
             note_lead(directory)  # a next agent waits for the end of this one
         self._blobs = self._own if options.blob_directory is None else Path(options.blob_directory)

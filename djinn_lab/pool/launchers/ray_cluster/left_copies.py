@@ -43,8 +43,13 @@ class TakenSessions(NamedTuple):
     pieces: Mapping[str, tuple[NamedPiece, ...]]
 
 
+def agent_bases() -> tuple[Path, Path]:
+    """Return where the agents of this host have their directories: in shared memory, and on the disk."""
+    return shared_memory(runtime_directory()), data_directory() / PARKED
+
+
 def agents_belonging(pool: Belonging) -> Belonging:
-    """Return to whom the directories of a pool's agents belong, on the host that asks."""
+    """Return what the directories of a pool's agents belong to, on the host that asks."""
     return Belonging(f"agents of {pool.database}", "", host_id(), pool.kept_s)
 
 
@@ -107,8 +112,7 @@ def _ask_nodes(cluster: Cluster, belonging: Belonging, paths: Sequence[str]) -> 
 def _heritage(pool: Belonging, paths: Sequence[str]) -> Heritage:
     """Run on a node."""
     belonging = agents_belonging(pool)
-    memory = left_directories(shared_memory(runtime_directory()), belonging)
-    disk = left_directories(data_directory() / PARKED, belonging)
+    memory, disk = (left_directories(base, belonging) for base in agent_bases())
     files = {}
     for path in map(Path, paths):
         if any(path.is_relative_to(one) for one in (*memory, *disk)) and path.is_file():
