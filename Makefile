@@ -12,7 +12,7 @@ LABEXTENSION := kernels/jupyterlab
 MEMORY_TOPICS := memory-live memory-turns memory-simulated copy-engine
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 
-.PHONY: demo test check lint coverage unit house bench bench-compare bench-memory sweep sweep-ops sweep-models sweep-tutorials sweep-libraries sweep-fuzz sweep-kills sweep-losses sweep-outages sweep-ray sweep-hostile sweep-mutants sweep-patterns sweep-api sweep-frames sweep-examples sweep-benchmarks labextension docs pictures tutorials install browser postgresql compiler clean help
+.PHONY: demo test check lint coverage unit house bench bench-compare bench-memory sweep sweep-ops sweep-models sweep-tutorials sweep-libraries sweep-fuzz sweep-kills sweep-losses sweep-outages sweep-ray sweep-cuda sweep-hostile sweep-mutants sweep-patterns sweep-api sweep-frames sweep-examples sweep-benchmarks labextension docs pictures tutorials install browser postgresql compiler clean help
 
 help: ## these lines
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -130,6 +130,9 @@ sweep-outages: install ## no network for 60 s, server and workers stopped for 30
 
 sweep-ray: install ## what every launcher must do, on a Ray cluster of three nodes, beside this machine's (five minutes)
 	@SWEEP_RAY=1 $(BIN)/pytest -q tests/pool/test_launcher_contract.py tests/pool/test_ray_engine.py
+
+sweep-cuda: install ## on a machine with a GPU: programs captured for it beside eager ones, and a real pool with it (a minute)
+	@PYTHONPATH=.:tests $(BIN)/python -W ignore -m sweeps.cuda --out benchmarks/results
 
 sweep-hostile: install ## every allowed overload with arguments that no capture sends: what dies, leaks or writes (ten minutes)
 	@PYTHONPATH=.:tests:tests/capture OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m sweeps.hostile --out benchmarks/results $(if $(ONLY),--only $(ONLY)) $(if $(TRIES),--tries $(TRIES))

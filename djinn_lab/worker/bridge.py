@@ -45,6 +45,7 @@ class Bridge:
         executed: int,
         origin: float,
         should_stop: Callable[[], Stop | None],
+        device: torch.device,
     ) -> NativeRun:
         """The run of ``program``, before its first node but ``executed``."""
         values, nodes = self._values, program.nodes
@@ -58,6 +59,7 @@ class Bridge:
             executed,
             origin,
             should_stop.raised if isinstance(should_stop, StopSignal) else None,
+            str(device),
         )
 
     def place(self, identifiers: Sequence[int], tensors: Sequence[torch.Tensor | None]) -> None:

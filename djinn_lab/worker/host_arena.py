@@ -17,15 +17,17 @@ from djinn_lab.errors import PoolError
 from djinn_lab.protocol.host_limit import largest_host_bytes
 from djinn_lab.units import format_bytes
 
-PINNED_SLAB_BYTES = 8 * 2**30
+PINNED_SLAB_BYTES = 2**30
+"""Pinning takes the memory, and a third of a second for so much."""
 
 log = logging.getLogger(__name__)
 
 
 class HostArena:
-    """``capacity_bytes`` of host memory, sparse until written. ``pinned``: registered with CUDA, so that
-    copies run at the link's rate and beside the device's work. ``fits``: whether that much was found to be
-    free, and is shared with arenas of other processes now. Not safe for threads."""
+    """``capacity_bytes`` of host memory, sparse until written. ``pin``: what is taken is registered with
+    CUDA, a slab at a time, so that copies run at the link's rate and beside the device's work. ``fits``:
+    whether that much was found to be free, and is shared with arenas of other processes now. Not safe for
+    threads."""
 
     def __init__(
         self,
@@ -36,9 +38,11 @@ class HostArena:
         fits: bool = False,
     ) -> None:
         self.capacity_bytes = capacity_bytes
-        self.pinned = False
+        self._pin = pin
+        self._pinned = 0
+        """So many slabs, from the first one."""
         self.path: Path | None = None
-        self._extents = Extents(capacity_bytes)
+        self._extents = Extents(capacity_bytes, PINNED_SLAB_BYTES if pin else 0)
         self._bytes = torch.empty(0, dtype=torch.uint8)
         if not capacity_bytes:
             return
@@ -55,8 +59,6 @@ class HostArena:
             _check_capacity(capacity_bytes, directory)
         self.path = directory / f"host-{device.replace(':', '-')}-{os.getpid()}.arena"
         self._bytes = torch.from_file(str(self.path), shared=True, size=capacity_bytes, dtype=torch.uint8)
-        if pin:
-            self.pinned = _pin(self._bytes)
 
     @property
     def used_bytes(self) -> int:
@@ -64,7 +66,13 @@ class HostArena:
 
     def take(self, nbytes: int) -> int | None:
         """The offset of ``nbytes`` that are the caller's now, None when the arena is full."""
-        return self._extents.take(nbytes)
+        offset = self._extents.take(nbytes)
+        while offset is not None and self._pin and offset + nbytes > self._pinned * PINNED_SLAB_BYTES:
+            begin = self._pinned * PINNED_SLAB_BYTES
+            size = min(PINNED_SLAB_BYTES, self.capacity_bytes - begin)
+            self._pin = _pin(self._bytes.narrow(0, begin, size))
+            self._pinned += 1
+        return offset
 
     def give_back(self, offset: int, nbytes: int) -> None:
         self._extents.give_back(offset, nbytes)
@@ -87,34 +95,32 @@ def _check_capacity(nbytes: int, directory: Path) -> None:
         )
 
 
-def _pin(memory: torch.Tensor) -> bool:
-    """Register all of ``memory`` with CUDA; False, and an error in the log, when a slab is refused."""
-    runtime = torch.cuda.cudart()
-    for offset in range(0, memory.nbytes, PINNED_SLAB_BYTES):
-        size = min(PINNED_SLAB_BYTES, memory.nbytes - offset)
-        result = runtime.cudaHostRegister(memory.data_ptr() + offset, size, 0)
-        if int(result) != 0:
-            log.error(
-                "cudaHostRegister refused %s of the host tier at %s (%s): copies to and from it will be "
-                "slow. Raise the limit of locked memory (ulimit -l) or make the host tier smaller.",
-                format_bytes(size),
-                format_bytes(offset),
-                result,
-            )
-            return False
-    return True
+def _pin(slab: torch.Tensor) -> bool:
+    """Register memory with CUDA; False, and an error in the log, when it is refused."""
+    result = torch.cuda.cudart().cudaHostRegister(slab.data_ptr(), slab.nbytes, 0)
+    if int(result) == 0:
+        return True
+    log.error(
+        "cudaHostRegister refused %s of the host tier (%s): copies to and from there will be slow. Raise the "
+        "limit of locked memory (ulimit -l) or make the host tier smaller.",
+        format_bytes(slab.nbytes),
+        result,
+    )
+    return False
 
 
 ALIGNMENT_BYTES = 64
 
 
 class Extents:
-    """Free ranges of an arena of ``capacity_bytes``: first fit, neighbours joined. Not safe for threads."""
+    """Free ranges of an arena of ``capacity_bytes``: first fit, neighbours joined, but not across the bounds
+    of slabs of ``slab_bytes``, where these are not 0. Not safe for threads."""
 
-    def __init__(self, capacity_bytes: int) -> None:
+    def __init__(self, capacity_bytes: int, slab_bytes: int = 0) -> None:
         self.used_bytes = 0
-        self._starts: list[int] = [0] if capacity_bytes else []
-        self._sizes: list[int] = [capacity_bytes] if capacity_bytes else []
+        self._slab_bytes = slab_bytes or max(1, capacity_bytes)
+        self._starts = list(range(0, capacity_bytes, self._slab_bytes))
+        self._sizes = [min(self._slab_bytes, capacity_bytes - start) for start in self._starts]
 
     def take(self, nbytes: int) -> int | None:
         """The offset of a range of ``nbytes``, None when no free range is as long."""
@@ -135,8 +141,13 @@ class Extents:
         size = rounded(nbytes)
         self.used_bytes -= size
         place = bisect_left(self._starts, offset)
-        joins_next = place < len(self._starts) and offset + size == self._starts[place]
-        joins_previous = place > 0 and self._starts[place - 1] + self._sizes[place - 1] == offset
+        end = offset + size
+        joins_next = place < len(self._starts) and end == self._starts[place] and end % self._slab_bytes > 0
+        joins_previous = (
+            place > 0
+            and self._starts[place - 1] + self._sizes[place - 1] == offset
+            and offset % self._slab_bytes > 0
+        )
         if joins_previous:
             self._sizes[place - 1] += size
             if joins_next:

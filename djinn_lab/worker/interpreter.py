@@ -48,7 +48,7 @@ class Interpreter:
         native: bool = True,
         link: Link | None = None,
     ) -> None:
-        self._device = device
+        self.device = device
         self._results = results
         self._calls: dict[bytes, Call] = {}
         self._prepared = Preparations()
@@ -181,12 +181,12 @@ class Interpreter:
             run.await_session()
         for handed in imports:
             run.bring_in([one for one in handed.values if one in values.offloaded.values])
-            take_over(handed, values, self.memory, self._device, self._results)
+            take_over(handed, values, self.memory, self.device, self._results)
         run.load(blobs)
         outcome.load_s = perf_counter() - started
         if outcome.stopped is None:
             run.release_unread(exports)
-            with applied(program.settings):
+            with applied(program.settings, self.device):
                 yield from run.execute(report)
         outcome.run_s = perf_counter() - started - outcome.load_s
         outcome.rng_state = run.rng_state()
@@ -257,7 +257,7 @@ class Interpreter:
         if found is None:
             if len(self._calls) >= CALLS_KEPT_MAX:
                 self._calls.clear()
-            found = self._calls[key] = Call(template, self._device, self._executor, fills)
+            found = self._calls[key] = Call(template, self.device, self._executor, fills)
         return found
 
     def load(self, values: SessionValues, source: Source, meta: TensorMeta, blobs: Mapping[str, str]) -> None:
@@ -270,7 +270,7 @@ class Interpreter:
             needed = meta.span_bytes
             self.memory.reserve(needed, what)
             try:
-                added = values.place(source.value, load_source(source, meta, blobs, self._device))
+                added = values.place(source.value, load_source(source, meta, blobs, self.device))
             except BaseException:
                 self.memory.release(needed)
                 raise
@@ -286,7 +286,7 @@ class Interpreter:
                 return
         self.memory.reserve(meta.blob_bytes, what)
         try:
-            handle = load_shared(source, meta, blobs, self._device)
+            handle = load_shared(source, meta, blobs, self.device)
         except BaseException:
             self.memory.release(meta.blob_bytes)
             raise

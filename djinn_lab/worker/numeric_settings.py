@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 import torch.utils.deterministic
+from msgspec.structs import replace
 
 from djinn_lab.srg.program import NumericSettings
 
@@ -18,10 +19,13 @@ _SMALLEST = 5e-324
 
 
 @contextmanager
-def applied(settings: NumericSettings | None) -> Iterator[None]:
+def applied(settings: NumericSettings | None, device: torch.device) -> Iterator[None]:
     """Apply ``settings`` (None: torch's defaults) to this process inside, and what was set before
-    afterwards."""
+    afterwards. A GPU computes by deterministic algorithms wherever torch has them: what is run again after a
+    loss has the same bits."""
     wanted, before = settings or _DEFAULTS, _present()
+    if device.type == "cuda" and not wanted.deterministic:
+        wanted = replace(wanted, deterministic=True, warn_only=True, fill_uninitialized=False)
     if wanted == before:
         yield
         return

@@ -3,6 +3,7 @@ thread runs them."""
 
 from __future__ import annotations
 
+import os
 import queue
 import socket
 import threading
@@ -22,7 +23,7 @@ from djinn_lab.worker.batched.batches import Given as BatchMember
 from djinn_lab.worker.calibration import calibration
 from djinn_lab.worker.compiled.libraries import Libraries
 from djinn_lab.worker.compiled.programs import CompiledPrograms
-from djinn_lab.worker.cuda_link import CudaLink
+from djinn_lab.worker.cuda.link import CudaLink
 from djinn_lab.worker.framing import FrameReader, send_frame
 from djinn_lab.worker.host_arena import HostArena
 from djinn_lab.worker.interpreter import Interpreter
@@ -33,6 +34,8 @@ from djinn_lab.worker.tier_service import TierService
 from djinn_lab.worker.tiers import TierLimits, Tiers
 
 PROGRESS_INTERVAL_S = 0.2
+DEVICE_FAULT = 3
+"""The exit code of a process whose GPU refuses all further work, as after an index out of range."""
 
 
 @dataclass(eq=False, slots=True)
@@ -197,6 +200,8 @@ class WorkerProcess:
         if self._given.get(given.message.job) is given:
             del self._given[given.message.job]
         self._send(self._answer(given.message, outcome))
+        if outcome.failure is not None and outcome.failure.type_name == torch.AcceleratorError.__name__:
+            os._exit(DEVICE_FAULT)  # no later op would run here: the pool starts another process
 
     def _blobs_of(self, message: messages.RunSegment) -> dict[str, str]:
         return {name: f"{self._store}/{blob}" for name, blob in message.blobs.items()}

@@ -34,6 +34,8 @@ class RunOwner(Protocol):
     """The interpreter, as its runs use it."""
 
     @property
+    def device(self) -> torch.device: ...
+    @property
     def memory(self) -> MemoryAccount: ...
     @property
     def copies(self) -> Copies: ...
@@ -283,6 +285,8 @@ class ProgramRun:
             self._reserved = 0
         if call.appends:
             values.grow(node.inputs[0], node.outputs[0])
+        if self._owner.device.type != "cpu":  # until then its faults and its time are not known
+            torch.accelerator.synchronize(self._owner.device)
 
     def _take_paused_s(self) -> float:
         """Return the seconds for which the last node waited for other sessions."""
@@ -301,7 +305,7 @@ class ProgramRun:
         outcome, values = self.outcome, self._values
         bridge = Bridge(values, self._temporary.add, self._asked_to_stop, report)
         counts, stop = self._owner.memory.counts, self._should_stop
-        native = bridge.begin(plan, counts, self._program, outcome.executed, origin, stop)
+        native = bridge.begin(plan, counts, self._program, outcome.executed, origin, stop, self._owner.device)
         values.transient = native
         try:
             report(0, len(self._program.nodes))  # last: a later stop finds the run under way
@@ -399,7 +403,8 @@ class ProgramRun:
             item, value = items[place], node.outputs[place]
             assert value is not None
             # some CPU kernels return no workspace where their shape rule says one
-            added += self._keep(value, None if item is None else expected.check(item, fresh, call.op))
+            as_it_is = item is None or place in call.own
+            added += self._keep(value, item if as_it_is else expected.check(item, fresh, call.op))
         return added
 
     def _keep(self, value: int, tensor: torch.Tensor | None) -> int:

@@ -11,6 +11,8 @@ from torch._ops import OpOverload
 from djinn_lab.errors import Refused
 from djinn_lab.srg.ops import allowed_ops, base_name, written_holes
 from djinn_lab.srg.program import Argument, Atom, ComplexNumber, Scalar, ScalarHole, Template, TensorHole
+from djinn_lab.worker.cuda.draws import draws, seeded
+from djinn_lab.worker.cuda.kernels import find_kernel, own_results
 from djinn_lab.worker.executor import Executor, Op
 from djinn_lab.worker.guards import find_guard
 from djinn_lab.worker.transfer import zero_memory
@@ -46,6 +48,8 @@ class OpCall(Protocol):
     @property
     def appends(self) -> bool: ...
     @property
+    def own(self) -> tuple[int, ...]: ...
+    @property
     def native(self) -> Op | None: ...
     def __call__(self, tensors: Sequence[torch.Tensor | None], scalars: Sequence[Scalar]) -> Any: ...
 
@@ -54,8 +58,9 @@ class Call:
     """A template made ready for one device. ``fresh[i]``: is the i-th return new memory? ``writes``: the
     inputs that it writes, by place; ``resizes``: it may change their size or layout, too. ``appends``: it
     may be a key-value cache's growth, two tensors put together along the last but one of four dimensions.
-    ``fills``: its program's settings fill new memory. ``native``: the same for the extension, None where
-    only Python can call it."""
+    ``fills``: its program's settings fill new memory. ``own``: places of results that look as the device's
+    kernel has them, whatever capture predicted. ``native``: the same for the extension, None where only
+    Python can call it."""
 
     __slots__ = (
         "_args",
@@ -68,6 +73,7 @@ class Call:
         "func",
         "native",
         "op",
+        "own",
         "resizes",
         "writes",
     )
@@ -77,7 +83,8 @@ class Call:
     ) -> None:
         self.op = template.op
         func = _lookup(template.op)
-        self._guard = find_guard(template.op, func._schema)
+        other = find_kernel(template.op) if device.type == "cuda" else None
+        self._guard = None if other is not None else find_guard(template.op, func._schema)
         self._plain = not template.kwargs and all(isinstance(item, TensorHole) for item in template.args)
         self._args = [_builder(argument, device) for argument in template.args]
         self._kwargs = {name: _builder(argument, device) for name, argument in template.kwargs.items()}
@@ -88,9 +95,13 @@ class Call:
             torch.Tag.inplace_view in func.tags or _may_resize(base_name(template.op))
         )
         self.appends = template.op == "aten.cat.default" and template.args in _APPENDING
-        remembers_grad_mode = template.op == "aten.mkldnn_rnn_layer.default"
-        self.func = _in_grad_mode(func) if remembers_grad_mode else func
-        self.native = None if executor is None else self._native(executor, template, device)
+        remembers_grad_mode = other is None and template.op == "aten.mkldnn_rnn_layer.default"
+        self.func = other or (_in_grad_mode(func) if remembers_grad_mode else func)
+        self.own = own_results(template.op) if device.type == "cuda" else ()
+        by_python = executor is None or other is not None
+        if device.type == "cuda" and draws(template.op):
+            self.func, by_python = seeded(self.func, device), True
+        self.native = None if executor is None or by_python else self._native(executor, template, device)
 
     def _native(self, executor: Executor, template: Template, device: torch.device) -> Op | None:
         """The same call without Python; None for one that only Python can make, that has a guard, or that
@@ -115,6 +126,7 @@ class Call:
                 self._zeroed,
                 template.op == "aten.mkldnn_rnn_layer.default",
                 template.op == _ATTENTION,
+                self.own,
             )
         except (
             RuntimeError,

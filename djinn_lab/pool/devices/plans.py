@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -146,7 +147,7 @@ def _available_bytes() -> int:
 
 def cuda_memory_bytes() -> list[int]:
     """Total bytes of every visible CUDA device in order; empty without a driver or a CUDA build of torch."""
-    if not Path("/proc/driver/nvidia").exists() or not _torch_is_cuda_build():
+    if shutil.which("nvidia-smi") is None or not _torch_is_cuda_build():
         return []
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     command = ["nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits"]

@@ -31,6 +31,8 @@ PASSED_PREFIXES = (
     *("LC_", "LD_", "PYTHON", "OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "DNNL_", "ONEDNN_", "ATEN_"),
     *("TORCH_", "PYTORCH_", "CUDA_", "CUBLAS_", "CUDNN_", "NVIDIA_", "MALLOC_", "COVERAGE_"),
 )
+FOR_CUDA = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True", "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
+"""Memory that was freed serves tensors of other sizes; and cuBLAS computes the same bits each time."""
 
 log = logging.getLogger(__name__)
 
@@ -44,7 +46,7 @@ def scrubbed(environment: Mapping[str, str]) -> dict[str, str]:
     }
     # One thread, so that a fork is safe; and no CUDA context, which no fork survives.
     one = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
-    return kept | one | {"PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
+    return FOR_CUDA | kept | one | {"PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
 
 
 class ForkedProcess:

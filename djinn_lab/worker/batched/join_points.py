@@ -24,6 +24,7 @@ class JoinableCall:
         self.writes: tuple[int, ...] = ()
         self.resizes = False
         self.appends = False
+        self.own = call.own
         self.native: Op | None = None
 
     def __call__(self, tensors: Sequence[torch.Tensor | None], scalars: Sequence[Scalar]) -> Any:

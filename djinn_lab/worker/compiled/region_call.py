@@ -31,6 +31,7 @@ class RegionCall:
 
     op = REGION_OP
     resizes = appends = False
+    own: tuple[int, ...] = ()
     native = None
 
     def __init__(

@@ -44,7 +44,8 @@ PYBIND11_MODULE(djinn_executor, module) {
 
   py::class_<Op, std::shared_ptr<Op>>(module, "Op")
       .def(py::init<const std::string&, const std::string&, const py::list&, const py::dict&, const py::object&,
-                    const py::object&, std::vector<bool>, std::vector<int32_t>, bool, bool, bool, bool, bool>());
+                    const py::object&, std::vector<bool>, std::vector<int32_t>, bool, bool, bool, bool, bool,
+                    std::vector<int32_t>>());
 
   py::enum_<Status>(module, "Status")
       .value("DONE", Status::done)
@@ -76,11 +77,11 @@ PYBIND11_MODULE(djinn_executor, module) {
                     const py::sequence&, std::vector<std::shared_ptr<Op>>>())
       .def("begin", [](std::shared_ptr<Plan> plan, std::shared_ptr<Account> account, py::object bridge,
                        const py::object& nodes, const py::object& sources, py::dict tensors, py::dict storage_of,
-                       int64_t executed, double origin_s, py::object stop) {
+                       int64_t executed, double origin_s, py::object stop, const std::string& device) {
         auto records = py::isinstance<EncodedProgram>(nodes)
                            ? std::shared_ptr<Records>(py::cast<std::shared_ptr<EncodedProgram>>(nodes))
                            : std::make_shared<DecodedRecords>(nodes, sources);
         return std::make_unique<Run>(plan, account, std::move(bridge), records, std::move(tensors),
-                                     std::move(storage_of), executed, origin_s, std::move(stop));
+                                     std::move(storage_of), executed, origin_s, std::move(stop), c10::Device(device));
       });
 }

@@ -62,7 +62,7 @@ class Op {
   Op(const std::string& name, const std::string& overload, const py::list& args, const py::dict& kwargs,
      const py::object& tensor_hole, const py::object& number_hole, std::vector<bool> fresh,
      std::vector<int32_t> writes, bool resizes, bool appends, bool zeroed, bool in_grad_mode,
-     bool attends)
+     bool attends, std::vector<int32_t> own)
       : fresh(std::move(fresh)),
         writes(std::move(writes)),
         resizes(resizes),
@@ -70,6 +70,7 @@ class Op {
         zeroed(zeroed),
         in_grad_mode(in_grad_mode),
         attends(attends),
+        own(std::move(own)),
         handle_(c10::Dispatcher::singleton().findSchemaOrThrow(("aten::" + name).c_str(), overload.c_str())),
         tensor_hole_(tensor_hole),
         number_hole_(number_hole),
@@ -191,6 +192,7 @@ class Op {
   const std::vector<bool> fresh;
   const std::vector<int32_t> writes;
   const bool resizes, appends, zeroed, in_grad_mode, attends;
+  const std::vector<int32_t> own;  // places of results that look as the kernel has them, whatever was predicted
 
  private:
   // A result that an op did not make is no tensor; kernels look at their arguments without asking.

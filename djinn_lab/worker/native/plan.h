@@ -26,7 +26,7 @@ struct Meta {
 
 struct Made {
   int32_t place, slot, meta;
-  bool fresh;
+  bool fresh, own;
 };
 
 struct PlannedNode {
@@ -131,7 +131,8 @@ class Plan {
       if (!is_new[place]) continue;
       const int32_t meta = metas_of[place].value();
       const bool fresh = op->fresh.size() == outputs.size() ? op->fresh[place] : op->fresh.empty() || op->fresh[0];
-      made.push_back({static_cast<int32_t>(place), slots_.at(*outputs[place]), meta, fresh});
+      made.push_back({static_cast<int32_t>(place), slots_.at(*outputs[place]), meta, fresh,
+                      contains(op->own, static_cast<int32_t>(place))});
       if (fresh) node.reserve_bytes += metas.at(meta).span_bytes;
     }
     node.made.end = static_cast<int32_t>(made.size());

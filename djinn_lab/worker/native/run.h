@@ -3,6 +3,7 @@
 
 #include <ATen/MemoryOverlap.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <array>
 #include <chrono>
@@ -24,7 +25,7 @@ class Run {
   // to stop; None: the bridge is asked before every node, and notified after it.
   Run(const std::shared_ptr<Plan>& plan, const std::shared_ptr<Account>& account, py::object bridge,
       const std::shared_ptr<Records>& records, py::dict tensors, py::dict storage_of, int64_t executed,
-      double origin_s, py::object stop)
+      double origin_s, py::object stop, c10::Device device)
       : plan_(plan),
         account_(account),
         bridge_(bridge),
@@ -32,6 +33,7 @@ class Run {
         executed_(executed),
         origin_s_(origin_s),
         stop_(std::move(stop)),
+        device_(device),
         by_python_(plan->nodes.size(), false),
         numbers_(plan->number_count) {
     if (records->size() != plan->nodes.size()) throw py::value_error("the plan is for another number of nodes");
@@ -76,6 +78,7 @@ class Run {
       results_.clear();
       if (node.op->appends) append(node);
       for (int32_t at = node.frees.begin; at < node.frees.end; ++at) values_.free(plan_->places[at]);
+      if (!device_.is_cpu()) await_device();
       ++executed_;
       in_op_ = false;
       now_s = clock_s();
@@ -113,6 +116,13 @@ class Run {
  private:
   static double clock_s() {  // that of time.perf_counter
     return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+  }
+
+  // An op of a GPU is only asked for when its call returns: its faults and its time are known once it has ended, and a
+  // run that is asked to stop has then nothing under way.
+  void await_device() const {
+    const c10::impl::VirtualGuardImpl guard(device_.type());
+    guard.synchronizeStream(guard.getStream(device_));
   }
 
   void add_times(double start_s, double end_s) {
@@ -239,7 +249,7 @@ class Run {
         const Made& made = plan_->made[at];
         if (made.place >= static_cast<int32_t>(results_.size())) break;
         at::Tensor& tensor = results_[made.place];
-        as_predicted = !tensor.defined() || make_expected(tensor, made);
+        as_predicted = !tensor.defined() || made.own || make_expected(tensor, made);
         if (as_predicted) added += values_.keep(node, made.slot, std::move(tensor));
       }
     } catch (...) {
@@ -343,6 +353,7 @@ class Run {
   int64_t executed_;
   const double origin_s_;
   const py::object stop_;
+  const c10::Device device_;
   const char* stop_byte_ = nullptr;
   std::vector<bool> by_python_;
   std::vector<IValue> numbers_;

@@ -1,0 +1,1 @@
+"""What a worker does differently where its device is a GPU."""

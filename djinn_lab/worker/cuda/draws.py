@@ -1,0 +1,30 @@
+"""Random numbers on a GPU, so that one stream of a session holds for all devices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from djinn_lab.srg.ops import base_name, random_ops
+
+_DRAWS_FOR_DROPOUT = "_scaled_dot_product_attention_math"
+
+
+def draws(op: str) -> bool:
+    """Return whether an op may draw random numbers on a GPU."""
+    return op in random_ops() or base_name(op).startswith(_DRAWS_FOR_DROPOUT)
+
+
+def seeded(kernel: Callable[..., Any], device: torch.device) -> Callable[..., Any]:
+    """Return ``kernel`` with the GPU's generator seeded for each call from the session's random stream, which
+    is the CPU generator's: what a session draws depends on its seed and on how many draws came before, not on
+    what else ran on the device, and its state is one wherever it goes."""
+    index = device.index or 0
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        torch.cuda.default_generators[index].manual_seed(int(torch.empty((), dtype=torch.int64).random_()))
+        return kernel(*args, **kwargs)
+
+    return call
