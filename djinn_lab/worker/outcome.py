@@ -86,8 +86,8 @@ def describe(
     text = str(error.message) if isinstance(error, DjinnError) else str(error)
     if isinstance(error, torch.AcceleratorError):
         text = (
-            f"{text.splitlines()[0]}. The device stopped at this op, or at one shortly before it: an index beyond "
-            "a tensor's size does that, such as a token above the size of an embedding."
+            f"{text.splitlines()[0]}. The device stopped at this op, or at one shortly before it: an index "
+            "beyond a tensor's size does that, such as a token above the size of an embedding."
         )
     out_of_memory = isinstance(error, (DeviceMemoryError, MemoryError, torch.OutOfMemoryError)) or (
         "can't allocate memory" in text
