@@ -12,11 +12,7 @@ from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 from djinn_lab.srg.graph import SRG, Node
-from djinn_lab.srg.ops import base_name, random_ops
-
-_DRAWS_ON_SOME_DEVICES = ("_scaled_dot_product_", "mkldnn_rnn_layer")
-"""How ops begin that draw random numbers on some devices, for their dropout; the table of ops says nothing of
-that."""
+from djinn_lab.srg.ops import may_draw
 
 
 class OptimizationStrategy(Protocol):
@@ -58,7 +54,7 @@ def dependencies(srg: SRG) -> list[set[int]]:
             readers[storage] = []
         for value in node.inputs:
             readers.setdefault(srg.values[value].storage, []).append(node.id)
-        if node.op in random_ops() or base_name(node.op).startswith(_DRAWS_ON_SOME_DEVICES):
+        if may_draw(node.op):
             if last_random is not None:
                 needs[node.id].add(last_random)
             last_random = node.id

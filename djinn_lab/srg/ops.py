@@ -52,6 +52,16 @@ def random_ops() -> frozenset[str]:
     return frozenset(op for op, words in _table().items() if "random" in words)
 
 
+_DRAWS_ON_SOME_DEVICES = ("_scaled_dot_product_", "mkldnn_rnn_layer")
+"""How ops begin that draw random numbers on some devices, for their dropout; the table of ops says nothing of
+that."""
+
+
+def may_draw(op: str) -> bool:
+    """Return whether an op draws from the random stream, on some devices at least."""
+    return op in random_ops() or base_name(op).startswith(_DRAWS_ON_SOME_DEVICES)
+
+
 @cache
 def parameters(op: str) -> tuple[Parameter, ...]:
     """Return what an allowed op takes. Raises KeyError for any other."""

@@ -70,7 +70,7 @@ class HostArena:
         while offset is not None and self._pin and offset + nbytes > self._pinned * PINNED_SLAB_BYTES:
             begin = self._pinned * PINNED_SLAB_BYTES
             size = min(PINNED_SLAB_BYTES, self.capacity_bytes - begin)
-            self._pin = _pin(self._bytes.narrow(0, begin, size))
+            self._pin = _register(self._bytes.narrow(0, begin, size))
             self._pinned += 1
         return offset
 
@@ -95,7 +95,7 @@ def _check_capacity(nbytes: int, directory: Path) -> None:
         )
 
 
-def _pin(slab: torch.Tensor) -> bool:
+def _register(slab: torch.Tensor) -> bool:
     """Register memory with CUDA; False, and an error in the log, when it is refused."""
     result = torch.cuda.cudart().cudaHostRegister(slab.data_ptr(), slab.nbytes, 0)
     if int(result) == 0:

@@ -9,9 +9,9 @@ import torch
 from torch._ops import OpOverload
 
 from djinn_lab.errors import Refused
-from djinn_lab.srg.ops import allowed_ops, base_name, written_holes
+from djinn_lab.srg.ops import allowed_ops, base_name, may_draw, written_holes
 from djinn_lab.srg.program import Argument, Atom, ComplexNumber, Scalar, ScalarHole, Template, TensorHole
-from djinn_lab.worker.cuda.draws import draws, seeded
+from djinn_lab.worker.cuda.draws import seeded
 from djinn_lab.worker.cuda.kernels import find_kernel, own_results
 from djinn_lab.worker.executor import Executor, Op
 from djinn_lab.worker.guards import find_guard
@@ -83,7 +83,8 @@ class Call:
     ) -> None:
         self.op = template.op
         func = _lookup(template.op)
-        other = find_kernel(template.op) if device.type == "cuda" else None
+        cuda = device.type == "cuda"
+        other = find_kernel(template.op) if cuda else None
         self._guard = None if other is not None else find_guard(template.op, func._schema)
         self._plain = not template.kwargs and all(isinstance(item, TensorHole) for item in template.args)
         self._args = [_builder(argument, device) for argument in template.args]
@@ -97,9 +98,9 @@ class Call:
         self.appends = template.op == "aten.cat.default" and template.args in _APPENDING
         remembers_grad_mode = other is None and template.op == "aten.mkldnn_rnn_layer.default"
         self.func = other or (_in_grad_mode(func) if remembers_grad_mode else func)
-        self.own = own_results(template.op) if device.type == "cuda" else ()
+        self.own = own_results(template.op) if cuda else ()
         by_python = executor is None or other is not None
-        if device.type == "cuda" and draws(template.op):
+        if cuda and other is None and may_draw(template.op):
             self.func, by_python = seeded(self.func, device), True
         self.native = None if executor is None or by_python else self._native(executor, template, device)
 

@@ -7,15 +7,6 @@ from typing import Any
 
 import torch
 
-from djinn_lab.srg.ops import base_name, random_ops
-
-_DRAWS_FOR_DROPOUT = "_scaled_dot_product_attention_math"
-
-
-def draws(op: str) -> bool:
-    """Return whether an op may draw random numbers on a GPU."""
-    return op in random_ops() or base_name(op).startswith(_DRAWS_FOR_DROPOUT)
-
 
 def seeded(kernel: Callable[..., Any], device: torch.device) -> Callable[..., Any]:
     """Return ``kernel`` with the GPU's generator seeded for each call from the session's random stream, which

@@ -1,5 +1,5 @@
-"""A GPU's link: pinned memory, a stream for each direction, fingerprints taken on the device. Sessions were
-parked and restored over it on a GPU (``make sweep-cuda``); its rate was not measured."""
+"""A GPU's link: pinned memory, a stream for each direction, fingerprints taken on the device. It has run
+on a GPU (``make sweep-cuda``), where neither what it copied nor its rate was looked at."""
 
 from __future__ import annotations
 

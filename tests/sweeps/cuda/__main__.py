@@ -53,18 +53,9 @@ def main() -> int:
         acts = walk(pool)
     device = torch.cuda.get_device_name()
     result.write(options.out, device=device, torch=str(torch.__version__), programs=programs, pool=acts)
-    print(
-        json.dumps(
-            {
-                "failed": [
-                    name
-                    for name, said in {**programs, **acts}.items()
-                    if said.startswith(("FAILED", "WRONG"))
-                ]
-            }
-        )
-    )
-    return any(said.startswith(("FAILED", "WRONG")) for said in (*programs.values(), *acts.values()))
+    failed = [name for name, said in (programs | acts).items() if said.startswith(("FAILED", "WRONG"))]
+    print(json.dumps({"failed": failed}))
+    return bool(failed)
 
 
 if __name__ == "__main__":
