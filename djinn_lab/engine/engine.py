@@ -202,6 +202,7 @@ class Engine:
             event.segment,
             memory="ask",
             move_s=accounts.move_s(event.segment.session),
+            other_host_s=accounts.other_host_s(event.segment.session),
             parts_s=accounts.copy_s(2 * event.parts_bytes) if event.parts_bytes else 0.0,
         )
         self.queue.check(segment)
@@ -243,6 +244,7 @@ class Engine:
             segment=event.segment,
             ops_done=event.ops_done,
             move_s=accounts.move_s(asked.session),
+            other_host_s=accounts.other_host_s(asked.session),
             devices=event.devices,
             parts_s=sum(accounts.move_s(part) or 0.0 for part in event.parts),
             undone=event.undone,

@@ -32,10 +32,10 @@ class PoolOpened(msgspec.Struct, frozen=True, tag=True):
 
 
 class SegmentArrived(msgspec.Struct, frozen=True, tag=True):
-    """A client submitted a segment. The engine fills in ``memory``, ``move_s`` and ``parts_s`` of
-    ``segment``, from session memory. ``peak_bytes``: the most that the segment holds by itself, reached
-    at ``node``, an ``op``. ``kept_bytes``: what it leaves behind, None for unknown. ``parts_bytes``: what
-    the parts of a gang hold beside its session. ``floor_bytes`` and the rest: as in
+    """A client submitted a segment. The engine fills in ``memory``, ``move_s``, ``other_host_s`` and
+    ``parts_s`` of ``segment``, from session memory. ``peak_bytes``: the most that the segment holds by
+    itself, reached at ``node``, an ``op``. ``kept_bytes``: what it leaves behind, None for unknown.
+    ``parts_bytes``: what the parts of a gang hold beside its session. ``floor_bytes`` and the rest: as in
     :class:`djinn_lab.memory.SegmentPlaced`."""
 
     at_s: float
@@ -123,6 +123,7 @@ OfMemory = (
     | memory.CopyWanted
     | memory.MemoryReported
     | memory.FirstValuesRestored
+    | memory.HostLinkMeasured
     | memory.TransferDone
     | memory.TransferFailed
 )

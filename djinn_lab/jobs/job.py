@@ -67,6 +67,8 @@ class Job(msgspec.Struct, frozen=True):
     """How often its segment's worker was lost under it."""
     move_s: float | None = None
     """Seconds to move the session's state to another device, None when it cannot be moved."""
+    other_host_s: float = 0.0
+    """Seconds more where that is on another host."""
     parts_s: float = 0.0
     """Seconds to move what the parts of a gang hold beside the session."""
     settled: bool = False

@@ -60,8 +60,9 @@ class SegmentSubmitted(msgspec.Struct, frozen=True, tag=True):
     other ``memory_`` fields: as in :class:`MemoryDeferred`. ``account``: the leaf of the share tree that
     pays, the user's name if empty. ``terms`` count with the first segment. ``devices``: that this segment can
     use at once, at most as many as its terms ask for; ``devices_why``: why they are fewer. ``move_s``:
-    seconds to move the session's state to another device, None when it cannot be moved. ``parts_s``: seconds
-    to move what the parts of a gang will hold beside it. ``met``: data conditions of its dependencies that
+    seconds to move the session's state to another device, None when it cannot be moved; ``other_host_s``: so
+    many more where that is on another host. ``parts_s``: seconds to move what the parts of a gang will hold
+    beside it. ``met``: data conditions of its dependencies that
     were published before. ``external``: batch notebooks that it depends on. ``notebook``: the batch notebook
     that the session belongs to, empty for none. ``fits``: for a session that begins, the devices. ``phase``:
     of the segment's graph. ``batch``: equal for segments of several sessions that may run as one batch, empty
@@ -84,6 +85,7 @@ class SegmentSubmitted(msgspec.Struct, frozen=True, tag=True):
     account: str = ""
     terms: Terms = NO_TERMS
     move_s: float | None = None
+    other_host_s: float = 0.0
     devices: int = 1
     devices_why: str = ""
     met: tuple[str, ...] = ()
@@ -257,7 +259,8 @@ class PreemptRequested(msgspec.Struct, frozen=True, tag=True):
 
 class SegmentPreempted(msgspec.Struct, frozen=True, tag=True):
     """The worker stopped the segment after ``ops_done`` ops; their results stay with the session.
-    ``move_s``: seconds to move all of the session to another device, None when it cannot be moved.
+    ``move_s``: seconds to move all of the session to another device, None when it cannot be moved;
+    ``other_host_s``: as in :class:`SegmentSubmitted`.
     ``devices``: that the job can use at once when it resumes, several if it was stopped as a gang.
     ``parts_s``: as in :class:`SegmentSubmitted`. ``undone``: the work since the last start does not count.
     ``replayed_s``: as in :class:`SegmentFinished`."""
@@ -267,6 +270,7 @@ class SegmentPreempted(msgspec.Struct, frozen=True, tag=True):
     segment: int
     ops_done: int
     move_s: float | None = None
+    other_host_s: float = 0.0
     devices: int = 1
     parts_s: float = 0.0
     undone: bool = False

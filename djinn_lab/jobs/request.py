@@ -67,12 +67,12 @@ class Request(msgspec.Struct, frozen=True):
     ``"vision/train/ann"``. ``rank``: of its priority, 0 first. ``number``: of its arrival, unique.
     ``estimate_s``: predicted run time still to come, None when unknown; it orders and sizes holes, and never
     kills. ``spread``: nine of ten such requests end within so many times their estimate. ``attained_s``:
-    device-seconds attained so far. ``home``: the node with its state; another one costs ``move_s``.
-    ``preempted``: how often it was preempted, last at ``preempted_at_s``. ``startable`` False: its state or
-    memory is not on its device yet; it keeps its queue position, and other jobs may start before it.
-    ``stuck``: nothing is being restored or freed for it, so that no capacity is reserved for it. ``park_s``:
-    the expected cost of preempting it once it runs. ``phase``: a decode step, with its memory, may
-    preempt a prefill."""
+    device-seconds attained so far. ``home``: the node with its state; another one costs ``move_s``,
+    and ``other_host_s`` more on another host. ``preempted``: how often it was preempted, last at
+    ``preempted_at_s``. ``startable`` False: its state or memory is not on its device yet; it keeps its queue
+    position, and other jobs may start before it. ``stuck``: nothing is being restored or freed for it, so
+    that no capacity is reserved for it. ``park_s``: the expected cost of preempting it once it runs.
+    ``phase``: a decode step, with its memory, may preempt a prefill."""
 
     job: str
     account: str
@@ -85,6 +85,7 @@ class Request(msgspec.Struct, frozen=True):
     deadline_s: float | None = None
     home: str | None = None
     move_s: float = 0.0
+    other_host_s: float = 0.0
     preempted: int = 0
     startable: bool = True
     preempted_at_s: float | None = None

@@ -232,6 +232,14 @@ class TransferFailed(msgspec.Struct, frozen=True, tag=True):
     mismatch: bool = False
 
 
+class HostLinkMeasured(msgspec.Struct, frozen=True, tag=True):
+    """How fast bytes came to a host from others lately, with writing them down there."""
+
+    at_s: float
+    host: str
+    bytes_per_s: float
+
+
 Event = (
     DeviceAdded
     | WorkerDied
@@ -251,6 +259,7 @@ Event = (
     | PhaseSignalled
     | CopyWanted
     | FirstValuesRestored
+    | HostLinkMeasured
     | TransferDone
     | TransferFailed
     | ClockTicked

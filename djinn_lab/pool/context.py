@@ -15,6 +15,7 @@ from djinn_lab.pool.blobs.store import BlobStore
 from djinn_lab.pool.database.pool_lives import LifeWriter
 from djinn_lab.pool.database.store import Store, write_measurement
 from djinn_lab.pool.execution.driver import Driver
+from djinn_lab.pool.execution.host_links import HostLinks
 from djinn_lab.pool.execution.leaving_hosts import LeavingHosts
 from djinn_lab.pool.identity.admission import Admission
 from djinn_lab.pool.metrics.pool import Metrics
@@ -81,6 +82,7 @@ class Heartbeat:
         self._life = life
         self._driver = driver
         self._leaving_hosts = LeavingHosts(driver)
+        self._host_links = HostLinks(driver)
         self._authentication = authentication
         self._admission = admission
         self._store = store
@@ -108,6 +110,7 @@ class Heartbeat:
                 self._driver.accounting.refresh_waiting()
                 self._driver.give_up_clients()
                 self._leaving_hosts.follow()
+                self._host_links.follow()
                 self._driver.accounting.audit.flush()
                 self._admission.confirm(tokens_in_use(self._driver))
                 disconnect_ended_tokens(self._driver, self._authentication)

@@ -26,6 +26,7 @@ from djinn_lab.srg.structure import GraphPhase
 
 ACCOUNTS = ("org/red/ann", "org/red/bob", "org/blue/carl", "dora")
 NODES = ("a", "b", "c")
+HOSTS = {"a": {"host=one"}, "b": {"host=one"}, "c": {"host=two"}}
 DEMANDS = st.builds(
     lambda members, least, together, milli: Demand(
         members=members, members_min=min(members, least), together=together, device_milli=milli
@@ -37,11 +38,15 @@ DEMANDS = st.builds(
 )
 
 
+def node(name: str, devices: int, cordoned: bool = False) -> ComputeNode:
+    return ComputeNode(name, devices, labels=frozenset(HOSTS[name]), cordoned=cordoned)
+
+
 class DecisionMachine(RuleBasedStateMachine):
     @initialize(policy=st.sampled_from(sorted(POLICIES)))
     def begin(self, policy: str) -> None:
         self.policy: QueuePolicy = POLICIES[policy]
-        self.cluster = Cluster([ComputeNode("a", 2), ComputeNode("b", 4)])
+        self.cluster = Cluster([node("a", 2), node("b", 4)])
         self.shares = ShareTree()
         self.shares.set_capacity(Capacity(devices=6))
         self.now_s = 0.0
@@ -58,6 +63,7 @@ class DecisionMachine(RuleBasedStateMachine):
         seconds=st.none() | st.floats(0.01, 1000),
         home=st.sampled_from([None, *NODES]),
         move_s=st.sampled_from([0.0, 0.5, 20.0]),
+        other_host_s=st.sampled_from([0.0, 20.0]),
         startable=st.sampled_from([True, True, True, False]),
         deadline_s=st.none() | st.floats(0, 5000),
         phase=st.sampled_from(["", "prefill", "decode"]),
@@ -70,6 +76,7 @@ class DecisionMachine(RuleBasedStateMachine):
         seconds: float | None,
         home: str | None,
         move_s: float,
+        other_host_s: float,
         startable: bool,
         deadline_s: float | None,
         phase: GraphPhase,
@@ -86,6 +93,7 @@ class DecisionMachine(RuleBasedStateMachine):
             deadline_s=deadline_s,
             home=home,
             move_s=move_s,
+            other_host_s=other_host_s,
             startable=startable,
             park_s=0.2,
             phase=phase,
@@ -141,7 +149,7 @@ class DecisionMachine(RuleBasedStateMachine):
     def change_node(self, name: str, cordoned: bool, devices: int) -> None:
         known = self.cluster.nodes.get(name)
         size = devices if known is None else known.devices
-        self.cluster.set_node(ComputeNode(name, size, cordoned=cordoned))
+        self.cluster.set_node(node(name, size, cordoned))
         self.settle()
 
     @rule(name=st.sampled_from(NODES))

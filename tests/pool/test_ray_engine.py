@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 
+import msgspec
 import pytest
 import torch
 from gang_kit import TOGETHER, Search
@@ -18,6 +19,7 @@ from torch import nn
 from djinn_lab.client.session import Session
 from djinn_lab.errors import OptionError, PoolError
 from djinn_lab.jobs import Terms
+from djinn_lab.memory import HostLinkMeasured
 from djinn_lab.pool.launch import start_pool
 from djinn_lab.protocol.rest.status import DeviceView
 
@@ -131,6 +133,22 @@ def test_a_session_moves_between_hosts_bit_for_bit(session: Session) -> None:
         places.append(cell.report.device)
     assert places == ["cpu:0", "cpu:1", "cpu:2", "cpu:0"]
     assert found == expected
+
+
+def test_the_pool_learns_how_fast_the_links_are(pool: PoolUnderTest, session: Session) -> None:
+    hosts = {host.host for host in pool.rest.status().hosts}
+    for device in ("cpu:1", "cpu:2"):
+        with session.capture("upload", terms=Terms(target=device)):
+            total = torch.ones(2**20).sum() + torch.rand(2**20).sum()
+        assert total.item() > 2**20
+
+    def known() -> bool:
+        events = [line for line in pool.rest.events(limit=1000) if line.event == "HostLinkMeasured"]
+        links = [msgspec.json.decode(line.detail, type=HostLinkMeasured) for line in events]
+        assert all(link.host in hosts and link.bytes_per_s > 0 for link in links)
+        return bool(links)
+
+    wait_for(known)
 
 
 def test_a_gang_takes_devices_of_several_hosts(session: Session) -> None:

@@ -85,15 +85,17 @@ class Timelines:
         if demand.anchor is not None:
             return self._around(demand.anchor, names, stay, start_s)
         candidates = []
+        near = self._capacity.near(stay.home)
         for name in names:
             frees = self._timelines[name].between(start_s, start_s + stay.seconds)
             fits = min(members_fitting(free, demand) for free in frees)
             if fits:
-                candidates.append(_candidate(name, self._kinds[name], frees[0], fits, name == stay.home))
+                kind = self._kinds[name]
+                candidates.append(_candidate(name, kind, frees[0], fits, near.of(name, kind)))
 
         def judge(candidate: NodeCandidate, members: int) -> float:
             return scoring.total(
-                ScoreInput(candidate.kind.node, candidate.free, demand, members, candidate.home)
+                ScoreInput(candidate.kind.node, candidate.free, demand, members, candidate.nearness)
             )
 
         size = node_size(self._capacity.eligible(demand), demand) if demand.together == "packed" else 0
@@ -138,5 +140,5 @@ def _given(demand: Demand, members: int, free: Free) -> Free:
     return given(free, demand, members)
 
 
-def _candidate(name: str, kind: NodeKind, free: Free, fits: int, home: bool) -> NodeCandidate:
-    return NodeCandidate(kind, free, fits, 1, home, lambda count: [name][:count])
+def _candidate(name: str, kind: NodeKind, free: Free, fits: int, nearness: float) -> NodeCandidate:
+    return NodeCandidate(kind, free, fits, 1, nearness, lambda count: [name][:count])

@@ -405,7 +405,7 @@ class _Decision:
             return None
         allowed = trial.allowed(request)
         if request.home is not None and (wait_s := self._home_wait_s(request, demand, allowed)) is not None:
-            left_s = self._home_patience_s(request) - trial.now_s + request.waits_since_s
+            left_s = self._home_patience_s(request, demand, allowed) - trial.now_s + request.waits_since_s
             unclaimed = self._unclaimed(allowed) if left_s <= 0 else frozenset()
             if not unclaimed or trial.capacity.place(demand, trial.scoring, None, unclaimed) is None:
                 trial.wake_by(trial.now_s + (min(wait_s, left_s) if left_s > 0 else wait_s))
@@ -444,7 +444,7 @@ class _Decision:
                 return None
             self.full_homes.add((home, demand))
         wait_s = trial.home_wait_s(home)
-        patience_s = self._home_patience_s(request)
+        patience_s = self._home_patience_s(request, demand, allowed)
         if wait_s is None or wait_s > patience_s:
             return None
         if trial.now_s - request.waits_since_s > HOME_WAITS_MAX * patience_s:
@@ -457,8 +457,14 @@ class _Decision:
         nodes = self.trial.cluster.nodes if allowed is None else allowed
         return frozenset(node for node in nodes if node not in self.trial.cluster.waiting_at_home)
 
-    def _home_patience_s(self, request: Request) -> float:
-        return max(self.policy.home_patience_s_min, self.policy.home_patience * request.move_s)
+    def _home_patience_s(self, request: Request, demand: Demand, allowed: frozenset[str] | None) -> float:
+        """Return the patience for the cheapest move that is possible now: within the host where a device of
+        it is free."""
+        move_s, capacity = request.move_s, self.trial.capacity
+        assert request.home is not None
+        if request.other_host_s > 0 and not capacity.fits_on_host(demand, request.home, allowed):
+            move_s += request.other_host_s
+        return max(self.policy.home_patience_s_min, self.policy.home_patience * move_s)
 
     def _demand(self, request: Request) -> Demand:
         """Return the demand with as many members as its accounts' limits leave it."""

@@ -309,8 +309,8 @@ class Trial:
         self.capacity.take(request.demand, where)
         self.victims.add(request.job)
         seconds = estimate_s(request, self.policy)
-        if request.home is not None and all(node != request.home for node, _ in where):
-            seconds += request.move_s
+        if request.home is not None:
+            seconds += min(self.cluster.move_s(request, node) for node, _ in where)
         if self._profile is not None:
             slot = Slot(self.now_s, placed.members, where)
             held_s = None if request.estimate_s is None else seconds * request.spread

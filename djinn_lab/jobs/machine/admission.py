@@ -44,6 +44,7 @@ def submit(tables: QueueTables, event: SegmentSubmitted) -> None:
             phase=event.phase,
             batch=event.batch,
             move_s=event.move_s,
+            other_host_s=event.other_host_s,
             parts_s=event.parts_s,
             memory=event.memory,
             memory_reason=event.memory_reason,

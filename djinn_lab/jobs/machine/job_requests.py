@@ -33,6 +33,7 @@ def request_of(tables: QueueTables, job: Job, *, awaiting_memory: bool) -> Reque
         deadline_s=job.deadline_at_s,
         home=job.assigned_device,
         move_s=job.move_s or 0.0,
+        other_host_s=job.other_host_s,
         preempted=job.preemptions,
         preempted_at_s=job.preempted_at_s,
         startable=ready and not awaiting_memory,

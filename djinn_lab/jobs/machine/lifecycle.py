@@ -157,6 +157,7 @@ def preempt(tables: QueueTables, event: SegmentPreempted) -> None:
             preemptions=job.preemptions + (not event.undone),
             preempted_at_s=event.at_s,
             move_s=event.move_s,
+            other_host_s=event.other_host_s,
             parts_s=event.parts_s,
             devices=event.devices,
             devices_why=_why_fewer(job, event.devices),

@@ -149,4 +149,4 @@ def _gang(left: Sequence[tuple[NodeKind, int]], demand: Demand) -> EverFits:
 def _empty(kind: NodeKind, count: int, demand: Demand) -> NodeCandidate:
     names = [f"{kind.number}/{number}" for number in range(min(count, demand.members + 1))]
     fits = members_fitting(kind.empty, demand)
-    return NodeCandidate(kind, kind.empty, fits, len(names), False, lambda count: names[:count])
+    return NodeCandidate(kind, kind.empty, fits, len(names), 0.0, lambda count: names[:count])

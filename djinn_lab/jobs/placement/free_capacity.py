@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from djinn_lab.jobs.placement.feasibility import EverFits, Misfit, Placed, ever_fits, misfit
 from djinn_lab.jobs.placement.filters import Asked, asked_of_nodes, excluded_by
 from djinn_lab.jobs.placement.free import Free, empty, given, members_fitting, taken
+from djinn_lab.jobs.placement.nearness import Nearness
 from djinn_lab.jobs.placement.node_kinds import NodeGroup, NodeKind, nameless
 from djinn_lab.jobs.placement.scores import ScoreInput
 from djinn_lab.jobs.placement.scoring import DEFAULT, Scoring
@@ -34,7 +35,7 @@ class FreeCapacity:
         self._kind_of: dict[int, NodeKind] = {}
         self._kinds: dict[ComputeNode, NodeKind] = {}
         self._eligible: dict[Asked, list[NodeKind]] = {}
-        self._scores: dict[tuple[str, int, Free, Demand, int, bool], float] = {}
+        self._scores: dict[tuple[str, int, Free, Demand, int, float], float] = {}
         self._kind_numbers = count()
         self._undo: list[tuple[str, Free]] = []
         self._marks = 0
@@ -179,6 +180,19 @@ class FreeCapacity:
 
     # -- placement -----------------------------------------------------------------------------------------
 
+    def near(self, home: str | None) -> Nearness:
+        """Return how near nodes are to the one where the state of a request lies."""
+        known = home is not None and home in self
+        return Nearness(home, self.kind(home).host if known and home is not None else None)
+
+    def fits_on_host(self, demand: Demand, home: str, only: frozenset[str] | None = None) -> bool:
+        """Return whether a member fits now on a node of the host of ``home``. ``only``: of these nodes."""
+        host = self.near(home).host
+        if host is None:
+            return False
+        candidates = self._candidates(demand, self.eligible(demand), home, only)
+        return any(candidate.kind.host == host for candidate in candidates)
+
     def place(
         self,
         demand: Demand,
@@ -244,8 +258,9 @@ class FreeCapacity:
             return self._named(demand, kinds, home, named)
         at_home = self._named(demand, kinds, home, frozenset({home})) if home is not None else []
         without = self._numbers.get(home) if home is not None else None
+        near = self.near(home)
         found = [
-            NodeCandidate(kind, free, fits, nodes, False, self._first(group, without))
+            NodeCandidate(kind, free, fits, nodes, near.of_others(kind), self._first(group, without))
             for kind in kinds
             for free, group in kind.groups.items()
             if (fits := members_fitting(free, demand))
@@ -257,31 +272,32 @@ class FreeCapacity:
         self, demand: Demand, kinds: list[NodeKind], home: str | None, names: frozenset[str]
     ) -> list[NodeCandidate]:
         found = []
+        near = self.near(home)
         for number in sorted(self._numbers[name] for name in names if name in self._numbers):
             name = self._names[number]
             kind, free = self._kind_of[number], self._free[name]
             fits = members_fitting(free, demand)
             if fits and kind in kinds:
-                found.append(NodeCandidate(kind, free, fits, 1, name == home, _only(name)))
+                found.append(NodeCandidate(kind, free, fits, 1, near.of(name, kind), _only(name)))
         return found
 
     def _first(self, group: NodeGroup, without: int | None) -> FirstOf:
         return lambda count: [self._names[number] for number in group.first(count, without)]
 
     def _score(self, scoring: Scoring, demand: Demand, candidate: NodeCandidate, members: int) -> float:
-        key = (scoring.name, candidate.kind.number, candidate.free, demand, members, candidate.home)
+        key = (scoring.name, candidate.kind.number, candidate.free, demand, members, candidate.nearness)
         score = self._scores.get(key)
         if score is None:
             if len(self._scores) > SCORES_KEPT_MAX:
                 self._scores.clear()
-            scored = ScoreInput(candidate.kind.node, candidate.free, demand, members, candidate.home)
+            scored = ScoreInput(candidate.kind.node, candidate.free, demand, members, candidate.nearness)
             score = self._scores[key] = scoring.total(scored)
         return score
 
     def _explain(self, scoring: Scoring, demand: Demand, where: Where, home: str | None) -> dict[str, float]:
         name, members = max(where, key=lambda one: one[1])
         kind, free = self.kind(name), self._free[name]
-        return scoring.explain(ScoreInput(kind.node, free, demand, members, name == home))
+        return scoring.explain(ScoreInput(kind.node, free, demand, members, self.near(home).of(name, kind)))
 
     # -- what excludes a demand ----------------------------------------------------------------------------
 

@@ -1,4 +1,6 @@
-"""Place the members of a gang near each other: of equally good places, those on one NUMA node, as their
+"""How near nodes are: to the one with a request's state, and to each other.
+
+Members of a gang are placed near each other: of equally good places, those on one NUMA node, as their
 labels give it (``numa=0``). Only ties are broken, so where fewer than two nodes are known nothing changes.
 """
 
@@ -7,9 +9,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
-from typing import Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 NUMA = "numa"
+HOST = "host"
+SAME_HOST = 0.5
 
 
 class Labelled(Protocol):
@@ -36,12 +40,43 @@ class PlacementOption(Protocol):
     def numa(self) -> str | None: ...
 
 
+class OnHost(Protocol):
+    """Nodes of one host. ``host``: its label, if known."""
+
+    @property
+    def host(self) -> str | None: ...
+
+
 AnyOption = TypeVar("AnyOption", bound=PlacementOption)
 
 
 def numa_of(labels: Iterable[str]) -> str | None:
     """Return the NUMA label; the first in order where operators gave several."""
-    return min((label for label in labels if label.startswith(f"{NUMA}=")), default=None)
+    return _first_label(labels, NUMA)
+
+
+class Nearness(NamedTuple):
+    """How near nodes are to ``home``, the node with a request's state, on ``host``."""
+
+    home: str | None
+    host: str | None
+
+    def of(self, node: str, kind: OnHost) -> float:
+        """Return 1 for the home, :data:`SAME_HOST` for another node of its host, else 0."""
+        return 1.0 if node == self.home else self.of_others(kind)
+
+    def of_others(self, kind: OnHost) -> float:
+        """Return the same of a node that is not the home."""
+        return SAME_HOST if self.host is not None and kind.host == self.host else 0.0
+
+
+def host_of(labels: Iterable[str]) -> str | None:
+    """Return the label of the host; the first in order where operators gave several."""
+    return _first_label(labels, HOST)
+
+
+def _first_label(labels: Iterable[str], key: str) -> str | None:
+    return min((label for label in labels if label.startswith(f"{key}=")), default=None)
 
 
 def near_first(

@@ -8,7 +8,7 @@ import heapq
 from msgspec.structs import replace
 
 from djinn_lab.jobs.placement.free import Free, empty
-from djinn_lab.jobs.placement.nearness import numa_of
+from djinn_lab.jobs.placement.nearness import host_of, numa_of
 from djinn_lab.jobs.request import ComputeNode
 
 
@@ -47,10 +47,10 @@ class NodeGroup:
 
 class NodeKind:
     """Nodes that differ in their names only. ``node``: any of them, without its name. ``free_devices``:
-    wholly free ones of all together. ``usable``: requests may start on them. ``numa``: the label of their
-    NUMA node."""
+    wholly free ones of all together. ``usable``: requests may start on them. ``numa``, ``host``: the
+    labels of their NUMA node and host."""
 
-    __slots__ = ("empty", "free_devices", "groups", "node", "numa", "number", "size", "usable")
+    __slots__ = ("empty", "free_devices", "groups", "host", "node", "numa", "number", "size", "usable")
 
     def __init__(self, node: ComputeNode, number: int) -> None:
         self.node = nameless(node)
@@ -58,6 +58,7 @@ class NodeKind:
         self.empty = empty(node)
         self.usable = node.ready and not node.cordoned
         self.numa = numa_of(node.labels)
+        self.host = host_of(node.labels)
         self.groups: dict[Free, NodeGroup] = {}
         self.size = 0
         self.free_devices = 0

@@ -12,13 +12,13 @@ from djinn_lab.jobs.request import WHOLE_DEVICE_MILLI, ComputeNode, Demand
 
 class ScoreInput(NamedTuple):
     """The input of a score: ``members`` of ``demand`` on a node of this kind (without its name) with so
-    much ``free``. ``home``: the request's state lies there."""
+    much ``free``. ``nearness``: of its state, by :class:`~djinn_lab.jobs.placement.nearness.Nearness`."""
 
     node: ComputeNode
     free: Free
     demand: Demand
     members: int
-    home: bool
+    nearness: float
 
 
 Score = Callable[[ScoreInput], float]
@@ -80,8 +80,9 @@ def load(scored: ScoreInput) -> float:
 
 
 def locality(scored: ScoreInput) -> float:
-    """Score 1 where the request's state lies: it need not be moved."""
-    return 1.0 if scored.home else 0.0
+    """Score 1 where the request's state lies: it need not be moved. Half of that on the same host: it need
+    not go over a link between hosts."""
+    return scored.nearness
 
 
 def affinity(scored: ScoreInput) -> float:

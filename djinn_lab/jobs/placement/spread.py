@@ -15,16 +15,19 @@ FirstOf = Callable[[int], list[str]]
 
 class NodeCandidate:
     """Nodes that may be used and are equal for this request. ``fits``: members that one of them can take;
-    ``nodes``: how many they are."""
+    ``nodes``: how many they are. ``nearness``: to the request's state, as
+    :class:`~djinn_lab.jobs.placement.scores.ScoreInput` has it."""
 
-    __slots__ = ("first", "fits", "free", "home", "kind", "nodes")
+    __slots__ = ("first", "fits", "free", "kind", "nearness", "nodes")
 
-    def __init__(self, kind: NodeKind, free: Free, fits: int, nodes: int, home: bool, first: FirstOf) -> None:
+    def __init__(
+        self, kind: NodeKind, free: Free, fits: int, nodes: int, nearness: float, first: FirstOf
+    ) -> None:
         self.kind = kind
         self.free = free
         self.fits = fits
         self.nodes = nodes
-        self.home = home
+        self.nearness = nearness
         self.first = first
 
     @property

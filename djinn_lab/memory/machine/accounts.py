@@ -37,6 +37,7 @@ from djinn_lab.memory.messages import (
     Event,
     FirstValuesRestored,
     FreeSession,
+    HostLinkMeasured,
     MemoryReported,
     PhaseSignalled,
     QueueOrdered,
@@ -148,6 +149,16 @@ class MemoryAccounts:
             return None
         return device.seconds_for(out_bytes + known.total_bytes) or 0.0
 
+    def other_host_s(self, session: str) -> float:
+        """Predicted seconds more to move the session to a device of another host: all of it over the slowest
+        link between hosts. 0 where there is no other host, or no link's rate is known."""
+        known = self._tables.sessions.get(session)
+        device = self._tables.device_of(known) if known is not None else None
+        if known is None or device is None:
+            return 0.0
+        rate = self._tables.slowest_link_from(device.host)
+        return self.session_bytes(session) / rate if rate is not None else 0.0
+
     def other_devices(self) -> OtherDevices:
         """Return which other devices have capacity for a session; valid until the next event."""
         return OtherDevices(self._tables)
@@ -232,6 +243,8 @@ class MemoryAccounts:
                     self._plan(device, background=False)
             case QueueOrdered():
                 self._order_line(event)
+            case HostLinkMeasured():
+                self._tables.host_links[event.host] = event.bytes_per_s
             case _:
                 raise AssertionError(event)
 
@@ -390,6 +403,7 @@ class MemoryAccounts:
             event.disk_bytes,
             event.link_bytes_per_s,
             slots=max(1, event.slots),
+            host=event.host,
         )
         for session in self._tables.sessions.values():
             if session.inherited is not None and session.inherited.device == event.device:

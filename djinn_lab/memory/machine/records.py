@@ -269,15 +269,14 @@ class Index:
 
 @dataclass(slots=True, eq=False)
 class Device:
-    """One device. ``host_full``, ``disk_full``, ``device_full``: a transfer failed for lack of capacity
-    there, the last at ``full_s``, and nothing was freed since. ``alone``: there is no other device.
-    ``heard``: its worker answers.
-    ``usual_peak_bytes``: of the last segments, a moving average. ``host_used_bytes``,
-    ``disk_used_bytes``: by its process; ``inherited``: sessions whose state a former process left
-    there. ``positions``: jobs that the queue named last, with their positions. ``changes``: events
-    of users and cells on this device so far. Between two of them no session is written through twice
-    or prefetched twice, and a copy made for an eviction is forgotten at most once, so that the
-    number of transfers is bounded."""
+    """One device. ``host``: on which machine, empty for the pool's. ``host_full``, ``disk_full``,
+    ``device_full``: a transfer failed for lack of capacity there, the last at ``full_s``, and nothing was
+    freed since. ``alone``: there is no other device. ``heard``: its worker answers. ``usual_peak_bytes``:
+    of the last segments, a moving average. ``host_used_bytes``, ``disk_used_bytes``: by its process;
+    ``inherited``: sessions whose state a former process left there. ``positions``: jobs that the queue
+    named last, with their positions. ``changes``: events of users and cells on this device so far. Between
+    two of them no session is written through twice or prefetched twice, and a copy made for an eviction is
+    forgotten at most once, so that the number of transfers is bounded."""
 
     device: str
     memory_bytes: int
@@ -285,6 +284,7 @@ class Device:
     disk_bytes: int = 0
     link_bytes_per_s: float | None = None
     measured_bytes_per_s: float | None = None
+    host: str = ""
     used_bytes: int = 0
     peak_bytes: int = 0
     shared_bytes: int = 0

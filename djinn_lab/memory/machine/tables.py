@@ -24,7 +24,8 @@ freed there: what did not fit in one piece may fit later, and less may fit now."
 
 
 class Tables:
-    """The state of session memory. ``out``: the commands of the present event."""
+    """The state of session memory. ``out``: the commands of the present event. ``host_links``: bytes a second
+    that came to each host lately."""
 
     def __init__(self, policy: MemoryPolicy) -> None:
         self.policy = policy
@@ -33,6 +34,7 @@ class Tables:
         self.sessions: dict[str, SessionRecord] = {}
         self.segments: dict[str, PlacedSegment] = {}
         self.transfers: dict[int, TransferRecord] = {}
+        self.host_links: dict[str, float] = {}
         self.wake_predictor = WakePredictor()
         self.admission_history = AdmissionHistory()
         self.statistics = Statistics()
@@ -76,6 +78,11 @@ class Tables:
         if (connection, move) not in TRANSITIONS:
             raise IllegalEvent(f"session {session} is {connection or 'unknown'} and cannot {move}")
         return TRANSITIONS[connection, move]
+
+    def slowest_link_from(self, host: str) -> float | None:
+        """Return the bytes a second to the slowest other host that has a device; None where none is known."""
+        others = {device.host for device in self.devices.values()} - {host} if self.host_links else ()
+        return min((self.host_links[other] for other in others if other in self.host_links), default=None)
 
     def device_of(self, session: SessionRecord) -> Device | None:
         return self.devices[session.device] if session.device is not None else None

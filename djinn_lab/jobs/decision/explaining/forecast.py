@@ -194,10 +194,11 @@ class SessionMoves:
         demand = request.demand
         if demand.members == 1:
             demand = replace(demand, nodes=frozenset({device}))
-        moving = replace(request, home=device, move_s=0.0, demand=demand, startable=False)
+        moved_s = now_s + self._cluster.move_s(request, device)
+        moving = replace(request, home=device, move_s=0.0, other_host_s=0.0, demand=demand, startable=False)
         self._cluster.change(moving, now_s)
         self._begun += 1
-        heapq.heappush(self._under_way, (now_s + request.move_s, self._begun, request.job))
+        heapq.heappush(self._under_way, (moved_s, self._begun, request.job))
 
     def end(self, now_s: float) -> None:
         """Make the sessions that have arrived by now startable."""

@@ -386,7 +386,7 @@ def _on_one_node(
             continue
         if trial.cluster.nodes[node].devices < least:
             continue
-        move_s = 0.0 if request.home in (None, node) else request.move_s
+        move_s = trial.cluster.move_s(request, node)
         if best is not None and on_node[0].cost_s + move_s >= best.cost_s:
             continue
         found = _attempt(search, on_node, frozenset({node}))

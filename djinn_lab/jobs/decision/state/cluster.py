@@ -330,6 +330,14 @@ class Cluster:
 
     # -- for decisions ---------------------------------------------------------------------------------------
 
+    def move_s(self, request: Request, node: str) -> float:
+        """Return the seconds to move the request's state to a node; 0 where it lies there, or nowhere yet."""
+        if request.home in (None, node):
+            return 0.0
+        host = self.capacity.near(request.home).host
+        same = host is None or host == self.capacity.kind(node).host
+        return request.move_s if same else request.move_s + request.other_host_s
+
     def place_alone(self, demand: Demand, scoring: Scoring, home: str | None) -> Placed | None:
         """Return the placement while nothing runs, as :meth:`FreeCapacity.place` does; cached until a node
         changes."""

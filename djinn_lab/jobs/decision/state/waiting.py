@@ -224,5 +224,6 @@ class WaitingIndex:
 
 
 def shape_of(request: Request) -> Shape:
-    moving = math.frexp(request.move_s)[1] if request.home is not None and request.move_s > 0 else 0
+    move_s = 0.0 if request.home is None else request.move_s + request.other_host_s
+    moving = math.frexp(move_s)[1] if move_s > 0 else 0
     return (request.account, request.demand, request.home, moving, request.startable)
