@@ -31,7 +31,9 @@ from djinn_lab.protocol.worker import Cancel, Close, CopyOrder, Drop, Preempt, R
 
 PLACED_WITHIN_S = 20.0
 LOOK_EVERY_S = 2.0
-"""For nodes that are about to leave, and second copies that are not needed any more."""
+"""For nodes that are about to leave, and second copies that are not needed any more, or could not be made."""
+TRY_AGAIN_S_MAX = 60.0
+"""To make these: so long after the last try at most, and twice as long after each one."""
 
 log = logging.getLogger(__name__)
 
@@ -210,7 +212,15 @@ class RayLauncher:
         task.add_done_callback(self._tasks.discard)
 
     async def _look_after_hosts(self) -> None:
+        now_s = asyncio.get_running_loop().time
+        tried_s, again_s = now_s(), LOOK_EVERY_S
         while True:
+            if not self._second_copies.behind:
+                again_s = LOOK_EVERY_S
+            elif now_s() >= tried_s + again_s:
+                self._second_copies.behind = False
+                await self._secure_all()
+                tried_s, again_s = now_s(), min(2 * again_s, TRY_AGAIN_S_MAX)
             if self._second_copies_changed:  # every manifest is decoded for it: not at each copy
                 self._second_copies_changed = False
                 held = (one for host in self._all for one in host.held_manifests)

@@ -55,9 +55,11 @@ class Kept(NamedTuple):
 
 
 class SecondCopies:
-    """Which host keeps second copies of which pieces."""
+    """Which host keeps second copies of which pieces. ``behind``: some could not be made since that was last
+    set to False."""
 
     def __init__(self) -> None:
+        self.behind = False
         self._kept: dict[bytes, list[Kept]] = {}
         """By digest."""
         self._nbytes: dict[tuple[KeepingHost, str], int] = {}
@@ -66,6 +68,13 @@ class SecondCopies:
     async def make(self, manifest: bytes, hosts: Sequence[KeepingHost]) -> None:
         """Have another host keep each piece of a manifest that one host only has. Raises OSError where that
         is not possible."""
+        try:
+            await self._make(manifest, hosts)
+        except BaseException:  # also where it took too long
+            self.behind = True
+            raise
+
+    async def _make(self, manifest: bytes, hosts: Sequence[KeepingHost]) -> None:
         alone: dict[KeepingHost, list[tuple[NamedPiece, Piece]]] = {}
         for piece in {one.digest: one for one in named_pieces(manifest)}.values():
             having = self.holders(piece, hosts)
@@ -73,9 +82,9 @@ class SecondCopies:
                 [(host, place)] = having.items()
                 alone.setdefault(host, []).append((piece, place))
         for source, pieces in alone.items():
-            others = [one for one in hosts if one is not source and one.second_copies_bytes_max]
+            others = [one for one in hosts if one is not source]
             for batch in _batches(pieces) if others else ():
-                await self._copy(source, batch, max(others, key=self._free_bytes))
+                await self._copy(source, batch, others)
 
     def found(self, host: KeepingHost, pieces: Iterable[NamedPiece]) -> None:
         """Note what a host has of a dead pool."""
@@ -84,13 +93,31 @@ class SecondCopies:
             self._kept.setdefault(digest, []).append(Kept(host, place))
 
     async def _copy(
-        self, source: KeepingHost, pieces: Sequence[tuple[NamedPiece, Piece]], host: KeepingHost
+        self,
+        source: KeepingHost,
+        pieces: Sequence[tuple[NamedPiece, Piece]],
+        others: Sequence[KeepingHost],
     ) -> None:
+        """Have one of the others keep these pieces: the one with the most space, unless it fails."""
         nbytes = sum(place.nbytes for _, place in pieces)
-        if self._free_bytes(host) < nbytes:
-            raise OSError(f"no other host has {format_bytes(nbytes)} left for second copies")
-        content = await source.read(tuple(place for _, place in pieces))
-        path = await host.keep(uuid.uuid4().hex, [piece for piece, _ in pieces], content)
+        error = OSError(f"no other host has {format_bytes(nbytes)} left for second copies")
+        content: Content | None = None
+        for host in sorted(others, key=self._free_bytes, reverse=True):
+            if self._free_bytes(host) < nbytes:
+                break
+            content = content or await source.read(tuple(place for _, place in pieces))
+            try:
+                path = await host.keep(uuid.uuid4().hex, [piece for piece, _ in pieces], content)
+            except OSError as failed:
+                error = failed
+            else:
+                self._note(host, path, pieces)
+                return
+        raise error
+
+    def _note(self, host: KeepingHost, path: str, pieces: Sequence[tuple[NamedPiece, Piece]]) -> None:
+        """Note that a host keeps these pieces, one after the other in a file."""
+        nbytes = sum(place.nbytes for _, place in pieces)
         self._nbytes[host, path] = nbytes
         offset = 0
         for piece, place in pieces:

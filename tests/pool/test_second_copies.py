@@ -1,0 +1,139 @@
+"""Each piece of a parked session is on two hosts, whatever happens to one of them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+import pytest
+
+from djinn_lab.pool.launchers.adoption import ManifestStorage
+from djinn_lab.pool.launchers.ray_cluster.files import Content
+from djinn_lab.pool.launchers.ray_cluster.moves import NamedPiece
+from djinn_lab.pool.launchers.ray_cluster.second_copies import SecondCopies
+from djinn_lab.pool.launchers.ray_cluster.wire import Piece
+
+NBYTES = 1000
+
+
+def manifest_of(path: str, *digests: bytes) -> bytes:
+    """Return a manifest of pieces one after the other in a file."""
+    pieces = [(digest, b"", NBYTES, 0, number * NBYTES) for number, digest in enumerate(digests)]
+    storage = ManifestStorage(NBYTES * len(pieces), NBYTES, None, None, pieces)  # type: ignore[arg-type]
+    return msgspec.msgpack.encode({"files": [path], "storages": [storage]})
+
+
+@dataclass(eq=False)
+class FakeHost:
+    """Keeps what it is asked to while it is ``up`` and the test does not say that it is ``dying``."""
+
+    name: str
+    space: int = 10**6
+    up: bool = True
+    dying: bool = False
+    kept: dict[str, list[bytes]] = field(default_factory=dict)
+    reads: int = 0
+
+    @property
+    def second_copies_bytes_max(self) -> int:
+        return self.space if self.up else 0
+
+    def has(self, path: str) -> bool:
+        return self.up and path.startswith(f"/{self.name}/")
+
+    def keeps(self, path: str) -> bool:
+        return self.has(path)
+
+    async def read(self, pieces: tuple[Piece, ...]) -> Content:
+        self.reads += 1
+        return Content(sum(piece.nbytes for piece in pieces))
+
+    async def keep(self, name: str, pieces: Sequence[NamedPiece], content: Content) -> str:
+        await asyncio.sleep(0)
+        if self.dying or not self.up:
+            raise OSError(f"host {self.name} is lost")
+        path = f"/{self.name}/{name}"
+        self.kept[path] = [piece.digest for piece in pieces]
+        return path
+
+    def drop(self, paths: Iterable[str]) -> None:
+        for path in paths:
+            del self.kept[path]
+
+
+def kept_by(host: FakeHost) -> set[bytes]:
+    return {digest for digests in host.kept.values() for digest in digests}
+
+
+def test_a_piece_is_sent_once_to_the_host_with_the_most_space() -> None:
+    home, small, large = FakeHost("a"), FakeHost("b", space=10**5), FakeHost("c")
+    copies = SecondCopies()
+    asyncio.run(copies.make(manifest_of("/a/one", b"x", b"y"), [home, small, large]))
+    asyncio.run(copies.make(manifest_of("/a/two", b"x", b"z"), [home, small, large]))
+    assert kept_by(large) == {b"x", b"y", b"z"}
+    assert not small.kept
+    assert copies.nbytes[large] == 3 * NBYTES
+    assert not copies.behind
+
+
+def test_another_host_takes_what_a_dying_one_cannot() -> None:
+    home, dying, other = FakeHost("a"), FakeHost("b", dying=True), FakeHost("c", space=10**5)
+    copies = SecondCopies()
+    asyncio.run(copies.make(manifest_of("/a/one", b"x"), [home, dying, other]))
+    assert kept_by(other) == {b"x"}
+    assert home.reads == 1
+    assert not copies.behind
+
+
+@pytest.mark.parametrize(("space", "up"), [(10, True), (10**6, False)])
+def test_what_no_host_takes_is_said_and_made_once_one_can(space: int, up: bool) -> None:
+    home, other = FakeHost("a"), FakeHost("b", space=space, up=up)
+    copies = SecondCopies()
+    manifest = manifest_of("/a/one", b"x")
+    with pytest.raises(OSError, match="left for second copies"):
+        asyncio.run(copies.make(manifest, [home, other]))
+    assert copies.behind
+    copies.behind = False
+    other.space, other.up = 10**6, True
+    asyncio.run(copies.make(manifest, [home, other]))
+    assert kept_by(other) == {b"x"}
+    assert not copies.behind
+
+
+def test_what_takes_too_long_is_still_to_be_made() -> None:
+    async def story() -> None:
+        copies = SecondCopies()
+        making = asyncio.ensure_future(
+            copies.make(manifest_of("/a/one", b"x"), [FakeHost("a"), FakeHost("b")])
+        )
+        await asyncio.sleep(0)
+        making.cancel()
+        await asyncio.gather(making, return_exceptions=True)
+        assert copies.behind
+
+    asyncio.run(story())
+
+
+def test_what_a_lost_host_kept_is_made_again_by_the_next() -> None:
+    home, first, second = FakeHost("a"), FakeHost("b"), FakeHost("c", space=10**5)
+    copies = SecondCopies()
+    manifest = manifest_of("/a/one", b"x")
+    asyncio.run(copies.make(manifest, [home, first, second]))
+    first.up = False
+    copies.lost(first)
+    asyncio.run(copies.make(manifest, [home, first, second]))
+    assert kept_by(second) == {b"x"}
+
+
+def test_a_file_goes_once_no_manifest_names_any_of_its_pieces() -> None:
+    home, other = FakeHost("a"), FakeHost("b")
+    copies = SecondCopies()
+    first, second = manifest_of("/a/one", b"x", b"y"), manifest_of("/a/two", b"y")
+    asyncio.run(copies.make(first, [home, other]))
+    copies.sweep([second])
+    assert kept_by(other) == {b"x", b"y"}
+    copies.sweep([])
+    assert not other.kept
+    assert not copies.nbytes
