@@ -64,6 +64,7 @@ unit: install ## the tests that need neither browser nor pool processes
 	@$(BIN)/pytest -q -n 2 --dist loadfile -m "not browser and not processes"
 
 test: lint browser postgresql ## everything, two files of tests at a time
+	@SWEEP_RAY=1 $(BIN)/pytest -q -m cluster tests/pool/test_ray_engine.py
 	@$(BIN)/pytest -q -n 2 --dist loadfile
 
 bench: install ## figures, each beside its baseline, into benchmarks/results

@@ -32,7 +32,7 @@ def cluster() -> Iterator[str]:
     """The address of a cluster of three nodes."""
     if "SWEEP_RAY" not in os.environ:
         pytest.skip(
-            "make sweep-ray starts a Ray cluster for this; its nodes start too slowly beside other tests"
+            "make test begins with a part of this, make sweep-ray does all: Ray starts slowly beside others"
         )
     with three_nodes() as address:
         yield address
@@ -80,6 +80,7 @@ def is_copied(pool: PoolUnderTest, session: Session) -> bool:
     return row.stored_bytes == row.total_bytes > 0
 
 
+@pytest.mark.cluster
 def test_each_node_has_a_device_with_its_name(pool: PoolUnderTest) -> None:
     rows = pool.rest.status().devices
     assert [row.device for row in rows] == ["cpu:0", "cpu:1", "cpu:2"]
@@ -90,6 +91,7 @@ def test_each_node_has_a_device_with_its_name(pool: PoolUnderTest) -> None:
     ]
 
 
+@pytest.mark.cluster
 @pytest.mark.parametrize("device", ["cpu:0", "cpu:1", "cpu:2"])
 def test_a_cell_computes_the_same_on_every_host(session: Session, device: str) -> None:
     """Uploads and results of a few megabytes and of a few bytes, random numbers, state between cells."""
@@ -119,6 +121,7 @@ def test_a_host_is_a_target(pool: PoolUnderTest, session: Session) -> None:
     assert value.tolist() == [2.0] * 4
 
 
+@pytest.mark.cluster
 def test_a_session_moves_between_hosts_bit_for_bit(session: Session) -> None:
     plain, captured = network(), network()
     rows = torch.randn(2048, 512)
@@ -151,6 +154,7 @@ def test_the_pool_learns_how_fast_the_links_are(pool: PoolUnderTest, session: Se
     wait_for(known)
 
 
+@pytest.mark.cluster
 def test_a_gang_takes_devices_of_several_hosts(session: Session) -> None:
     alone, together = Search(), Search()
     expected = alone.train(200).tolist()
@@ -175,6 +179,7 @@ def test_a_killed_worker_loses_no_variable(pool: PoolUnderTest, session: Session
     assert [*found, second.tolist()] == expected
 
 
+@pytest.mark.cluster
 def test_a_host_that_is_lost_costs_no_cell(pool: PoolUnderTest, session: Session) -> None:
     """What was computed there is computed again elsewhere, and its devices come back."""
     rows = torch.randn(256, 512)
