@@ -58,6 +58,7 @@ class DevicesPage:
         )
         full: dict[str, Any] = {"sizing_mode": "stretch_width", "margin": 0}
         self._heading = html_pane(margin=(0, 0, 8, 0))
+        self._warnings = html_pane()
         self._chosen_heading = html_pane(margin=(18, 0, 6, 0))
         self._waiting_heading = html_pane(margin=(8, 0, 6, 0))
         self._log_in = html_pane(margin=(8, 0, 0, 0))
@@ -72,7 +73,9 @@ class DevicesPage:
         )
         self._hosts_heading = html_pane(margin=(0, 0, 8, 0))
         self._hosts = pn.Column(self._hosts_heading, self.hosts, visible=False, **full)
-        self._live = pn.Column(self._hosts, self._heading, self.devices, self._chosen, visible=False, **full)
+        self._live = pn.Column(
+            self._hosts, self._warnings, self._heading, self.devices, self._chosen, visible=False, **full
+        )
         self._missing = html_pane()
         self.view = pn.Column(self._missing, self._live, **full)
         self.devices.param.watch(lambda event: self._device_chosen(), "selected")
@@ -93,6 +96,7 @@ class DevicesPage:
         if self._hosts.visible:
             show_html(self._hosts_heading, heading("Hosts", hosts_sentence(snapshot.status.hosts)))
             self.hosts.show(host_rows(snapshot))
+        show_html(self._warnings, "".join(notice(warning) for warning in snapshot.status.warnings))
         show_html(self._heading, heading("Devices", devices_sentence(snapshot.status.devices)))
         self.devices.show(device_rows(snapshot))
         self._show_chosen(snapshot)

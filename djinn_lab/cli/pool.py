@@ -278,6 +278,8 @@ def status(as_json: AsJson = False) -> None:
         print_table("Hosts", about_hosts, [_host_row(host) for host in answer.hosts])
     headings = ("device", "state", "memory used", "threads", "queue", "job", "speed", "labels")
     print_table("Devices", headings, [_device_row(device) for device in answer.devices])
+    for warning in answer.warnings:
+        print_line(f"Warning: {warning}")
 
 
 def costs(as_json: AsJson = False) -> None:

@@ -3,6 +3,7 @@ of the clock that drives the core, live or simulated."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Literal
 
 import msgspec
@@ -40,6 +41,11 @@ class ComputeNode(msgspec.Struct, frozen=True):
     cordoned: bool = False
     ready: bool = True
     price: float = 0.0
+
+
+def devices_away(nodes: Iterable[ComputeNode]) -> int:
+    """Count the devices of nodes on which nothing can start."""
+    return sum(node.devices for node in nodes if node.cordoned or not node.ready)
 
 
 class Demand(msgspec.Struct, frozen=True):

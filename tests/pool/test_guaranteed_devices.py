@@ -78,6 +78,40 @@ def test_guarantee_preempts_one_cell_of_a_flood_and_leaves_the_rest(
         chief.cancel(victim)
 
 
+def test_cordoned_device_that_a_guarantee_needs_is_a_warning_until_it_serves_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    long, _ = training(STEPS, size=512, ballast_bytes=4 * MIB)
+    with PoolUnderTest(tmp_path, "cpu:2", 256 * MIB) as pool, ExitStack() as stack:
+        chief, info = pool.rest, pool.info
+        bob = chief.create_user("bob", account="vision").token
+        chief.set_targets("vision", limits=Limits(devices_guaranteed=2))
+        assert not chief.status().warnings
+        chief.cordon("cpu:1")
+        [warning] = chief.status().warnings
+        assert warning == (
+            "Accounts of the pool are guaranteed 2 devices together, and the pool has 2, of which 1 is "
+            "cordoned or down: not all can have theirs at once."
+        )
+        with pytest.raises(SystemExit):
+            main(("pool", "status"))
+        assert f"Warning: {warning}" in " ".join(capsys.readouterr().out.split())
+        first, second = (stack.enter_context(Client(info, bob)) for _ in range(2))
+        mine = first.submit(long)
+        first.until(mine, "RUNNING")
+        more = second.submit(long)
+        second.until(more, "QUEUED")
+        its_class = "Its class is GUARANTEED: with it, vision holds 2 devices (2 guaranteed)."
+        assert f"{its_class} {warning}" in chief.why(more).sentence
+        [shown] = [one.overcommitted for one in chief.queue().accounts if one.account == "vision"]
+        assert shown == warning
+        chief.uncordon("cpu:1")
+        wait_for(lambda: chief.job(more).state == "RUNNING")
+        assert not chief.status().warnings
+        for job in (mine, more):
+            chief.cancel(job)
+
+
 def test_guarantees_are_validated_reported_and_survive_a_restart(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,5 +1,6 @@
 """Guarantees that exceed the devices: allowed, since seldom all accounts want theirs at once, but
-reported. So are guarantees above a limit of an ancestor, which can never be had in full."""
+reported. So are guarantees above a limit of an ancestor, which can never be had in full, and those that
+exceed the devices which are neither cordoned nor down."""
 
 from __future__ import annotations
 
@@ -9,25 +10,33 @@ from collections.abc import Iterator
 from djinn_lab.jobs.fairness.account import AccountNode
 
 
-def overcommitted(account: AccountNode, devices: float) -> str:
+def overcommitted(account: AccountNode, devices: float, away: float = 0.0) -> str:
     """Return sentences on the guarantees of this account and its siblings, and of those below it.
-    ``devices``: of the pool, 0 as long as that is not known."""
+    ``devices``: of the pool, 0 as long as that is not known; ``away``: of these, cordoned or down."""
     levels = [account]
     if account.parent is not None and account.limits.devices_guaranteed is not None:
         levels.insert(0, account.parent)
-    together = (_of_children(level, devices) for level in levels)
+    together = (_of_children(level, devices, away) for level in levels)
     return " ".join(filter(None, (_out_of_reach(account), *together)))
 
 
-def _of_children(above: AccountNode, devices: float) -> str:
+def short_of_devices(root: AccountNode, devices: float, away: float) -> str:
+    """Return a sentence where the pool's devices that are neither cordoned nor down are fewer than are
+    guaranteed; empty where none is."""
+    return _of_children(root, devices, away) if away else ""
+
+
+def _of_children(above: AccountNode, devices: float, away: float) -> str:
     total = sum(_guaranteed(child) for child in above.children.values())
     own = above.limits.devices_guaranteed
-    most = devices if own is None else own
+    most = devices - away if own is None else own
     if total <= most or (own is None and not devices):
         return ""
     whose = f"Accounts below {above.account}" if above.account else "Accounts of the pool"
-    has = "the pool has" if own is None else f"{above.account} itself"
-    numbers = f"{total:g} devices together, and {has} {most:g}"
+    has = f"the pool has {devices:g}" if own is None else f"{above.account} itself {own:g}"
+    if own is None and away:
+        has += f", of which {away:g} {'is' if away == 1 else 'are'} cordoned or down"
+    numbers = f"{total:g} devices together, and {has}"
     return f"{whose} are guaranteed {numbers}: not all can have theirs at once."
 
 

@@ -16,7 +16,7 @@ from djinn_lab.jobs.fairness.account import OWN, AccountNode, sides
 from djinn_lab.jobs.fairness.decay import Decay
 from djinn_lab.jobs.fairness.fair_tree import fair_order, ranks
 from djinn_lab.jobs.fairness.limits import Limits, check_limits
-from djinn_lab.jobs.fairness.overcommitted import overcommitted
+from djinn_lab.jobs.fairness.overcommitted import overcommitted, short_of_devices
 from djinn_lab.jobs.fairness.share_comparison import ShareComparison
 from djinn_lab.jobs.fairness.state import (
     AccountState,
@@ -255,12 +255,18 @@ class ShareTree:
 
     # -- to look at and to store -----------------------------------------------------------------------------
 
-    def view(self, at_s: float) -> tuple[AccountView, ...]:
-        """Return every account at that time, parents before children."""
+    def short_of_devices(self, away: float) -> str:
+        """Return a sentence where more devices are guaranteed than are left while so many are cordoned or
+        down; empty where not."""
+        return short_of_devices(self._root, self.capacity.devices, away) if self.guarantees else ""
+
+    def view(self, at_s: float, away: float = 0.0) -> tuple[AccountView, ...]:
+        """Return every account at that time, parents before children. ``away``: devices that are cordoned
+        or down."""
         weight = self._decay.weight(at_s)
         found = ranks(fair_order(self._root))
         return tuple(
-            self._view(node, weight, found.get(node.path)) for _, node in sorted(self._nodes.items())
+            self._view(node, weight, found.get(node.path), away) for _, node in sorted(self._nodes.items())
         )
 
     def state(self) -> ShareState:
@@ -364,7 +370,7 @@ class ShareTree:
         node.level = dominant / node.weight
         node.moved()
 
-    def _view(self, node: AccountNode, weight: float, rank: int | None) -> AccountView:
+    def _view(self, node: AccountNode, weight: float, rank: int | None, away: float) -> AccountView:
         share = 1.0
         for step in node.ancestry:
             assert step.parent is not None
@@ -381,7 +387,7 @@ class ShareTree:
             rank if node.leaf else None,
             Amounts(node.used[0] / _MICRO, node.used[1] / _MILLI, node.used[2]),
             node.limits,
-            overcommitted(node, self.capacity.devices) if self.guarantees else "",
+            overcommitted(node, self.capacity.devices, away) if self.guarantees else "",
         )
 
     def _restore(self, known: AccountState) -> None:

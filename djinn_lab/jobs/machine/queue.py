@@ -52,6 +52,7 @@ from djinn_lab.jobs.messages import (
     SegmentSubmitted,
     SharesChanged,
 )
+from djinn_lab.jobs.request import devices_away
 from djinn_lab.jobs.states import PENDING_STATES, JobState
 
 
@@ -213,7 +214,12 @@ class JobQueue:
 
     def accounts(self, at_s: float) -> tuple[AccountView, ...]:
         """Return the usage and limits of every account."""
-        return self._dispatcher.shares.view(at_s)
+        return self._dispatcher.shares.view(at_s, devices_away(self._dispatcher.cluster.nodes.values()))
+
+    def short_of_devices(self) -> str:
+        """Return a sentence where, without the devices that are cordoned or down, fewer are left than
+        accounts are guaranteed; empty where not."""
+        return self._dispatcher.shares.short_of_devices(devices_away(self._dispatcher.cluster.nodes.values()))
 
     def account(self, account: str) -> AccountState:
         """Return the account's state; one with nothing but a name is as it began."""

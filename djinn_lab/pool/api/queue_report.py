@@ -16,6 +16,7 @@ from djinn_lab.jobs.decision import (
     Guarantees,
     JobQos,
     Outlook,
+    QosClass,
     WhatIf,
     class_sentence,
     error_sentence,
@@ -27,6 +28,7 @@ from djinn_lab.jobs.decision import (
     with_short_ids,
 )
 from djinn_lab.jobs.fairness import ShareTree, jain
+from djinn_lab.jobs.request import devices_away
 from djinn_lab.jobs.start_forecasts import StartSkill
 from djinn_lab.protocol.rest.queue import (
     DecisionTimes,
@@ -66,7 +68,7 @@ def report(
     qos_by_job = _qos_by_job(cluster, shares)
     waiting = [_waiting(known[one.job], one, skill, qos_by_job) for one in explained if one.job in known]
     waiting += [_plain(job, why) for job, why in others[1][: EXPLAINED_MAX - len(waiting)]]
-    views = shares.view(snapshot.now_s)
+    views = shares.view(snapshot.now_s, devices_away(cluster.nodes.values()))
     levels = [view.level for view in views if view.rank is not None]
     return QueueView(
         now=snapshot.now_s,
@@ -110,6 +112,9 @@ def why(
         return WhyAnswer(job.job, job.state, plain + by_class, None, None, qos)
     outlook = Outlook(cluster, shares, snapshot.policy, snapshot.now_s, job=job.job)
     found = outlook.explain(job.job)
+    if qos is not None and qos.qos_class is QosClass.GUARANTEED:
+        short = shares.short_of_devices(devices_away(cluster.nodes.values()))
+        by_class += f" {short}" if short else ""
     preempted = f"Preempted: {job.message}. " if job.state is JobState.PREEMPTED and job.message else ""
     text = f"{preempted}{_reason(job, found, skill)}{by_class}"
     return WhyAnswer(job.job, job.state, text, found, snapshot.digest, qos)

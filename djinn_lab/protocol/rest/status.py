@@ -80,7 +80,7 @@ class PlanCacheUsage(msgspec.Struct, frozen=True):
 class PoolStatus(msgspec.Struct, frozen=True):
     """Show the pool. ``jobs``: how many, by state. ``forecast_error``: of what cells take, as predicted from
     their graphs. ``event_loop_lag_s``: the worst delay of the last ten seconds. ``hosts``: none where the
-    pool's own machine has all devices."""
+    pool's own machine has all devices. ``warnings``: sentences for operators."""
 
     pool: str
     version: str = ""
@@ -100,6 +100,7 @@ class PoolStatus(msgspec.Struct, frozen=True):
     forecast_error: ForecastError | None = None
     users: int = 0
     hosts: tuple[HostView, ...] = ()
+    warnings: tuple[str, ...] = ()
 
 
 class JournalLine(msgspec.Struct, frozen=True):
