@@ -17,7 +17,7 @@ from djinn_lab.dashboard.devices.tables import (
     device_rows,
     devices_sentence,
     host_rows,
-    hosts_sentence,
+    hosts_heading,
     waiting_for,
 )
 from djinn_lab.dashboard.hub import Snapshot
@@ -94,7 +94,7 @@ class DevicesPage:
         assert snapshot.status is not None
         self._hosts.visible = bool(snapshot.status.hosts)
         if self._hosts.visible:
-            show_html(self._hosts_heading, heading("Hosts", hosts_sentence(snapshot.status.hosts)))
+            show_html(self._hosts_heading, hosts_heading(snapshot.status))
             self.hosts.show(host_rows(snapshot))
         show_html(self._warnings, "".join(notice(warning) for warning in snapshot.status.warnings))
         show_html(self._heading, heading("Devices", devices_sentence(snapshot.status.devices)))

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from html import escape
 
 from djinn_lab.dashboard.costs.curve_chart import with_power
 from djinn_lab.dashboard.hub import Snapshot
+from djinn_lab.dashboard.widgets.panes import heading
 from djinn_lab.dashboard.widgets.table_cells import columns, number_cell, whole_seconds
 from djinn_lab.dashboard.widgets.theme import DEVICE_STATE_COLOURS
 from djinn_lab.protocol.rest.costs import CostView, DeviceCosts
 from djinn_lab.protocol.rest.jobs import JobView
 from djinn_lab.protocol.rest.queue import QueueView, RunningJob, WaitingJob
-from djinn_lab.protocol.rest.status import DeviceView, HostView
+from djinn_lab.protocol.rest.status import DeviceView, HostView, PoolStatus
 from djinn_lab.units import counted, format_bytes
 
 DEVICE_COLUMNS = columns(
@@ -170,6 +172,14 @@ def hosts_sentence(hosts: Sequence[HostView]) -> str:
     """Summarise the hosts in one sentence."""
     named = [f"; {host.host} {HOST_STATE_WORDS[host.state]}" for host in hosts if host.state != "serves"]
     return f"{counted(len(hosts), 'host')}{''.join(named)}."
+
+
+def hosts_heading(status: PoolStatus) -> str:
+    """Return the title above the hosts, with a link to their cluster's own page where it has one."""
+    title, page = heading("Hosts", hosts_sentence(status.hosts)), escape(status.cluster_dashboard)
+    if not page:
+        return title
+    return f"{title}<p><a href='{page}' target='_blank' rel='noopener'>Dashboard of the cluster</a></p>"
 
 
 def devices_sentence(devices: Sequence[DeviceView]) -> str:

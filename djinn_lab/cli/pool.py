@@ -276,6 +276,8 @@ def status(as_json: AsJson = False) -> None:
     if answer.hosts:
         about_hosts = ("host", "state", "devices", "received", "sent", "link", "second copies")
         print_table("Hosts", about_hosts, [_host_row(host) for host in answer.hosts])
+    if answer.cluster_dashboard:
+        print_line(f"Dashboard of the cluster: {answer.cluster_dashboard}")
     headings = ("device", "state", "memory used", "threads", "queue", "job", "speed", "labels")
     print_table("Devices", headings, [_device_row(device) for device in answer.devices])
     for warning in answer.warnings:

@@ -11,6 +11,7 @@ from djinn_lab.dashboard.devices.tables import (
     device_rows,
     devices_sentence,
     host_rows,
+    hosts_heading,
     hosts_sentence,
     waiting_for,
 )
@@ -73,6 +74,13 @@ def test_hosts_are_rows_and_the_overview_has_devices_by_host() -> None:
     assert page.index("<h3>north") < page.index("Device cpu:0") < page.index("<h3>south&lt;b&gt;")
     assert "cannot be reached" in page
     assert "<h3>" not in devices_html(PoolStatus("pool", devices=(BUSY, IDLE)), (), False)
+
+
+def test_hosts_heading_links_the_dashboard_of_the_cluster_where_it_has_one() -> None:
+    status = PoolStatus("pool", hosts=(HostView("north", "serves"),))
+    assert "<a" not in hosts_heading(status)
+    linked = hosts_heading(replace(status, cluster_dashboard="http://10.0.0.1:8265/'"))
+    assert "href='http://10.0.0.1:8265/&#x27;'" in linked
 
 
 def test_device_row_shows_the_running_cell_and_why_the_next_one_waits() -> None:

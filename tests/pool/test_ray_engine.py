@@ -83,6 +83,7 @@ def is_copied(pool: PoolUnderTest, session: Session) -> bool:
 @pytest.mark.cluster
 def test_each_node_has_a_device_with_its_name(pool: PoolUnderTest) -> None:
     rows = pool.rest.status().devices
+    assert not pool.rest.status().cluster_dashboard, "the cluster was started without one"
     assert [row.device for row in rows] == ["cpu:0", "cpu:1", "cpu:2"]
     assert len({host_of(row) for row in rows}) == 3
     hosts = pool.rest.status().hosts

@@ -44,6 +44,7 @@ def pool_status(
         forecast_error=driver.accounting.resources.graph_error,
         users=users,
         hosts=host_views(driver),
+        cluster_dashboard=driver.launcher.cluster_dashboard(),
         warnings=tuple(filter(None, (driver.core.queue.short_of_devices(),))),
     )
 

@@ -121,6 +121,9 @@ class Launcher(Protocol):
     def hosts(self) -> Sequence[HostHealth]:
         """Say how the hosts are; none where the pool's own machine has all devices."""
 
+    def cluster_dashboard(self) -> str:
+        """Return the URL of the page that the hosts' cluster has of itself, empty for none."""
+
     def holder(self, device: str, session: str) -> Hashable:
         """Identify the process that has a session on a device, or would get it. Another process holds nothing
         of the session that it was not given."""

@@ -69,6 +69,9 @@ class LocalLauncher:
     def hosts(self) -> Sequence[HostHealth]:
         return ()
 
+    def cluster_dashboard(self) -> str:
+        return ""
+
     def holder(self, device: str, session: str) -> Hashable:
         return self._devices[device].holder(session)
 

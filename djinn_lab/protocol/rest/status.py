@@ -80,7 +80,8 @@ class PlanCacheUsage(msgspec.Struct, frozen=True):
 class PoolStatus(msgspec.Struct, frozen=True):
     """Show the pool. ``jobs``: how many, by state. ``forecast_error``: of what cells take, as predicted from
     their graphs. ``event_loop_lag_s``: the worst delay of the last ten seconds. ``hosts``: none where the
-    pool's own machine has all devices. ``warnings``: sentences for operators."""
+    pool's own machine has all devices. ``warnings``: sentences for operators.
+    ``cluster_dashboard``: URL of the page that the hosts' cluster has of itself, empty for none."""
 
     pool: str
     version: str = ""
@@ -101,6 +102,7 @@ class PoolStatus(msgspec.Struct, frozen=True):
     users: int = 0
     hosts: tuple[HostView, ...] = ()
     warnings: tuple[str, ...] = ()
+    cluster_dashboard: str = ""
 
 
 class JournalLine(msgspec.Struct, frozen=True):

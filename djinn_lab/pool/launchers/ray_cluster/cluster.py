@@ -58,11 +58,12 @@ class Node(msgspec.Struct, frozen=True):
 
 
 class Cluster:
-    """A connection to Ray. ``own_node``: on which this process runs. ``address``: that was given, empty for
-    none."""
+    """A connection to Ray. ``own_node``: on which this process runs. ``address``: that was given, and
+    ``dashboard``: URL of Ray's own page, both empty for none."""
 
-    def __init__(self, nodes: Sequence[Node], own_node: str, address: str = "") -> None:
+    def __init__(self, nodes: Sequence[Node], own_node: str, address: str = "", dashboard: str = "") -> None:
         self.address = address
+        self.dashboard = dashboard
         self.nodes = nodes
         self.own_node = own_node
         self._planned: dict[str, str] = {}
@@ -161,9 +162,9 @@ def connect(address: str | None) -> Cluster:
         _expect_answer(address)
     try:
         if address is None:
-            ray.init("local", include_dashboard=False, object_store_memory=store)
+            context = ray.init("local", include_dashboard=False, object_store_memory=store)
         else:
-            ray.init(address, logging_level=logging.WARNING)
+            context = ray.init(address, logging_level=logging.WARNING)
     except ConnectionError as error:
         raise PoolError(
             f"No Ray cluster was found: {error}", "Start one with ray start --head, or leave --address out."
@@ -173,7 +174,8 @@ def connect(address: str | None) -> Cluster:
             f"Ray cannot be used: {error}",
             "Nodes and this program need the same versions of Ray and Python: see ray --version on each.",
         ) from error
-    return Cluster(_nodes(), str(ray.get_runtime_context().get_node_id()), address or "")
+    dashboard = f"http://{context.dashboard_url}" if context.dashboard_url else ""
+    return Cluster(_nodes(), str(ray.get_runtime_context().get_node_id()), address or "", dashboard)
 
 
 def _expect_answer(address: str) -> None:

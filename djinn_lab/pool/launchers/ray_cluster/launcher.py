@@ -101,6 +101,9 @@ class RayLauncher:
         kept = self._second_copies.nbytes
         return [host.health_of_host(kept.get(host, 0), self._leaving) for host in self._all]
 
+    def cluster_dashboard(self) -> str:
+        return self._cluster.dashboard
+
     def holder(self, device: str, session: str) -> Hashable:
         group = self.events.trust_group(session)
         return device, group, self._hosts[device].lives(device, group)
