@@ -15,13 +15,13 @@ import torch
 import djinn_lab
 from benchmarks.bench import Bench, own_runtime
 from benchmarks.figures import OURS, Figure, figure
+from benchmarks.hosts_contenders import LOCAL, NAME, PLAIN, Holder, Pool
+from benchmarks.hosts_together import gang_figures, sessions_figure
 from benchmarks.samples import Samples, scaled
 from djinn_lab.client.session import Session
 from djinn_lab.jobs import Terms
 from djinn_lab.pool.launch import start_pool, stop_pool
 
-NAME = "hosts"
-LOCAL, PLAIN = "local engine", "plain Ray actor"
 SIZES_MB = (1, 16, 256)
 MOVED_MB = 300
 MEGABYTE = 10**6
@@ -34,43 +34,20 @@ POOL: dict[str, Any] = {
 }
 
 
-class Holder:
-    """What a plain actor does with tensors."""
-
-    def __init__(self) -> None:
-        torch.set_num_threads(1)
-        self._held = torch.zeros(1)
-
-    def one_op(self, value: float) -> float:
-        return float((torch.ones(4) + value)[0])
-
-    def first_of(self, array: Any) -> float:
-        return float(torch.from_numpy(array.copy())[0])
-
-    def full(self, count: int, value: float) -> Any:
-        return torch.full((count,), value).numpy()
-
-    def hold(self, array: Any) -> float:
-        self._held = torch.from_numpy(array.copy())
-        return float(self._held.sum())
-
-    def give(self) -> Any:
-        return self._held.numpy()
-
-
 def measure(bench: Bench) -> list[Figure]:
     import ray  # which changes a process that only imports it
 
     with ExitStack() as stack:
         cluster = stack.enter_context(_three_nodes())
         stack.enter_context(own_runtime())
-        remote = stack.enter_context(_pool(engine="ray", address=cluster.address, devices="cpu:1"))
+        several = stack.enter_context(_pool(engine="ray", address=cluster.address, devices="cpu:1"))
         stack.enter_context(own_runtime())
-        local = stack.enter_context(_pool(devices="cpu:3"))
+        one = stack.enter_context(_pool(devices="cpu:3"))
         holders = [
-            ray.remote(Holder).options(scheduling_strategy="SPREAD", num_cpus=1).remote() for _ in range(2)
+            ray.remote(Holder).options(scheduling_strategy="SPREAD", num_cpus=1).remote() for _ in range(3)
         ]
         torch.set_num_threads(1)
+        remote, local = several.session, one.session
         return [
             _one_op(bench, remote, local, holders[0]),
             *(
@@ -78,7 +55,9 @@ def measure(bench: Bench) -> list[Figure]:
                 for size in SIZES_MB[: 1 if bench.quick else 3]
             ),
             *(_fetch(bench, size, remote, local, holders[0]) for size in SIZES_MB[: 1 if bench.quick else 3]),
-            _move(bench, 16 if bench.quick else MOVED_MB, remote, local, holders),
+            _move(bench, 16 if bench.quick else MOVED_MB, remote, local, holders[:2]),
+            *gang_figures(bench, several, one, holders),
+            sessions_figure(bench, several, one, holders),
         ]
 
 
@@ -103,11 +82,11 @@ def _three_nodes() -> Iterator[Any]:
 
 
 @contextmanager
-def _pool(**options: Any) -> Iterator[Session]:
+def _pool(**options: Any) -> Iterator[Pool]:
     info = start_pool(**POOL, **options, restart=False)
     session = djinn_lab.connect(info.url, token=info.token, name="benchmark")
     try:
-        yield session
+        yield Pool(session, info)
     finally:
         session.close()
         stop_pool()

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from multiprocessing import get_context
+from multiprocessing.context import ForkContext, SpawnContext
 from time import perf_counter
 
 import httpx
@@ -107,9 +108,10 @@ def _round(run: Run, info: RuntimeInfo, chief: PoolClient, ask: Ask, cells: int,
 
 
 @contextmanager
-def load_of(info: RuntimeInfo, program: bytes, sessions: int) -> Iterator[Ask]:
-    """Open the sessions in a process of their own. Yields a call that sends an order and returns the load."""
-    context = get_context("fork")
+def load_of(info: RuntimeInfo, program: bytes, sessions: int, *, forked: bool = True) -> Iterator[Ask]:
+    """Open the sessions in a process of their own. Yields a call that sends an order and returns the load.
+    ``forked``: not where this process has threads that a child would miss, such as Ray's."""
+    context: ForkContext | SpawnContext = get_context("fork") if forked else get_context("spawn")
     here, there = context.Pipe()
     process = context.Process(target=serve_load, args=(there, info, program, sessions), name="load")
     process.start()

@@ -84,6 +84,8 @@ class ManySessions:
         self._readers: list[asyncio.Task[None]] = []
         self._sent_s: dict[str, float] = {}
         self._unfinished: set[str] = set()
+        self._ends: dict[str, asyncio.Event] = {}
+        """Of cells whose session waits for them."""
         self._end = asyncio.Event()
         self._acknowledgement = asyncio.Event()
         self.load = Load()
@@ -114,6 +116,11 @@ class ManySessions:
         while self._unfinished:
             await self._end.wait()
             self._end.clear()
+
+    async def in_turns(self, cells: int) -> None:
+        """As many of every session, each once the session's last one has ended. All sessions at once."""
+        self.load = Load()
+        await asyncio.gather(*(self._in_turns(socket, cells) for socket in self._sockets))
 
     async def close(self) -> None:
         for reader in self._readers:
@@ -153,6 +160,15 @@ class ManySessions:
         self._sent_s[job] = perf_counter()
         await socket.send(messages.encode(self._segment(job)))
 
+    async def _in_turns(self, socket: ClientConnection, cells: int) -> None:
+        for _ in range(cells):
+            job = uuid.uuid4().hex
+            self._unfinished.add(job)
+            self._ends[job] = asyncio.Event()
+            await socket.send(messages.encode(self._segment(job)))
+            await self._ends[job].wait()
+            del self._ends[job]
+
     def _segment(self, job: str) -> messages.SubmitSegment:
         return messages.SubmitSegment(job, 0, CELL, "NORMAL", True, "cell end", 0, self._program)
 
@@ -179,6 +195,8 @@ class ManySessions:
             self._unfinished.discard(job)
             self.load.ended[how] = self.load.ended.get(how, 0) + 1
             self._end.set()
+            if job in self._ends:
+                self._ends[job].set()
 
 
 def _decoded(data: str | bytes) -> messages.FromPool:
@@ -187,8 +205,8 @@ def _decoded(data: str | bytes) -> messages.FromPool:
 
 
 def serve_load(asked: Connection, info: RuntimeInfo, program: bytes, sessions: int) -> None:
-    """Do what comes over the pipe: ``open``, ``submit`` with how many cells of each session, ``ended``,
-    ``close``. Each is answered with a :class:`Load`."""
+    """Do what comes over the pipe: ``open``, ``submit`` or ``in turns`` with how many cells of each session,
+    ``ended``, ``close``. Each is answered with a :class:`Load`."""
     asyncio.run(_obey(asked, ManySessions(info, program), sessions))
 
 
@@ -201,6 +219,8 @@ async def _obey(asked: Connection, many: ManySessions, sessions: int) -> None:
                 await many.open(sessions)
             case "submit":
                 await many.submit(cells)
+            case "in turns":
+                await many.in_turns(cells)
             case "ended":
                 await many.ended()
             case _:
