@@ -51,10 +51,12 @@ class ProgressLine:
         self._handle: Any = None
         self._shown_at = 0.0
         self.update: JobUpdate | None = None
+        self._updated_at = 0.0
         self._grew = False
 
     def on_update(self, update: JobUpdate) -> None:
         before, self.update = self.update, with_unsent(update, self._recorded())
+        self._updated_at = perf_counter()
         if before is not None and 0 < before.ops_total < self.update.ops_total:
             self._grew = True
         self.tick()
@@ -65,13 +67,14 @@ class ProgressLine:
         if self._after_s < 0 or now - self._started < self._after_s or now - self._shown_at < REFRESH_S:
             return
         self._shown_at = now
-        self._show(*describe(self.cell, self.update, now - self._started, self._grew and not self.complete))
+        update = None if self.update is None else since(self.update, now - self._updated_at)
+        self._show(*describe(self.cell, update, now - self._started, self._grew and not self.complete))
 
     def finish(self, report: CellReport, outcome: Outcome) -> None:
         """Leave the last word in place, if anything was ever shown, or a lost worker was recovered from."""
         if self._handle is None and not report.recovery:
             return
-        update, fraction = self.update, 1.0
+        fraction = 1.0
         stages = [
             f"{name} {format_seconds(took_s)}" for name, took_s in report.stages.items() if took_s >= 0.001
         ]
@@ -85,9 +88,9 @@ class ProgressLine:
             case "failed":
                 summary = f"{self.cell} failed{where}, after {took}"
             case "cancelled":
-                total = 0 if update is None else update.ops_total
-                fraction = 0.0 if update is None or not total else update.ops_done / total
-                ops = "" if update is None or not total else f" {_ops(update)},"
+                ran, total = report.ops_run, report.ops_sent
+                fraction = ran / total if total else 0.0
+                ops = f" {_ops(ran, total)}," if total else ""
                 summary = f"{self.cell} was cancelled{where} after{ops} {format_seconds(report.total_s)}"
         more = [text for text in (report.recovery, report.gang) if text]
         self._show(". ".join([summary, *more]), fraction, stopped=outcome != "done")
@@ -98,6 +101,13 @@ class ProgressLine:
             self._handle = display(line, display_id=True)
         else:
             self._handle.update(line)
+
+
+def since(update: JobUpdate, seconds: float) -> JobUpdate:
+    """Count the seconds since the pool's word down; what took longer than it said is not known any more."""
+    if not update.left_s or update.state != "RUNNING":
+        return update
+    return replace(update, left_s=update.left_s - seconds if update.left_s > seconds else None)
 
 
 def with_unsent(update: JobUpdate, recorded: int) -> JobUpdate:
@@ -122,11 +132,12 @@ def describe(
         return f"{cell} is on its way to the pool ({elapsed})", None
     fraction = None if in_parts or not update.ops_total else update.ops_done / update.ops_total
     where = f" on {update.device}" if update.device else ""
+    ran = _ops(update.ops_done, update.ops_total)
     if update.state == "RUNNING":
-        ops = f": {_ops(update)}{' so far' if in_parts else ''}" if update.ops_total else ""
+        ops = f": {ran}{' so far' if in_parts else ''}" if update.ops_total else ""
         left = "" if in_parts or not update.left_s else f", {_about(update.left_s)} left"
         return f"{cell} runs{where}{ops}{left} ({elapsed})", fraction
-    states = {"PREEMPTED": f"was preempted after {_ops(update)}", "RESTORING": "waits for its values"}
+    states = {"PREEMPTED": f"was preempted after {ran}", "RESTORING": "waits for its values"}
     words = [f"{cell} {states.get(update.state, 'waits')}"]
     if update.estimate_s is not None:
         off = update.estimate_error_s
@@ -140,5 +151,5 @@ def _about(seconds: float) -> str:
     return f"about {format_seconds(seconds)}" if seconds >= 1 else "less than 1 s"
 
 
-def _ops(update: JobUpdate) -> str:
-    return f"{update.ops_done:,} of {update.ops_total:,} ops"
+def _ops(done: int, total: int) -> str:
+    return f"{done:,} of {total:,} ops"

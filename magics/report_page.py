@@ -215,6 +215,8 @@ def _schedule(cell: Cell) -> str:
 def sentence_of_times(planned: ExecutionSchedule, report: CellReport) -> str:
     """Say how long the part with that schedule was predicted to run, and how long the device ran."""
     predicted, ran = format_seconds(planned.predicted_s), format_seconds(report.run_s)
+    if report.device is None:
+        return f"Predicted {predicted}. Nothing of it ran."
     if report.parts <= 1:
         return f"Predicted {predicted}, measured {ran}."
     return f"The largest of {report.parts} parts: predicted {predicted}. The device ran all parts in {ran}."

@@ -208,12 +208,11 @@ def history_row(job: JobView, now: float, notebooks: Mapping[str, str]) -> dict[
     """Return a job as a row of its history. ``notebooks``: names by session."""
     row = job_row(job, now, notebooks)
     submitted = job.submitted_at or 0.0
-    preempted_s = job.stages.get("preempted", 0.0)
     return {
         **row,
         "submitted": {"text": _clock(submitted, now), "sort": submitted},
-        "waited": _waited(job, submitted, now),
-        "preempted": {"text": format_seconds(preempted_s), "sort": preempted_s} if preempted_s else None,
+        "waited": _seconds(job.waited_s(now), grows=job.started_at is None and not job.finished),
+        "preempted": _seconds(job.preempted_s or None, grows=job.state == "PREEMPTED"),
     }
 
 
@@ -226,11 +225,8 @@ def _clock(at_s: float, now: float) -> str:
     return time.strftime("%H:%M:%S" if same_day else "%d %b %H:%M:%S", then)
 
 
-def _waited(job: JobView, submitted: float, now: float) -> dict[str, object] | None:
-    """Return the wait of a job until its start; of a pending job, the wait so far."""
-    if job.stages:
-        waited_s = sum(job.stages.get(name, 0.0) for name in ("queued", "restoring"))
-        return {"text": format_seconds(waited_s), "sort": waited_s}
-    if job.finished or job.started_at is not None or not submitted:
+def _seconds(seconds: float | None, grows: bool) -> dict[str, object] | None:
+    """Return a time as a table cell. ``grows``: it is still under way."""
+    if seconds is None:
         return None
-    return so_far(float(max(0, int(now - submitted))))
+    return so_far(float(int(seconds))) if grows else {"text": format_seconds(seconds), "sort": seconds}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -57,7 +58,7 @@ def cancel_job(job: JobId) -> None:
 
 
 def _row(job: JobView) -> tuple[str, ...]:
-    started, stopped = job.started_at, job.finished or job.running_since is None
+    stopped = job.finished or job.running_since is None
     ran_s = job.run_s(job.finished_at or 0.0) if stopped else None
     error = job.failure
     return (
@@ -67,11 +68,17 @@ def _row(job: JobView) -> tuple[str, ...]:
         job.state,
         job.device or "",
         f"{job.ops_done}/{job.ops_total}" + (" so far" if job.grows else ""),
-        "" if started is None else format_seconds(max(0.0, started - job.submitted_at)),
+        _waited(job),
         "" if ran_s is None else _ran(ran_s, job.used_j),
         _forecast_text(job),
         f"{error.type_name}: {error.message}" if error else job.reason,
     )
+
+
+def _waited(job: JobView) -> str:
+    waited_s = job.waited_s(time.time())
+    preempted = f"{format_seconds(job.preempted_s)} preempted" if job.preempted_s else ""
+    return ", ".join(filter(None, ("" if waited_s is None else format_seconds(waited_s), preempted)))
 
 
 def _ran(seconds: float, joules: float | None) -> str:

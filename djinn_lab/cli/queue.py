@@ -42,7 +42,7 @@ def show_queue(as_json: AsJson = False) -> None:
         again = f"djinn-lab uncordon {device}"
         print_line(f"{device} is cordoned: no cell starts there. Let it serve again with: {again}")
     if found.waiting:
-        columns = ("", "job", "user", "priority", "has waited", "why")
+        columns = ("", "job", "user", "priority", "pending for", "why")
         print_table("Waiting", columns, [_waiting_row(job, now) for job in found.waiting])
     if found.running:
         headings = ("job", "user", "priority", "device", "since", "preempted")

@@ -394,6 +394,8 @@ class PoolExecutor:
         job.add_program(flight.recorded.recorded, ends=flight.cut.cause != STREAMED)
         report.job = job.identifier
         report.add_result(result)
+        if not missing(result):  # else it is sent again
+            report.ops_sent += program.nodes
         if result.rng_state is not None:
             self._sent.saw_state(result.rng_state)
         elapsed = perf_counter() - flight.sent - job.unasked_s
@@ -416,12 +418,15 @@ class PoolExecutor:
         ahead = recorded.ahead(result.executed)
         if ahead:
             self.release(ahead)
+        report = flight.job.report
+        to_come = sum(one.program.nodes for one in self._flights if one.job is flight.job)
+        ran = report.ops_run, report.ops_sent + to_come
         return RunResult(
             recorded.executed(result.executed),
             tensors,
             result.dynamic_metas,
             result.rng_state,
-            failure(result, recorded.sent, flight.job.file, interrupted),
+            failure(result, recorded.sent, flight.job.file, interrupted, ran),
             arrived=arrived(result),
             run_s=result.stages.get("run", 0.0),
             missing=() if interrupted else missing(result),

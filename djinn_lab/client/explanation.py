@@ -22,6 +22,11 @@ def explain_cell(session: Session, cell: Cell) -> Iterator[str]:
     if report.job is None:
         yield f"{report.cell}: no torch work was captured, so nothing was sent to the pool."
         return
+    if report.device is None:
+        yield f"{report.cell} was sent as job {report.job[:8]}, and nothing of it ran."
+        if report.error:
+            yield report.error
+        return
     yield f"{report.cell} ran as job {report.job[:8]} on {report.device}."
     job = _job(session, report.job)
     yield from _device(session, report.device, cell.terms, "" if isinstance(job, PoolError) else job.placed)

@@ -103,7 +103,7 @@ class CellHandle:
         update, outcome = pending.update, pending.outcome
         if outcome is not None:
             report = self._cell.report
-            total = report.ops_run if outcome == "DONE" or update is None else update.ops_total
+            total = report.ops_run if outcome == "DONE" else report.ops_sent
             error = report.error.split("\n", 1)[0]
             return CellProgress(outcome, report.ops_run, total, report.device, error)
         if update is None:

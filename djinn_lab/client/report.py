@@ -41,6 +41,7 @@ class CellReport:
     ``plan_hits`` and ``plan_misses``: ops whose shapes were known here, or not; ``program_hits`` and
     ``program_misses``: segments whose graph the pool had checked and measured before, or not.
 
+    ``ops_sent``: in the segments that the pool has answered; ``ops_run``: those of them that ran.
     ``gang``: what became of the wish for several devices, in the last segment, ``""`` without one.
     ``recovery``: what was made again after a worker was lost, ``""`` for nothing.
     ``compiled``: what became of compiled regions, in the last segment, ``""`` without a tolerance.
@@ -64,6 +65,7 @@ class CellReport:
     total_s: float = 0.0
     ops_recorded: int = 0
     ops_run: int = 0
+    ops_sent: int = 0
     bytes_up: int = 0
     bytes_down: int = 0
     peak_bytes: int = 0
@@ -151,8 +153,12 @@ class CellReport:
         stages = ", ".join(
             f"{name} {format_seconds(self.stages[name])}" for name in STAGES if self.stages.get(name, 0) > 0
         )
+        took = format_seconds(self.total_s)
+        ran = (
+            f"{self.ops_run} ops on {self.device} in {took}" if self.device else f"nothing of it ran ({took})"
+        )
         lines = [
-            f"{self.cell}: {self.ops_run} ops on {self.device} in {format_seconds(self.total_s)}",
+            f"{self.cell}: {ran}",
             f"stages: {stages}, unattributed {format_seconds(max(0.0, self.unattributed_s))}",
             f"sent {format_bytes(self.bytes_up)}, received {format_bytes(self.bytes_down)}, "
             f"peak on the device {format_bytes(self.peak_bytes)}",

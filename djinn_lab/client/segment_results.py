@@ -28,15 +28,14 @@ def missing(result: SegmentResult) -> Sequence[int]:
 
 
 def failure(
-    result: SegmentResult, program: EncodedProgram, file: str, interrupted: bool
+    result: SegmentResult, program: EncodedProgram, file: str, interrupted: bool, ran: tuple[int, int]
 ) -> BaseException | None:
     """Return what to raise for the answer to ``program``, None for success. ``file``: with the cell's code,
-    as tracebacks name it. ``interrupted``: by the user."""
+    as tracebacks name it. ``interrupted``: by the user. ``ran``: how many of the cell's ops have run, and
+    how many were sent."""
     if interrupted:
-        ran = f"after {result.executed} of {program.nodes} ops"
-        if result.executed == program.nodes:
-            ran = "between two parts of the cell"
-        return CellCancelled(f"stopped on {result.device or 'the pool'} {ran}")
+        ops, total = ran
+        return CellCancelled(f"stopped on {result.device or 'the pool'} after {ops:,} of {total:,} ops")
     if result.error is not None:
         return to_exception(result.error, program.program, file)
     if result.outcome == "cancelled":

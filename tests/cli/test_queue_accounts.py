@@ -45,4 +45,4 @@ def test_waiting_cells_have_the_time_that_they_have_waited(monkeypatch: pytest.M
     monkeypatch.setattr(PoolClient, "find", Pool)
     monkeypatch.setattr(queue_command, "print_table", keep)
     show_queue()
-    assert [row["has waited"] for row in shown["Waiting"]] == ["1 min 0 s"]
+    assert [row["pending for"] for row in shown["Waiting"]] == ["1 min 0 s"]

@@ -202,6 +202,11 @@ def test_a_cell_runs_on_its_target_or_says_what_there_is(notebook: NotebookKerne
     refused = notebook.run("%%djinn --target gpu=h200\ny = torch.ones(3) + 1")
     assert "no device is gpu=h200" in refused.traceback
     assert "kind=cpu" in refused.traceback
+    reported = notebook.run("%%djinn --target gpu=h200 --report --explain\ny = torch.ones(3) + 1")
+    said = reported.text + reported.traceback
+    assert ": nothing of it ran (" in said
+    assert ", and nothing of it ran." in said
+    assert "None" not in said
     assert "write key=value" in notebook.run("%%djinn --target gpu=\n1").traceback
     assert "no taint" in notebook.run("%%djinn --tolerate 'a b'\n1").traceback
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from djinn_lab.magics.progress import describe, with_unsent
+from djinn_lab.magics.progress import describe, since, with_unsent
 from djinn_lab.protocol.messages import JobUpdate
 
 CELL = "In [3]"
@@ -21,6 +21,12 @@ def test_progress_says_what_is_left_where_that_is_known() -> None:
     assert line == "In [3] runs on cpu:0: 500 of 2,000 ops, about 6.0 s left (3.0 s)"
     line, _ = describe(CELL, replace(RUNNING, left_s=0.6), 3.0)
     assert line == "In [3] runs on cpu:0: 500 of 2,000 ops, less than 1 s left (3.0 s)"
+
+
+def test_time_left_counts_down_between_the_pools_words() -> None:
+    assert since(replace(RUNNING, left_s=6.0), 2.0).left_s == 4.0
+    assert since(replace(RUNNING, left_s=6.0), 7.0).left_s is None
+    assert since(QUEUED, 7.0) == QUEUED
 
 
 def test_progress_counts_what_is_recorded_and_not_sent_yet() -> None:

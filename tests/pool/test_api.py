@@ -106,6 +106,19 @@ def test_a_job_in_full(client: Client, shared_pool: RuntimeInfo) -> None:
     assert rest(shared_pool).job(result.job[:12]).job == result.job
 
 
+def test_time_left_follows_the_pace_that_is_measured(client: Client) -> None:
+    """Each op takes many times what any model predicts for it."""
+    seen: list[float] = []
+    job = client.submit(act(*["sleep 0.5"] * 8))
+    client.result(job)
+    for update in client.updates:
+        if update.job == job and update.state == "RUNNING" and update.ops_done == 5:
+            assert update.left_s is not None
+            seen.append(update.left_s)
+    assert seen
+    assert 1.0 < min(seen) <= max(seen) < 6.0
+
+
 def test_graph_and_schedule_of_what_ran(client: Client, shared_pool: RuntimeInfo) -> None:
     program = act("", "", "")
     job = client.run(program).job

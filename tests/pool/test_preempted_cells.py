@@ -143,6 +143,27 @@ def test_a_parked_cell_outlives_the_process_that_parked_it(one: PoolUnderTest) -
     assert weights(result) == weights(expected)
 
 
+def test_waits_of_a_preempted_cell_add_up_while_it_is_under_way(one: PoolUnderTest) -> None:
+    program, _ = training(2 * STEPS, size=128, ballast_bytes=4 * MIB)
+    with Client(one.info) as ann, Client(one.info) as bob:
+        job = ann.submit(program)
+        ann.until(job, "RUNNING")
+        wait_for(lambda: one.rest.job(job).ops_done > 0)
+        bob.submit(program, priority="CRITICAL")
+        ann.until(job, "PREEMPTED")
+        wait_for(lambda: one.rest.job(job).preempted_s > 0.2)
+        view = one.rest.job(job)
+        ran_s, waited_s = view.run_s(0.0), view.waited_s(0.0)
+        assert ran_s is not None
+        assert waited_s is not None
+        for_s = max(event.at for event in view.events) - view.submitted_at
+        assert waited_s + ran_s + view.preempted_s >= 0.9 * for_s
+        one.rest.cancel(job)
+        ann.result(job)
+        for client in (ann, bob):
+            client.send(CloseSession())
+
+
 def test_a_cell_that_lay_in_a_killed_process_only_is_made_again(tmp_path: Path) -> None:
     """The pool has no host memory to store the cell's state in: its ops are replayed to where it stopped."""
     program, _ = training(5 * STEPS, size=128, ballast_bytes=4 * MIB)

@@ -69,8 +69,8 @@ async def job_page(context: PoolContext, query: JobQuery, before: str | None, li
     states = _listed_states(query.state)
     stored = await _stored(context, query, states & ENDED, cursor, limit)
     notebooks = _notebooks(context)
-    records = context.driver.accounting.records
-    known = [record.view() for record in records.values() if query.user in (None, record.user)]
+    records, now_s = context.driver.accounting.records, context.driver.core.clock.now_s()
+    known = [record.view(now_s) for record in records.values() if query.user in (None, record.user)]
     known = [view for view in known if _matches(query, view, notebooks)]
     mine = [view for view in known if view.state in states]
     newer = [] if cursor is None else [view for view in mine if _place(view) >= cursor]

@@ -58,7 +58,7 @@ def add_job_routes(app: FastAPI, context: PoolContext) -> None:
             context.driver.cancel(view.job, f"by {user.name}")
         except IllegalEvent:
             raise HTTPException(409, f"Job {view.job} is already {view.state}.") from None
-        return answer(context.driver.accounting.records[view.job].view())
+        return answer(context.driver.accounting.records[view.job].view(context.driver.core.clock.now_s()))
 
     @app.post(
         "/v1/jobs/{job}/preempt",
@@ -71,7 +71,7 @@ def add_job_routes(app: FastAPI, context: PoolContext) -> None:
             context.driver.preempt(view.job, f"{user.name} asked for its preemption")
         except IllegalEvent:
             raise HTTPException(409, f"Job {view.job} does not run ({view.state}).") from None
-        return answer(context.driver.accounting.records[view.job].view())
+        return answer(context.driver.accounting.records[view.job].view(context.driver.core.clock.now_s()))
 
     _add_program_routes(app, context)
 
@@ -147,7 +147,7 @@ def _in_memory(
 ) -> list[JobView]:
     records = reversed(context.driver.accounting.records.values())
     matching = (one for one in records if user in (None, one.user) and state in (None, one.state))
-    views = (record.view() for record in matching)
+    views = (record.view(context.driver.core.clock.now_s()) for record in matching)
     return list(islice((view for view in views if fetches or not is_over(view)), limit))
 
 
@@ -172,7 +172,7 @@ async def find_job(context: PoolContext, job: str) -> tuple[JobView, str]:
         record = records[live[0]]
         if record.state not in FINISHED:
             record.reason = context.driver.core.queue.explain(record.job)
-        return record.view(), record.code
+        return record.view(context.driver.core.clock.now_s()), record.code
     rows = [] if live else await context.store.read(lambda connection: history.read_job(connection, job))
     if len(live) + len(rows) > 1:
         raise HTTPException(409, f"{job!r} is the start of several jobs' ids; give a longer one.")

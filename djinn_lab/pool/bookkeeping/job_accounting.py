@@ -251,9 +251,16 @@ class JobAccounting:
             device=record.device,
             ops_done=record.ops_done,
             ops_total=record.ops_total,
-            left_s=None if job is None or job.finished else job.remaining_s,
+            left_s=self._left_s(record, job),
         )
         session.send(update, after)
+
+    def _left_s(self, record: JobRecord, job: jobs.Job | None) -> float | None:
+        if job is None or job.finished:
+            return None
+        if record.flight is None or job.state is not jobs.JobState.RUNNING:
+            return job.remaining_s
+        return record.flight.left_s(job, self.core.clock.now_s())
 
     def save_changed(self) -> None:
         """Queue the rows of jobs that changed since the last call."""
@@ -313,7 +320,7 @@ class JobAccounting:
         job = record.job
         self._blobs.unpin(flight.blobs)
         now_s = self.core.clock.now_s()
-        stages = answers.stages(flight, seconds, now_s)
+        stages = flight.stages(seconds, now_s)
         record.add_stages(stages)
         record.error = error or record.error
         queued = self.core.queue.job(job)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import msgspec
@@ -28,6 +30,8 @@ from djinn_lab.srg.merging import STREAMED
 
 CUTS_STORED_MAX = 32
 """Of an unfinished job: its row is written anew with every segment, and must not grow with their number."""
+
+PACE_AFTER_S = 2.0
 
 
 @dataclass(slots=True)
@@ -79,6 +83,38 @@ class RunningSegment:
     """What was recovered, for its user."""
     deferred: int = 0
     """How many rows that no cell waits for were queued with its program's, where that is one of them."""
+
+    def ran_s(self, now_s: float) -> float:
+        """Return how long it has run, without the time between its runs and what was lost."""
+        if self.started_s is None:
+            return 0.0
+        between_s = 0.0 if self.stops is None else self.stops.preempted_until(now_s)
+        return max(0.0, now_s - self.started_s - between_s - self.recovery_s)
+
+    def stages(self, seconds: Mapping[str, float], now_s: float) -> dict[str, float]:
+        """Split its time in the pool into stages, in seconds. What the worker does not account for is
+        ``dispatch``, or ``run`` when it accounted for nothing. ``preempted``: between the runs of a preempted
+        segment. ``recovering``: from lost workers, with the runs that were lost."""
+        if self.started_s is None:
+            return {"queued": max(0.0, now_s - self.due_s)}
+        rest_s = max(0.0, self.ran_s(now_s) - sum(seconds.values()))
+        waited_s = self.started_s - self.due_s
+        restoring_s = min(waited_s, self.restoring_s)
+        restoring = {"restoring": restoring_s} if restoring_s else {}
+        preempted = {} if self.stops is None else {"preempted": self.stops.preempted_until(now_s)}
+        recovering = {"recovering": self.recovery_s} if self.recovery_s else {}
+        rest = {"dispatch" if seconds else "run": rest_s}
+        return {"queued": waited_s - restoring_s, **restoring, **recovering, **preempted, **seconds, **rest}
+
+    def left_s(self, job: Job, now_s: float) -> float | None:
+        """Return the seconds that it is expected to run yet, None where nothing tells. The pace that was
+        measured counts for more the longer it has run, and alone after :data:`PACE_AFTER_S`."""
+        ran_s, done = self.ran_s(now_s), job.ops_done / max(1, job.ops_total)
+        if not done:
+            return None if job.predicted_s is None or ran_s >= job.predicted_s else job.predicted_s - ran_s
+        measured_s = ran_s / done
+        trust = 1.0 if job.predicted_s is None else min(1.0, ran_s / PACE_AFTER_S)
+        return (1 - done) * (trust * measured_s + (1 - trust) * (job.predicted_s or 0.0))
 
 
 class JobResume(msgspec.Struct, frozen=True):
@@ -223,8 +259,12 @@ class JobRecord:
         if submit.cut != STREAMED:
             self.cuts.append(JobCut(submit.segment, submit.cut, submit.cut_line))
 
-    def view(self, cuts_max: int | None = None) -> JobView:
-        """``cuts_max``: the last so many cuts only."""
+    def view(self, now_s: float | None = None, cuts_max: int | None = None) -> JobView:
+        """``now_s``: with the stages of the segment in flight until then. ``cuts_max``: the last so many cuts
+        only."""
+        stages = Counter(self.stages)
+        if now_s is not None and self.flight is not None:
+            stages.update(self.flight.stages({}, now_s))
         return JobView(
             job=self.job,
             session=self.session,
@@ -244,7 +284,7 @@ class JobRecord:
             segments=self.segments,
             ops_done=self.ops_done,
             ops_total=self.ops_total,
-            stages=dict(self.stages),
+            stages=dict(stages),
             cuts=tuple(self.cuts if cuts_max is None else self.cuts[-cuts_max:]),
             error=self.error,
             peak_bytes=self.peak_bytes,
@@ -263,7 +303,7 @@ class JobRecord:
 
     def row(self, pool: str, job: Job | None) -> dict[str, object]:
         """Make the job's row for the database, with all cuts once it has ended. ``job``: in the queue."""
-        view = self.view(CUTS_STORED_MAX if self.finished_at is None else None)
+        view = self.view(cuts_max=CUTS_STORED_MAX if self.finished_at is None else None)
         return {
             "job": self.job,
             "pool": pool,

@@ -116,23 +116,6 @@ def lost_while_preempted(lost: WorkLost) -> ErrorInfo:
     return ErrorInfo("pool", "WorkerLost", lost.sentence, "Run the cells that made the values again.")
 
 
-def stages(flight: RunningSegment, seconds: Mapping[str, float], now_s: float) -> dict[str, float]:
-    """Split a segment's time in the pool into stages, in seconds. What the worker does not account for is
-    ``dispatch``, or ``run`` when it accounted for nothing. ``preempted``: between the runs of a preempted
-    segment. ``recovering``: from lost workers, with the runs that were lost."""
-    if flight.started_s is None:
-        return {"queued": now_s - flight.due_s}
-    preempted_s = flight.stops.preempted_until(now_s) if flight.stops is not None else 0.0
-    rest_s = max(0.0, now_s - flight.started_s - sum(seconds.values()) - preempted_s - flight.recovery_s)
-    rest = "dispatch" if seconds else "run"
-    waited_s = flight.started_s - flight.due_s
-    restoring_s = min(waited_s, flight.restoring_s)
-    restoring = {"restoring": restoring_s} if restoring_s else {}
-    preempted = {"preempted": preempted_s} if flight.stops is not None else {}
-    recovering = {"recovering": flight.recovery_s} if flight.recovery_s else {}
-    return {"queued": waited_s - restoring_s, **restoring, **recovering, **preempted, **seconds, rest: rest_s}
-
-
 def fetched(done: SegmentDone | None, outcome: str, session: str, blobs: BlobStore) -> list[Fetched]:
     """Hand results over to the session; those of a cancelled segment are deleted."""
     if done is None:

@@ -66,6 +66,20 @@ class JobView(msgspec.Struct, frozen=True):
     ran_s: float | None = None
     running_since: float | None = None
 
+    def waited_s(self, now: float) -> float | None:
+        """Return the seconds in the queue, and those in which its state was restored, until it started or,
+        before, until now. Those while it was preempted do not count."""
+        if self.stages:
+            return sum(self.stages.get(name, 0.0) for name in ("queued", "restoring"))
+        if not self.submitted_at or (self.finished and self.started_at is None):
+            return None
+        return max(0.0, (now if self.started_at is None else self.started_at) - self.submitted_at)
+
+    @property
+    def preempted_s(self) -> float:
+        """Return the seconds for which it was preempted."""
+        return self.stages.get("preempted", 0.0)
+
     def run_s(self, now: float) -> float | None:
         """Return the seconds for which devices have run it by then; None before it first started. Time in
         the queue, preempted or restoring does not count."""
