@@ -93,17 +93,20 @@ class Gate:
 
     def log_in(self, token: str) -> str:
         """Return a code for the user of a token. Blocks; raises DjinnError when the pool refuses it."""
-        url = self._own.reader().url
-        client = PoolClient(url, token)
+        client = self._client(token)
         client.status()
         with self._lock:
             hub = self._hubs.get(token)
             if hub is None:
-                hub = self._hubs[token] = self._make_hub(lambda: PoolClient(url, token)).start()
+                hub = self._hubs[token] = self._make_hub(lambda: self._client(token)).start()
             code = secrets.token_urlsafe(32)
             self._codes[code] = Login(hub, False, time.monotonic() + LOGIN_S)
         client.close()
         return code
+
+    def _client(self, token: str) -> PoolClient:
+        """Connect a user to the pool at its address of now: a pool that is started again has another port."""
+        return PoolClient(self._own.reader().url, token)
 
     def _take(self, code: str) -> Login | None:
         login = self._codes.pop(code, None)

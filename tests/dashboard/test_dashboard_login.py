@@ -18,6 +18,7 @@ from dashboard_serving import free_port, start_dashboard, stop
 from real_pool import PoolUnderTest
 
 from djinn_lab.client.rest import PoolClient
+from djinn_lab.pool.launch import stop_pool
 from djinn_lab.protocol.certificates import fingerprint, pinned_context
 from djinn_lab.protocol.dashboard_login import is_good, make_code, with_code
 
@@ -99,6 +100,29 @@ def test_another_user_comes_in_by_token_and_sees_what_it_may(
         pool.rest.revoke_token("ann", "first")
         page.wait_for_selector("text=Your login has ended")
         assert page.locator("text=cpu:0").count() == 0
+
+
+def test_login_by_token_finds_the_pool_again_at_another_port(
+    chromium: Any, directory: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.mktemp("moves")
+    port = free_port()
+    with PoolUnderTest(folder, "cpu:1") as moving:
+        token, before = moving.rest.create_user("bea", "viewer").token, moving.info.url
+        server = start_dashboard(port, dict(os.environ), folder / "serve.log")
+        try:
+            with tab(chromium, f"http://127.0.0.1:{port}/dashboard") as page:
+                log_in(page, token)
+                page.wait_for_selector("[title*='as bea (viewer)']")
+                moving.rest.close()
+                stop_pool()
+                page.wait_for_selector("text=No pool")
+                moving.start()
+                assert moving.info.url != before
+                page.wait_for_selector(f"[title*='Pool {moving.info.pool} ']")
+                page.wait_for_selector(".card >> text=cpu:0")
+        finally:
+            stop(server)
 
 
 def test_the_command_prints_an_address_with_a_login(
