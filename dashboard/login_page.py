@@ -6,8 +6,8 @@ import panel as pn
 
 from djinn_lab.dashboard.background import Background
 from djinn_lab.dashboard.gate import Gate
-from djinn_lab.dashboard.widgets.controls import button
-from djinn_lab.dashboard.widgets.panes import empty_state, notice, show_html
+from djinn_lab.dashboard.widgets.controls import button, control_bar, password_input
+from djinn_lab.dashboard.widgets.panes import empty_state, html_pane, notice, show_html
 from djinn_lab.errors import AuthenticationError, DjinnError
 from djinn_lab.protocol.dashboard_login import PARAMETER
 
@@ -29,15 +29,19 @@ class LoginPage:
     def __init__(self, gate: Gate, background: Background, late: bool = False) -> None:
         self._gate = gate
         self._background = background
-        self.token = pn.widgets.PasswordInput(name="Token", width=420)
+        self.token = password_input("Token", sizing_mode="stretch_width", max_width=420)
         self.enter = button("Log in", align="end")
-        self.answer = pn.pane.HTML("")
+        self.answer = html_pane()
         if late:
             show_html(self.answer, notice("This address does not let you in any more.", LATE, "bad"))
         self.enter.on_click(lambda event: background.soon(self._asked))
         self.token.param.watch(lambda event: background.soon(self._asked), "value")
         self.view = pn.Column(
-            pn.pane.HTML(empty_state(TITLE, SENTENCE)), pn.Row(self.token, self.enter), self.answer
+            html_pane(empty_state(TITLE, SENTENCE)),
+            control_bar(self.token, self.enter),
+            self.answer,
+            sizing_mode="stretch_width",
+            max_width=640,
         )
 
     def _asked(self) -> None:

@@ -37,6 +37,7 @@ export function render({ model }) {
     window.__djinnBeat = Date.now();
     badge.dataset.tone = model.tone;
     badge.textContent = model.status;
+    badge.hidden = !model.status;
     badge.title = model.detail;
   }
   theme.textContent = model.dark ? "Light" : "Dark";

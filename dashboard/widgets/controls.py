@@ -51,6 +51,10 @@ def text_input(label: str, **options: object) -> pn.widgets.TextInput:
     return pn.widgets.TextInput(label=label, **_styled(options))
 
 
+def password_input(label: str, **options: object) -> pn.widgets.PasswordInput:
+    return pn.widgets.PasswordInput(label=label, **_styled(options))
+
+
 def text_area(label: str, **options: object) -> pn.widgets.TextAreaInput:
     return pn.widgets.TextAreaInput(label=label, **_styled(options))
 

@@ -73,6 +73,16 @@ def test_the_login_keeps_what_is_typed_while_the_server_lives(
         assert page.input_value("input[type=password]") == ann
 
 
+def test_login_page_fits_a_narrow_window_without_an_empty_badge(
+    chromium: Any, dashboard_url: str, ann: str
+) -> None:
+    with tab(chromium, dashboard_url) as page:
+        page.set_viewport_size({"width": 420, "height": 800})
+        page.wait_for_selector("role=button[name='Log in']")
+        assert page.evaluate("document.documentElement.scrollWidth") <= 420
+        assert page.locator(".badge").is_hidden()
+
+
 def test_the_address_of_the_command_lets_its_user_in_once(
     chromium: Any, dashboard_url: str, finished_job: str, ann: str
 ) -> None:
