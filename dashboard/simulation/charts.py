@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from html import escape
 from itertools import accumulate
 from typing import NamedTuple
 
 import panel as pn
-from bokeh.models import ColumnDataSource, GlyphRenderer, HoverTool, Legend, LegendItem
+from bokeh.models import ColumnDataSource, GlyphRenderer, HoverTool
 from bokeh.plotting import figure
 
+from djinn_lab.dashboard.widgets.panes import html_pane, show_html
 from djinn_lab.dashboard.widgets.theme import DEVICE_COLOURS, Look, duration_ticks, new_figure
 from djinn_lab.simulator.queue.result_file import QueueResult
 from djinn_lab.simulator.queue.run import Course, QueueRun
@@ -35,14 +37,15 @@ class SimulationCharts:
     def __init__(self, look: Look) -> None:
         self._look = look
         self._drawn: dict[str, list[GlyphRenderer]] = {}
-        self.view = pn.Column(sizing_mode="stretch_width", margin=0)
+        self.legend = html_pane(margin=(8, 0, 6, 0))
+        self.plots = pn.Column(sizing_mode="stretch_width", margin=0)
+        self.view = pn.Column(self.legend, self.plots, sizing_mode="stretch_width", margin=0)
 
     def show(self, result: QueueResult, pool: str) -> None:
         """Draw another result. ``pool``: whose course over time is drawn."""
         held, waiting = self._over_time("devices held"), self._over_time("jobs waiting")
         waiting.x_range = held.x_range
         within = self._plot("part of the jobs", x_axis_type="log", x_axis_label="from submission to end")
-        legend: list[LegendItem] = []
         self._drawn = {}
         begin_s = min((run.courses[pool].times_s[0] for run in result.runs if _known(run, pool)), default=0.0)
         for number, run in enumerate(result.runs):
@@ -54,9 +57,9 @@ class SimulationCharts:
                 drawn.append(_draw(held, times, course.devices_held, policy, line))
                 drawn.append(_draw(waiting, times, course.waiting, policy, line))
             drawn.append(_draw(within, *completed_within(run), policy, line))
-            legend.append(LegendItem(label=policy, renderers=drawn[:1]))
-        held.add_layout(_legend(legend, self._look), "above")
-        self.view.objects = [
+        lines = {run.figures.policy: line_of(number) for number, run in enumerate(result.runs)}
+        show_html(self.legend, _legend_html(lines))
+        self.plots.objects = [
             pn.pane.Bokeh(plot, sizing_mode="stretch_width", margin=(0, 0, 8, 0))
             for plot in (held, waiting, within)
         ]
@@ -100,14 +103,11 @@ def _draw(plot: figure, x: Sequence[float], y: Sequence[float], policy: str, lin
     return drawn
 
 
-def _legend(items: list[LegendItem], look: Look) -> Legend:
-    legend = Legend(
-        items=items,
-        orientation="horizontal",
-        border_line_color=None,
-        background_fill_alpha=0,
-        location="left",
-        ncols=5,
+def _legend_html(lines: Mapping[str, Line]) -> str:
+    """Return the policies beside their lines; unlike a legend of Bokeh, it breaks in a narrow window."""
+    items = "".join(
+        f'<span class="key"><i class="line" style="border-top:2px {line.dash} {line.colour}"></i>'
+        f"{escape(policy)}</span>"
+        for policy, line in lines.items()
     )
-    legend.label_text_color = look.text
-    return legend
+    return f'<div class="legend" aria-label="Lines of the policies">{items}</div>'
