@@ -103,7 +103,8 @@ class Overview:
         self.schedule.on_click(lambda event: self._open("schedule"))
 
     def enter(self) -> None:
-        """Called when the page is shown."""
+        """Called when the page is shown: follow the address."""
+        self.jobs.selected = self._board.route.get("job")
 
     def update(self, snapshot: Snapshot) -> None:
         """Bring the page up to the snapshot, sending only what changed."""
@@ -148,6 +149,7 @@ class Overview:
         self.update(self._snapshot)
 
     def _selection_changed(self) -> None:
+        self._board.route.update(job=self.jobs.selected)
         show_html(self.result, "")
         show_html(self.details, "")
         self._show_buttons()
@@ -155,19 +157,21 @@ class Overview:
 
     def _read_details(self) -> None:
         """Ask for what the list does not hold: code and events."""
-        job = self._snapshot.job(self.jobs.selected) if self.jobs.selected else None
-        self._detailed = job
-        if job is None:
+        chosen = self.jobs.selected
+        self._detailed = self._snapshot.job(chosen)
+        if not chosen:
             return
         hub = self._board.hub
 
         def done(answer: JobDetail) -> None:
-            show_html(self.details, job_details_html(job, answer.code, answer.events))
+            if self.jobs.selected == chosen:
+                show_html(self.details, job_details_html(answer, answer.code, answer.events))
 
         def failed(error: DjinnError) -> None:
-            show_html(self.details, notice(f"No details: {error.message}", error.advice))
+            if self.jobs.selected == chosen:
+                show_html(self.result, notice(f"No details: {error.message}", error.advice))
 
-        self._board.background.run("details", lambda: hub.reader().job(job.job), done, failed)
+        self._board.background.run("details", lambda: hub.reader().job(chosen), done, failed)
 
     def _open(self, page: str) -> None:
         self._board.route.update(page=page, job=self.jobs.selected, segment=None)

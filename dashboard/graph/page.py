@@ -23,6 +23,7 @@ from djinn_lab.dashboard.widgets.chooser import CellPart, JobChooser, graph_vers
 from djinn_lab.dashboard.widgets.components import LiveTable
 from djinn_lab.dashboard.widgets.controls import button, control_bar, download, text_input, toggle
 from djinn_lab.dashboard.widgets.panes import (
+    CHOOSE_OTHER,
     NO_JOBS,
     empty_state,
     heading,
@@ -202,7 +203,7 @@ class SrgPage:
     def _failed(self, error: DjinnError) -> None:
         self.tree, self._opening = None, False
         text = empty_state("This cell has no graph to show", f"{error.message} {error.advice}")
-        self._show_only(text + _CHOOSE_OTHER)
+        self._show_only(text + CHOOSE_OTHER)
         self._live.visible = False
 
     def _show_scene(self, scene: Scene, focus: int | None) -> None:
@@ -368,11 +369,6 @@ class SrgPage:
 
     def _svg(self) -> BytesIO:
         return BytesIO(self._picture().encode())
-
-
-_CHOOSE_OTHER = (
-    "<p style='text-align:center'><a href='?page=overview&amp;show=all'>Choose another cell</a></p>"
-)
 
 
 def _numbers(text: str) -> frozenset[int]:

@@ -40,6 +40,7 @@ from djinn_lab.dashboard.widgets.chooser import CellPart, JobChooser, graph_vers
 from djinn_lab.dashboard.widgets.components import LiveTable
 from djinn_lab.dashboard.widgets.controls import button, control_bar, download, toggle
 from djinn_lab.dashboard.widgets.panes import (
+    CHOOSE_OTHER,
     NO_JOBS,
     empty_state,
     heading,
@@ -247,7 +248,8 @@ class SchedulePage:
         self.path_table.visible = True
 
     def _failed(self, error: DjinnError) -> None:
-        self._show_only(empty_state("This cell has no schedule to show", f"{error.message} {error.advice}"))
+        text = empty_state("This cell has no schedule to show", f"{error.message} {error.advice}")
+        self._show_only(text + CHOOSE_OTHER)
 
     def _show_only(self, text: str) -> None:
         show_html(self._missing, text)

@@ -42,6 +42,9 @@ def empty_state(title: str, sentence: str, code: str = "") -> str:
     return f"<div class='empty'><h2>{escape(title)}</h2><p>{escape(sentence)}</p>{block}</div>"
 
 
+CHOOSE_OTHER = (
+    "<p style='text-align:center'><a href='?page=overview&amp;show=all'>Choose another cell</a></p>"
+)
 NO_JOBS = empty_state(
     "No cells have run yet",
     "Paste this into a notebook, and the cell appears here while it runs:",

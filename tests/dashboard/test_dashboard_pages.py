@@ -185,6 +185,19 @@ def test_a_cell_that_does_not_exist_has_an_empty_state(board: Board) -> None:
         page.update(board.hub.snapshot())
     wait_until(lambda: "no graph to show" in graph._missing.object)
     wait_until(lambda: "no schedule to show" in schedule._missing.object)
+    assert all("Choose another cell" in page._missing.object for page in (graph, schedule))
+
+
+def test_overview_says_when_the_job_of_the_address_is_gone(board: Board, finished_job: str) -> None:
+    board.route.update(job="gone")
+    page = Overview(board)
+    page.enter()
+    page.update(board.hub.snapshot())
+    wait_until(lambda: "There is no job" in page.result.object)
+    page.jobs.selected = finished_job
+    wait_until(lambda: finished_job[:8] in page.details.object)
+    assert not page.result.object
+    assert board.route.get("job") == finished_job
 
 
 def test_the_jobs_page_says_when_the_job_of_the_address_is_gone(board: Board) -> None:
