@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import uuid
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -143,6 +144,23 @@ def test_limits_hold_from_the_moment_they_are_set_until_they_are_lifted(pool: Ru
         with pytest.raises(OptionError, match="minimum run time"):
             chief.set_targets(name, weight=7, min_runtime_s=-1)
         assert {one.account: one.weight for one in chief.queue().accounts}[name] == 3
+
+
+def test_queue_lists_accounts_of_users_without_cells_to_admins(pool: RuntimeInfo) -> None:
+    with closing(rest(pool)) as chief:
+        project = f"project-{uuid.uuid4().hex[:8]}"
+        made = chief.create_user(f"new-{project}", "user", account=project)
+        viewer, _ = new_user(pool, "viewer")
+        before = chief.queue().jain
+        [found] = [one for one in chief.queue().accounts if one.account == f"{project}/new-{project}"]
+        assert found.rank is not None
+        assert 0 < found.share < 1
+        assert viewer not in {one.account for one in chief.queue().accounts}
+        assert chief.queue().jain == pytest.approx(before), "an idle account makes nothing less even"
+        narrow = chief.make_token(project, scopes=["read"]).secret
+        for token in (made.token, narrow):
+            with closing(rest(pool, token)) as other:
+                assert found.account not in {one.account for one in other.queue().accounts}
 
 
 def test_a_cordoned_device_starts_nothing_new(pool: RuntimeInfo) -> None:

@@ -16,11 +16,12 @@ from djinn_lab.jobs.fairness import AccountView
 from djinn_lab.pool.api import queue_report
 from djinn_lab.pool.api.jobs import find_job
 from djinn_lab.pool.api.responses import admin, answer, documented, operator, reader, takes
-from djinn_lab.pool.authentication import User
+from djinn_lab.pool.authentication import Role, User
 from djinn_lab.pool.bookkeeping.operator_settings import OperatorEvent, store_setting
 from djinn_lab.pool.context import PoolContext
 from djinn_lab.pool.database import usage_history
 from djinn_lab.pool.database.shares import write_targets
+from djinn_lab.pool.scopes import lacks
 from djinn_lab.protocol.rest.jobs import JobUsage, JobView
 from djinn_lab.protocol.rest.queue import (
     AccountTargets,
@@ -50,7 +51,7 @@ def add_queue_routes(app: FastAPI, context: PoolContext) -> None:
         responses=documented(QueueView),
         summary="Pending jobs and why they wait, running jobs, accounts",
     )
-    async def whole_queue(_user: Annotated[User, Depends(reader)]) -> Response:
+    async def whole_queue(user: Annotated[User, Depends(reader)]) -> Response:
         snapshot, running = queue.decision(clock.now_s()), queue.running_jobs()
         explained = [request.job for request in snapshot.cluster.waiting[: queue_report.EXPLAINED_MAX]]
         shown_as = driver.accounting.shown
@@ -66,6 +67,7 @@ def add_queue_routes(app: FastAPI, context: PoolContext) -> None:
             driver.accounting.starts.skill,
             queue.decided_s,
             driver.accounting.unusual(running),
+            _accounts_of_users(context, user),
         )
         stall = driver.core.engine.stall
         shown = None if stall is None else StallView(**msgspec.structs.asdict(stall))
@@ -131,6 +133,13 @@ def add_queue_routes(app: FastAPI, context: PoolContext) -> None:
 
     _add_steering_routes(app, context)
     _add_reservation_routes(app, context)
+
+
+def _accounts_of_users(context: PoolContext, reading: User) -> list[str]:
+    """List the accounts of all users that may run cells, for a token that may list the users."""
+    if reading.role < Role.ADMIN or lacks(reading.scopes, "GET /v1/users"):
+        return []
+    return [one.account for one in context.authentication.users() if one.role >= Role.USER]
 
 
 def _add_steering_routes(app: FastAPI, context: PoolContext) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -56,10 +56,12 @@ def report(
     skill: StartSkill,
     decided_s: float | None,
     unusual: Mapping[str, str],
+    new_accounts: Collection[str] = (),
 ) -> QueueView:
     """Takes a while with many jobs, and reads nothing but its arguments: for another thread. ``queue_jobs``:
     those that run, and of those that contend the first. ``others``: how many wait without contending, and the
-    first of them with what they wait for. ``unusual``: by running job, what is."""
+    first of them with what they wait for. ``unusual``: by running job, what is. ``new_accounts``: to list
+    though no cell was ever charged to them."""
     cluster, shares = _restored(snapshot, decided_s)
     outlook = Outlook(cluster, shares, snapshot.policy, snapshot.now_s)
     known = {job.job: job for job in queue_jobs}
@@ -68,8 +70,12 @@ def report(
     qos_by_job = _qos_by_job(cluster, shares)
     waiting = [_waiting(known[one.job], one, skill, qos_by_job) for one in explained if one.job in known]
     waiting += [_plain(job, why) for job, why in others[1][: EXPLAINED_MAX - len(waiting)]]
-    views = shares.view(snapshot.now_s, devices_away(cluster.nodes.values()))
+    away = devices_away(cluster.nodes.values())
+    views = shares.view(snapshot.now_s, away)
     levels = [view.level for view in views if view.rank is not None]
+    if not {view.account for view in views if view.rank is not None}.issuperset(new_accounts):
+        shares.register(dict.fromkeys(new_accounts).keys())
+        views = shares.view(snapshot.now_s, away)
     return QueueView(
         now=snapshot.now_s,
         policy=snapshot.policy.name,
