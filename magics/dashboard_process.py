@@ -12,11 +12,11 @@ from typing import IO
 import httpx
 
 from djinn_lab.errors import PoolError
+from djinn_lab.magics.progress import WaitLine
 from djinn_lab.protocol.dashboard_login import with_code
 
 URL = "http://127.0.0.1:5006/dashboard"
 START_TIMEOUT_S = 120.0
-SAY_AFTER_S = 3.0
 STOP_GRACE_S = 5.0
 ANSWER_TIMEOUT_S = 2.0
 
@@ -29,24 +29,24 @@ class DashboardProcess:
         self._errors: IO[bytes] | None = None
 
     def open(self) -> str:
-        """Return the URL of a running dashboard, started if none runs; prints that it starts where this takes
-        longer than a moment. Raises PoolError when none answers and none can be started."""
+        """Return the URL of a running dashboard, started if none runs; a line of progress is shown where this
+        takes longer than a moment. Raises PoolError when none answers and none can be started."""
         if _answers():
             return with_code(URL)
         process = (
             self._process if self._process is not None and self._process.poll() is None else self._start()
         )
         began = time.monotonic()
-        says_after_s = SAY_AFTER_S
+        line = WaitLine("The dashboard starts", START_TIMEOUT_S)
         while process.poll() is None and time.monotonic() < began + START_TIMEOUT_S:
             if _answers():
+                line.finish("The dashboard runs")
                 return with_code(URL)
-            if time.monotonic() > began + says_after_s:
-                says_after_s = START_TIMEOUT_S
-                print(f"The dashboard starts. On a busy machine that takes up to {START_TIMEOUT_S:.0f} s.")
+            line.tick()
             time.sleep(0.1)
         still = "" if process.poll() is not None else f"It does not answer after {START_TIMEOUT_S:.0f} s. "
         self.close()
+        line.finish("The dashboard did not start", failed=True)
         raise PoolError(
             f"the dashboard did not start. {still}{self._printed()}".strip(),
             "Try `djinn-lab dashboard` in a terminal.",

@@ -103,6 +103,39 @@ class ProgressLine:
             self._handle.update(line)
 
 
+class WaitLine:
+    """Show one line about another wait than that for a cell, ``after_s`` seconds into it, updated in place.
+    ``at_most_s``: when the wait ends in any case."""
+
+    def __init__(self, what: str, at_most_s: float, after_s: float = 1.0) -> None:
+        self._what, self._at_most_s, self._after_s = what, at_most_s, after_s
+        self._started = perf_counter()
+        self._handle: Any = None
+        self._shown_at = 0.0
+
+    def tick(self) -> None:
+        """Called now and then while waiting."""
+        now = perf_counter()
+        waited_s = now - self._started
+        if waited_s >= self._after_s and now - self._shown_at >= REFRESH_S:
+            self._shown_at = now
+            at_most = format_seconds(self._at_most_s)
+            self._show(f"{self._what} ({format_seconds(waited_s)} of at most {at_most})", waited_s)
+
+    def finish(self, text: str, failed: bool = False) -> None:
+        """Leave the last word in place, if anything was shown."""
+        if self._handle is not None:
+            took = format_seconds(perf_counter() - self._started)
+            self._show(f"{text} ({took})", self._at_most_s, stopped=failed)
+
+    def _show(self, text: str, waited_s: float, stopped: bool = False) -> None:
+        line = _Line(text, waited_s / self._at_most_s, stopped)
+        if self._handle is None:
+            self._handle = display(line, display_id=True)
+        else:
+            self._handle.update(line)
+
+
 def since(update: JobUpdate, seconds: float) -> JobUpdate:
     """Count the seconds since the pool's word down; what took longer than it said is not known any more."""
     if not update.left_s or update.state != "RUNNING":

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from itertools import chain, repeat
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
 from msgspec.structs import replace
 
-from djinn_lab.magics.progress import describe, since, with_unsent
+from djinn_lab.magics import dashboard_process, progress
+from djinn_lab.magics.progress import WaitLine, describe, since, with_unsent
 from djinn_lab.protocol.messages import JobUpdate
 
 CELL = "In [3]"
@@ -53,3 +59,45 @@ def test_preempted_cell_says_how_far_it_came() -> None:
     line, fraction = describe(CELL, replace(RUNNING, state="PREEMPTED", reason="For bob's job."), 9.0)
     assert line == "In [3] was preempted after 500 of 2,000 ops: For bob's job. (9.0 s)"
     assert fraction == 0.25
+
+
+@pytest.fixture
+def shown(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return what lines of progress say, the newest last."""
+    said: list[str] = []
+
+    def show(line: Any, display_id: bool = False) -> Any:
+        said.append(line._repr_mimebundle_()["text/plain"])
+        return SimpleNamespace(update=show)
+
+    monkeypatch.setattr(progress, "display", show)
+    return said
+
+
+def test_wait_line_counts_from_a_moment_on(shown: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    times = iter((0.0, 0.5, 1.5, 1.6, 4.0, 6.0))
+    monkeypatch.setattr(progress, "perf_counter", lambda: next(times))
+    line = WaitLine("The dashboard starts", 120.0)
+    for _ in range(4):
+        line.tick()
+    line.finish("The dashboard runs")
+    assert shown == [
+        "The dashboard starts (1.5 s of at most 2 min 0 s)",
+        "The dashboard starts (4.0 s of at most 2 min 0 s)",
+        "The dashboard runs (6.0 s)",
+    ]
+
+
+def test_dashboard_that_starts_slowly_shows_progress(
+    shown: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = chain((False, False, False), repeat(True))
+    clock = iter(range(0, 100, 2))
+    monkeypatch.setattr(progress, "perf_counter", lambda: float(next(clock)))
+    monkeypatch.setattr(dashboard_process, "_answers", lambda: next(answers))
+    monkeypatch.setattr(dashboard_process, "with_code", lambda url: url)
+    opened = dashboard_process.DashboardProcess()
+    monkeypatch.setattr(opened, "_start", lambda: SimpleNamespace(poll=lambda: None))
+    assert opened.open() == dashboard_process.URL
+    assert shown[0] == "The dashboard starts (2.0 s of at most 2 min 0 s)"
+    assert shown[-1].startswith("The dashboard runs")
