@@ -53,5 +53,6 @@ export function render({ model }) {
   model.on("beat", () => { window.__djinnBeat = Date.now(); });
   drawTabs();
   drawBadge();
+  document.getElementById("skeleton")?.remove();
   return bar;
 }

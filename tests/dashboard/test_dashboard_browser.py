@@ -35,6 +35,24 @@ def test_the_overview_comes_up_and_stays_live(
     page.wait_for_function("location.search.includes('show=all')")
 
 
+def test_page_says_that_it_loads_until_its_scripts_have_arrived(visitor: Any, dashboard_url: str) -> None:
+    page = visitor.open("about:blank")
+    held: list[Any] = []
+    holding = True
+    page.route(
+        re.compile(r"/static/.*\.js"), lambda route: held.append(route) if holding else route.continue_()
+    )
+    page.goto(dashboard_url, wait_until="commit")
+    page.get_by_text("Loading", exact=True).wait_for()
+    page.wait_for_function("performance.getEntriesByName('first-contentful-paint').length")
+    assert held
+    holding = False
+    for route in held:
+        route.continue_()
+    page.locator("header .tabs, .empty").first.wait_for()
+    page.locator("#skeleton").wait_for(state="detached")
+
+
 def test_tabs_are_in_the_address_and_survive_reload_and_back(
     visitor: Any, dashboard_url: str, finished_job: str
 ) -> None:
