@@ -56,6 +56,19 @@ OWN_PAGES = ("wizard",)
 LOGGED_OUT = empty_state("Your login has ended", "Load this page again to log in.")
 
 
+class OwnPageRefused:
+    """Stand in place of a page that only the user who runs the dashboard gets."""
+
+    def __init__(self, label: str) -> None:
+        self.view = html_pane(notice(*own_page_refusal(label)))
+
+    def enter(self) -> None:
+        """Do nothing: there is no state."""
+
+    def update(self, snapshot: Snapshot) -> None:
+        """Do nothing: nothing changes."""
+
+
 class Shell:
     """Show one browser session its pages, which are built when they are first shown. ``above``: what stands
     over each page."""
@@ -76,7 +89,7 @@ class Shell:
         )
         self._names = [name for name in PAGES if name not in self._hidden(login)]
         self.navigation = Navigation(
-            pages=[[name, PAGES[name][0]] for name in self._names],
+            pages=self._tabs(login.hub.snapshot()),
             dark=look.dark,
             sizing_mode="stretch_width",
         )
@@ -85,7 +98,8 @@ class Shell:
         self.pages: dict[str, Page] = {}
         self._drawn_version = -1
         self._drawn_at_s = 0.0
-        self.navigation.param.watch(lambda event: self.board.route.update(page=event.new), "active")
+        self._showing = False
+        self.navigation.param.watch(lambda event: self._tab_chosen(event.new), "active")
         self.board.route.on_change(lambda route: self.board.background.soon(self._show))
         self._show()
         self._refresh()
@@ -99,28 +113,42 @@ class Shell:
         """Return the names of pages that this visitor does not get."""
         return () if login.own else OWN_PAGES
 
+    def _tab_chosen(self, name: str) -> None:
+        if not self._showing:  # else a page that is refused would lose its address, and the notice its cause
+            self.board.route.update(page=name)
+
+    def _tabs(self, snapshot: Snapshot) -> list[list[str]]:
+        """Return names and labels of the tabs. After a login by token, the user who runs the dashboard sees
+        those of own pages, too; they say how to come to them."""
+        named = set(self._names)
+        if not self._login.own and snapshot.user and snapshot.user == self._gate.keeper().user:
+            named.update(OWN_PAGES)
+        return [[name, PAGES[name][0]] for name in PAGES if name in named]
+
     def _no_page(self, name: str) -> str:
         if name in PAGES:
-            return notice(
-                f"The page {PAGES[name][0]} is not shown to you.",
-                "It writes files of the user who runs the dashboard, and is shown to that user.",
-            )
+            return notice(*own_page_refusal(PAGES[name][0]))
         return notice(f"There is no page {name!r}.", "Choose one above.")
 
     def _make(self, name: str) -> Page:
+        if name in OWN_PAGES and not self._login.own:
+            return OwnPageRefused(PAGES[name][0])
         return PAGES[name][1](self.board)
 
     def _show(self) -> None:
         asked = self.board.route.get("page", "overview")
-        name = asked if asked in self._names else "overview"
+        snapshot = self.board.hub.snapshot()
+        name = asked if any(asked == tab for tab, _ in self._tabs(snapshot)) else "overview"
         self._missing.visible = name != asked
         show_html(self._missing, self._no_page(asked) if name != asked else "")
         if name not in self.pages:
             self.pages[name] = self._make(name)
         page = self.pages[name]
+        self._showing = True
         self.navigation.active = name
+        self._showing = False
         page.enter()
-        page.update(self.board.hub.snapshot())
+        page.update(snapshot)
         shown = [*self.above, self._missing, page.view]
         if list(self.content.objects) != shown:
             self.content.objects = shown
@@ -144,6 +172,9 @@ class Shell:
             return
         self._drawn_version, self._drawn_at_s = snapshot.version, now
         text, detail, tone = self._badge(snapshot, now)
+        tabs = self._tabs(snapshot)
+        if tabs != self.navigation.pages:
+            self.navigation.pages = tabs
         self.navigation.param.update(status=text, detail=detail, tone=tone)
         if self.navigation.active in self.pages:
             self.page.update(snapshot)
@@ -151,6 +182,15 @@ class Shell:
     def _badge(self, snapshot: Snapshot, now: float) -> tuple[str, str, str]:
         """Return text, explanation and tone of the badge. ``now``: monotonic seconds."""
         return freshness(snapshot, now)
+
+
+def own_page_refusal(label: str) -> tuple[str, str]:
+    """Return why a page of the user who runs the dashboard is not shown, and how that user comes to it."""
+    return (
+        f"The page {label} is not shown after a login by token.",
+        "It writes files of the user who runs the dashboard. That user opens the address that "
+        "djinn-lab dashboard prints.",
+    )
 
 
 def freshness(snapshot: Snapshot, now: float) -> tuple[str, str, str]:

@@ -15,7 +15,7 @@ from djinn_lab.dashboard.recorded.moment_bar import MomentBar
 from djinn_lab.dashboard.recorded.pool import RecordedPool
 from djinn_lab.dashboard.recorded.run import RecordedRun, SharedRuns
 from djinn_lab.dashboard.shell import PAGES, Shell, build_page
-from djinn_lab.dashboard.widgets.panes import empty_state, html_pane
+from djinn_lab.dashboard.widgets.panes import empty_state, html_pane, notice
 from djinn_lab.errors import DjinnError
 from djinn_lab.pool.database.recording import Recording
 from djinn_lab.units import format_clock
@@ -63,6 +63,11 @@ class RecordedShell(Shell):
 
     def _hidden(self, login: Login) -> Sequence[str]:
         return HIDDEN
+
+    def _no_page(self, name: str) -> str:
+        if name in HIDDEN:
+            return notice(f"The page {PAGES[name][0]} is not part of a recording.", "A live pool shows it.")
+        return super()._no_page(name)
 
     def _make(self, name: str) -> Page:
         return super()._make(name) if name in SAID else UnsaidPage(PAGES[name][0])

@@ -48,6 +48,7 @@ export function render({ model }) {
     window.location.search = query.toString();
   });
   model.on("active", drawTabs);
+  model.on("pages", drawTabs);
   model.on("status", drawBadge);
   model.on("tone", drawBadge);
   model.on("beat", () => { window.__djinnBeat = Date.now(); });

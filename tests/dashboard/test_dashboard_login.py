@@ -106,10 +106,30 @@ def test_another_user_comes_in_by_token_and_sees_what_it_may(
         page.wait_for_selector(".card >> text=cpu:0")
         page.wait_for_selector("[title*='as ann (viewer)']")
         assert page.locator("role=tab[name='Wizard']").count() == 0
+        page.goto(dashboard_url + "?page=wizard")
+        page.wait_for_selector("text=The page Wizard is not shown after a login by token")
+        page.wait_for_selector(".card >> text=cpu:0")
+        page.wait_for_selector("[title*='as ann (viewer)']")
+        assert page.locator("text=The page Wizard is not shown").is_visible()
         assert ann not in page.content()
         pool.rest.revoke_token("ann", "first")
         page.wait_for_selector("text=Your login has ended")
         assert page.locator("text=cpu:0").count() == 0
+
+
+def test_user_of_the_dashboard_is_led_to_the_wizard_after_a_login_by_token(
+    chromium: Any, dashboard_url: str, ann: str, pool: PoolUnderTest
+) -> None:
+    with tab(chromium, dashboard_url) as page:
+        log_in(page, pool.info.token)
+        page.wait_for_selector(".card >> text=cpu:0")
+        page.click("role=tab[name='Wizard']")
+        page.wait_for_selector("text=The page Wizard is not shown after a login by token")
+        page.wait_for_selector("text=the address that djinn-lab dashboard prints")
+        page.wait_for_selector("role=tab[name='Wizard'][selected]")
+        page.click("role=tab[name='Overview']")
+        page.wait_for_selector(".card >> text=cpu:0")
+        assert page.locator("text=The page Wizard is not shown").count() == 0
 
 
 def test_login_by_token_finds_the_pool_again_at_another_port(
