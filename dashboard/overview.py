@@ -129,7 +129,7 @@ class Overview:
         notebooks = snapshot.notebooks_by_session()
         now = snapshot.status.now
         listed = len(snapshot.jobs)
-        note = f"The newest {listed} cells are listed" if listed >= JOBS_MAX else ""
+        note = f"The newest {listed} cells are listed" if shown and listed >= JOBS_MAX else ""
         self.jobs.empty = "No cell is running or pending. Choose “All recent” for finished cells."
         self.jobs.show([job_row(job, now, notebooks) for job in shown], note)
         show_html(self._jobs_heading, heading("Cells", jobs_sentence(snapshot.jobs)))

@@ -10,7 +10,7 @@ from djinn_lab.dashboard.jobs.trace import trace_lines
 from djinn_lab.dashboard.widgets.panes import notice
 from djinn_lab.jobs.resources import forecast_sentence, used_energy
 from djinn_lab.protocol.rest.jobs import JobEvent, JobView
-from djinn_lab.units import format_bytes, format_seconds
+from djinn_lab.units import counted, format_bytes, format_seconds
 
 EVENTS_MAX = 8
 CUTS_MAX = 5
@@ -67,7 +67,7 @@ def _predicted(job: JobView) -> str:
 def _cuts(job: JobView) -> str:
     ahead = job.segments - len(job.cuts)
     if len(job.cuts) <= 1:
-        parts = f", in {job.segments} parts while it was recorded" if ahead > 0 else ""
+        parts = f", in {counted(job.segments, 'part')} while it was recorded" if ahead > 0 else ""
         return f"no: the whole cell went as one graph{parts}"
     causes = Counter(f"{cut.cause} (line {cut.line})" if cut.line else cut.cause for cut in job.cuts)
     listed = ", ".join(f"{count} × {escape(cause)}" for cause, count in causes.most_common(CUTS_MAX))

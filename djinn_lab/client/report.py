@@ -182,7 +182,8 @@ class CellReport:
         if len(cuts) < len(self.cuts):
             ahead = len(self.cuts) - len(cuts)
             lines.append(
-                f"sent ahead in {ahead} parts while recording; the device ran {format_seconds(self.run_s)}"
+                f"sent ahead in {counted(ahead, 'part')} while recording; "
+                f"the device ran {format_seconds(self.run_s)}"
             )
         lines += [
             f"cut: {cut.cause}{f' (line {cut.line})' if cut.line else ''}, {cut.ops} ops, "

@@ -16,7 +16,7 @@ from djinn_lab.dashboard.board import Board
 from djinn_lab.dashboard.graph.page import SrgPage
 from djinn_lab.dashboard.history.page import HistoryPage
 from djinn_lab.dashboard.history.series import ALL_DEVICES, NO_PROJECT
-from djinn_lab.dashboard.hub import Hub, Snapshot
+from djinn_lab.dashboard.hub import JOBS_MAX, Hub, Snapshot
 from djinn_lab.dashboard.jobs.page import JobsPage
 from djinn_lab.dashboard.memory.page import MemoryPage
 from djinn_lab.dashboard.overview import Overview, visible_jobs
@@ -91,6 +91,16 @@ def test_running_cells_are_listed_before_pending_by_queue_position() -> None:
     )
     assert [job.job for job in visible_jobs(jobs, "active")] == ["d", "c", "b"]
     assert len(visible_jobs(jobs, "all")) == 4
+
+
+def test_overview_counts_listed_cells_below_a_table_with_rows_only(board: Board) -> None:
+    done = tuple(JobView(f"{number:032x}", state="DONE") for number in range(JOBS_MAX))
+    page = Overview(board)
+    page.update(msgspec.structs.replace(board.hub.snapshot(), jobs=done))
+    assert (page.jobs.rows, page.jobs.note) == ([], "")
+    page.filter.value = "all"
+    assert len(page.jobs.rows) == JOBS_MAX
+    assert page.jobs.note == f"The newest {JOBS_MAX} cells are listed"
 
 
 def test_the_graph_page_draws_folds_searches_and_shows_details(board: Board, finished_job: str) -> None:

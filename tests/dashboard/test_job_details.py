@@ -97,3 +97,8 @@ def test_details_have_the_trace_of_that_job_only() -> None:
 
 def test_details_say_why_a_job_has_no_events() -> None:
     assert "none known: the pool remembers those of its latest cells" in job_details_html(JobView("a"))
+
+
+@pytest.mark.parametrize(("segments", "said"), [(1, "in 1 part while"), (3, "in 3 parts while")])
+def test_details_count_the_parts_sent_ahead(segments: int, said: str) -> None:
+    assert said in job_details_html(JobView("a" * 32, segments=segments))
