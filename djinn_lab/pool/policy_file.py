@@ -6,6 +6,7 @@ from pathlib import Path
 
 import msgspec
 
+from djinn_lab.config.fields import did_you_mean
 from djinn_lab.errors import OptionError
 from djinn_lab.jobs.decision import POLICIES, QueuePolicy
 
@@ -32,9 +33,11 @@ def parse_policy(content: bytes, name: str) -> QueuePolicy:
     """Return the policy of a file's content. Raises OptionError that names the file, with what is wrong."""
     try:
         decoded = msgspec.json.decode(content)
-        unknown = decoded.keys() - set(QueuePolicy.__struct_fields__) if isinstance(decoded, dict) else ()
+        fields = QueuePolicy.__struct_fields__
+        unknown = decoded.keys() - set(fields) if isinstance(decoded, dict) else ()
         if unknown:
-            raise msgspec.ValidationError(f"a policy has no field {', '.join(sorted(unknown))}")
+            named = (f"{name}{did_you_mean(name, fields)}" for name in sorted(unknown))
+            raise msgspec.ValidationError(f"a policy has no field {', '.join(named)}")
         found = msgspec.convert(decoded, QueuePolicy)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise OptionError(f"{name} is not a queue policy: {error}.") from None

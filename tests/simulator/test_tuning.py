@@ -87,7 +87,7 @@ def test_a_policy_file_that_is_wrong_says_how(tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="cannot be read: No such file"):
         read_policy(str(path))
     path.write_text('{"name": "mine", "shorter": 2}')
-    with pytest.raises(OptionError, match="a policy has no field shorter"):
+    with pytest.raises(OptionError, match=r"no field shorter \(did you mean 'shorter_factor'\?\)"):
         read_policy(str(path))
     path.write_text('{"name": "mine", "within": "luck"}')
     with pytest.raises(OptionError, match="Invalid enum value 'luck'"):
