@@ -10,7 +10,16 @@ import typer
 from djinn_lab.errors import OptionError
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for other programs.")]
-JobId = Annotated[str, typer.Argument(help="The job's id, or its unique beginning.")]
+
+
+def _given(job: str) -> str:
+    """Raises OptionError for an empty id, which begins every job's."""
+    if not job.strip():
+        raise OptionError("The job's id is empty.", "See the ids of jobs with: djinn-lab jobs")
+    return job
+
+
+JobId = Annotated[str, typer.Argument(help="The job's id, or its unique beginning.", callback=_given)]
 Tls = Annotated[
     bool | None,
     typer.Option("--tls/--no-tls", help="Encrypt. Default: where --host is an address that others reach."),

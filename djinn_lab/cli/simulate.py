@@ -114,6 +114,11 @@ def run_simulation(
         print(msgspec.json.format(msgspec.json.encode(result), indent=2).decode())
         return
     _report(found, runs, seconds, sum(by_pool.values()))
+    if trace == OWN_POOL:
+        print_line(
+            "Jobs are all that ran on this pool and ended, "
+            "with the fetches between cells that djinn-lab jobs leaves out."
+        )
     if out is not None:
         print_line(f"Written: {out}. Show it: djinn-lab dashboard --simulation {out}")
 

@@ -243,3 +243,9 @@ def test_the_module_and_the_script_are_the_same_command() -> None:
     ):
         done = subprocess.run([*words, "version"], capture_output=True, text=True, env=os.environ, check=True)
         assert done.stdout.startswith("djinn-lab ")
+
+
+@pytest.mark.parametrize("command", ["why", "cancel", "preempt"])
+def test_empty_id_of_a_job_is_refused(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(command, "") != 0
+    assert "The job's id is empty. See the ids" in " ".join(capsys.readouterr().err.split())

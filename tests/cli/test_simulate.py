@@ -10,6 +10,8 @@ import pytest
 from djinn_lab.cli import main
 from djinn_lab.errors import UserError
 from djinn_lab.jobs.decision import POLICIES
+from djinn_lab.jobs.request import Demand
+from djinn_lab.simulator.queue import Trace, TraceJob, equal_nodes
 from djinn_lab.simulator.queue.result_file import read_result
 
 JOBS = ("submit,duration,gpus,vc", "0,100,8,a", "10,100,4,a", "20,10,1,b", "oops,1,1,b", "30,5,99,b")
@@ -132,3 +134,13 @@ def test_a_file_that_is_no_result_says_so(tmp_path: Path, content: str | None, r
         path.write_text(content)
     with pytest.raises(UserError, match=reason):
         read_result(path)
+
+
+def test_history_of_the_pool_says_which_jobs_are_counted(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ran = (TraceJob("a", 0.0, 1.0, Demand(), "ann", 1.0), TraceJob("b", 0.0, 0.1, Demand(), "ann", 0.1))
+    trace = Trace("this pool", ran, {"": equal_nodes(1, 1)})
+    monkeypatch.setattr("djinn_lab.cli.simulate._own_history", lambda jobs: trace)
+    assert run("pool", "--policy", "fifo") == 0
+    assert "with the fetches between cells that djinn-lab jobs leaves out" in capsys.readouterr().out
