@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import keyword
 import math
+import re
 import shlex
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn
@@ -23,6 +24,7 @@ from djinn_lab.units import parse_seconds
 PRIORITIES = tuple(priority.value for priority in Priority)
 PROFILE_OPTIONS = ("-p", "--profile")
 ANYWHERE = "any"
+_NEGATIVE = re.compile(r"-\.?\d")
 """The target that undoes a default one."""
 
 SWITCHES = {
@@ -259,7 +261,7 @@ def parse_options(line: str, program: str, defaults: CellOptions) -> CellOptions
         raise OptionError(f"{program} {line}: {error}", "Close the quotation.") from None
     parser = make_parser(program)
     try:
-        found: dict[str, Any] = vars(parser.parse_args(words))
+        found: dict[str, Any] = vars(parser.parse_args(_with_negative_values(words)))
     except argparse.ArgumentError as error:
         hint = parser.hint(str(error))
         raise OptionError(f"{program}: {error}{hint}", f"See {program}? for the options.") from None
@@ -290,6 +292,17 @@ def parse_options(line: str, program: str, defaults: CellOptions) -> CellOptions
             "Leave one of them out (a default of %djinn_config is undone by --no-verify or --tolerance 0).",
         )
     return options
+
+
+def _with_negative_values(words: list[str]) -> list[str]:
+    """Write ``--deadline -5s`` as ``--deadline=-5s``: argparse takes a value with a hyphen for an option."""
+    joined: list[str] = []
+    for word in words:
+        if _NEGATIVE.match(word) and joined and joined[-1].startswith("--") and "=" not in joined[-1]:
+            joined[-1] = f"{joined[-1]}={word}"
+        else:
+            joined.append(word)
+    return joined
 
 
 def _check_noblock(options: CellOptions, program: str) -> None:

@@ -7,6 +7,7 @@ import time
 import pytest
 
 from djinn_lab.config import default_profile
+from djinn_lab.errors import OptionError
 from djinn_lab.magics.notebook import Notebook, within_deadline
 from djinn_lab.magics.options import CellOptions, default_options, parse_options
 
@@ -57,3 +58,10 @@ def test_a_default_target_is_a_cells_own_unless_it_says_otherwise(monkeypatch: p
     assert where("") == (None, ("vision",))
     notebook.configure("-p llm_serving")
     assert where("") == (None, ())
+
+
+@pytest.mark.parametrize("line", ["--deadline -5s", "--deadline=-5s", "--quiet --timeout -5s"])
+def test_negative_duration_is_refused_as_a_duration(line: str) -> None:
+    with pytest.raises(OptionError, match=r"'-5s' is not a duration; it must be 0 or more"):
+        options(line)
+    assert options("--progress-after -1").progress_after_s == -1
