@@ -110,6 +110,7 @@ OfQueue = (
     | jobs.DeviceCordoned
     | jobs.DeviceDescribed
     | jobs.DeviceLost
+    | jobs.DeviceExpected
     | jobs.PolicyChanged
     | jobs.SharesChanged
     | jobs.ReservationMade

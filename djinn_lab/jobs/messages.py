@@ -31,6 +31,14 @@ class DeviceLost(msgspec.Struct, frozen=True, tag=True):
     sessions: tuple[str, ...] | None = None
 
 
+class DeviceExpected(msgspec.Struct, frozen=True, tag=True):
+    """The device is not there, and may come with a node of its own: jobs may ask for it. Sent before the
+    device is first added, or after its loss."""
+
+    at_s: float
+    device: str
+
+
 class DeviceHeard(msgspec.Struct, frozen=True, tag=True):
     """The device's worker stopped answering (``heard`` is False), or answers again. ``leaving``: sessions
     that are bound to no device from now on, since nothing of theirs is in its memory."""
@@ -368,6 +376,7 @@ class ReservationEnded(msgspec.Struct, frozen=True, tag=True):
 Event = (
     DeviceAdded
     | DeviceLost
+    | DeviceExpected
     | DeviceHeard
     | SegmentSubmitted
     | SegmentRefused

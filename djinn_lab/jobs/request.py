@@ -30,7 +30,8 @@ def members_in(where: Where) -> int:
 class ComputeNode(msgspec.Struct, frozen=True):
     """A machine, or one device of the live pool. ``devices``: how many it has. ``labels``: ``key=value``.
     ``taints``: only requests that tolerate all of them come here. ``cordoned``: nothing new starts.
-    ``price``: of a device-hour, energy included, in any currency; only a cost score looks at it."""
+    ``price``: of a device-hour, energy included, in any currency; only a cost score looks at it.
+    ``expected``: it is not there, and may come; not ``ready`` then."""
 
     node: str
     devices: int = 1
@@ -41,11 +42,12 @@ class ComputeNode(msgspec.Struct, frozen=True):
     cordoned: bool = False
     ready: bool = True
     price: float = 0.0
+    expected: bool = False
 
 
 def devices_away(nodes: Iterable[ComputeNode]) -> int:
-    """Count the devices of nodes on which nothing can start."""
-    return sum(node.devices for node in nodes if node.cordoned or not node.ready)
+    """Count the devices of nodes on which nothing can start, without those that were never there."""
+    return sum(node.devices for node in nodes if not node.expected and (node.cordoned or not node.ready))
 
 
 class Demand(msgspec.Struct, frozen=True):

@@ -166,6 +166,12 @@ def _check_target(tables: QueueTables, event: SegmentSubmitted, terms: Terms) ->
             f"a gang of at least {terms.gang_min} devices does not fit on {len(allowed)} that suit it",
             "client",
         )
+    if event.target is not None and allowed and all(device.expected for device in allowed):
+        raise IllegalEvent(
+            f"only devices of nodes that are not there are {event.target} (such as {allowed[0].device}); the "
+            "pool asks for a node when cells wait, so leave out --target",
+            "client",
+        )
     bound = tables.bound.get(event.session)
     if bound is not None and tables.devices[bound] not in allowed and event.move_s is None:
         where = event.target or " or ".join(device.device for device in allowed)

@@ -140,6 +140,7 @@ class Dispatcher:
                 cordoned=device.cordoned,
                 ready=device.alive and device.heard,
                 price=device.hour_price(price_per_kwh),
+                expected=device.expected,
             )
             known = self.cluster.nodes.get(name)
             if known == node:
@@ -178,8 +179,8 @@ class Dispatcher:
                 self.cluster.unreserve(reservation.job)
 
     def _update_pool_capacity(self) -> None:
-        """Set the capacity that shares are fractions of: all devices, up or not."""
-        devices = self.tables.devices.values()
+        """Set the capacity that shares are fractions of: all devices, up or not, but for those that may come."""
+        devices = [device for device in self.tables.devices.values() if not device.expected]
         memory_bytes = float(sum(device.memory_bytes for device in devices))
         link_bytes_per_s = sum(device.link_bytes_per_s for device in devices)
         slots = float(sum(device.slots for device in devices))

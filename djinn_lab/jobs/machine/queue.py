@@ -28,6 +28,7 @@ from djinn_lab.jobs.messages import (
     DataPublished,
     DeviceCordoned,
     DeviceDescribed,
+    DeviceExpected,
     DeviceHeard,
     DeviceLost,
     Event,
@@ -189,6 +190,11 @@ class JobQueue:
         return [(start.job, start.where[0][0]) for start in found.starts]
 
     @property
+    def devices_at_most(self) -> int:
+        """Count the devices, with those that may come with further nodes."""
+        return len(self._tables.devices)
+
+    @property
     def contending(self) -> int:
         """Count the jobs that wait for a device."""
         return len(self._dispatcher.cluster.waiting)
@@ -303,6 +309,8 @@ class JobQueue:
                 self._add_device(event)
             case DeviceLost():
                 self._lose_device(event)
+            case DeviceExpected():
+                self._expect_device(event)
             case DeviceHeard():
                 self._hear(event)
             case DeviceCordoned():
@@ -413,9 +421,18 @@ class JobQueue:
         known = self._tables.devices.setdefault(event.device, QueueDevice(event.device, alive=False))
         if known.alive:
             raise IllegalEvent(f"{event.device} is already up", "pool")
-        known.alive, known.heard, known.slots = True, True, event.slots
+        known.alive, known.heard, known.expected, known.slots = True, True, False, event.slots
         known.memory_bytes, known.link_bytes_per_s = event.memory_bytes, event.link_bytes_per_s or 0.0
         known.numa_node, known.host = event.numa_node, event.host
+        self._tables.touched_devices[event.device] = None
+
+    def _expect_device(self, event: DeviceExpected) -> None:
+        known = self._tables.devices.setdefault(event.device, QueueDevice(event.device, alive=False))
+        if known.alive:
+            raise IllegalEvent(f"{event.device} is up", "pool")
+        known.expected, known.cordoned = True, False
+        known.memory_bytes, known.link_bytes_per_s = 0, 0.0
+        known.numa_node, known.host = None, ""
         self._tables.touched_devices[event.device] = None
 
     def _lose_device(self, event: DeviceLost) -> None:

@@ -29,8 +29,9 @@ class Placed(msgspec.Struct, frozen=True):
 class Misfit(msgspec.Struct, frozen=True):
     """Nodes by what excludes them, the first cause that applies in the order of the fields. ``filtered``:
     by the filter's name. ``open``: could take a member now, but more were needed. ``members_open``: how
-    many members would fit on those."""
+    many members would fit on those. ``expected``: may come with further nodes."""
 
+    expected: int = 0
     not_ready: int = 0
     cordoned: int = 0
     not_named: int = 0
@@ -43,7 +44,8 @@ class Misfit(msgspec.Struct, frozen=True):
     @property
     def nodes(self) -> int:
         return (
-            self.not_ready
+            self.expected
+            + self.not_ready
             + self.cordoned
             + self.not_named
             + sum(self.filtered.values())
@@ -81,7 +83,8 @@ def misfit(kinds: Iterable[NodeKind], demand: Demand, population: Population) ->
     asked = asked_of_nodes(demand)
     for kind in kinds:
         if not kind.usable:
-            found["cordoned" if kind.node.ready else "not_ready"] += kind.size
+            away = "expected" if kind.node.expected else "not_ready"
+            found["cordoned" if kind.node.ready else away] += kind.size
             continue
         named = population(kind)
         count = sum(nodes for _, nodes in named)

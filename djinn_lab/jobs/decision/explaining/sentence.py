@@ -311,6 +311,7 @@ def _nodes(explanation: Explanation) -> str:
         (misfit.open, _free(explanation)),
         (misfit.cordoned, "cordoned"),
         (misfit.not_ready, "down"),
+        (misfit.expected, "not there, but may come with further nodes"),
         (misfit.not_named, "not among its targets"),
         *((misfit.filtered.get(one.name, 0), one.excluded) for one in FILTERS),
         (misfit.too_small, "too small"),
