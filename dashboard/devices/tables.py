@@ -176,7 +176,8 @@ def hosts_sentence(hosts: Sequence[HostView]) -> str:
 
 def hosts_heading(status: PoolStatus) -> str:
     """Return the title above the hosts, with a link to their cluster's own page where it has one."""
-    title, page = heading("Hosts", hosts_sentence(status.hosts)), escape(status.cluster_dashboard)
+    said = " ".join(filter(None, (hosts_sentence(status.hosts), status.node_requests)))
+    title, page = heading("Hosts", said), escape(status.cluster_dashboard)
     if not page:
         return title
     return f"{title}<p><a href='{page}' target='_blank' rel='noopener'>Dashboard of the cluster</a></p>"

@@ -43,6 +43,14 @@ def start(
         str | None,
         typer.Option(help="The Ray cluster: auto, or HOST:PORT. Default: one that is started here."),
     ] = None,
+    nodes_max: Annotated[
+        int | None,
+        typer.Option(min=1, help="Ask that cluster for nodes, up to so many in all. Default: for none."),
+    ] = None,
+    nodes_idle_for: Annotated[
+        str | None,
+        typer.Option(help="How long a requested node is idle until it is given back. Default: 5min."),
+    ] = None,
     host_memory: Annotated[
         str | None, typer.Option(help="Host memory for parked sessions, per device; 0 for none.")
     ] = None,
@@ -176,6 +184,8 @@ def start(
         "threads": threads,
         "engine": engine,
         "address": address,
+        "nodes_max": nodes_max,
+        "nodes_idle_s": None if nodes_idle_for is None else _seconds("--nodes-idle-for", nodes_idle_for),
         "host_bytes": None if host_memory is None else _bytes("--host-memory", host_memory),
         "disk_bytes": None if disk is None else _bytes("--disk", disk),
         "link_bytes_per_s": None if link_rate is None else _bytes("--link-rate", link_rate),
@@ -276,6 +286,8 @@ def status(as_json: AsJson = False) -> None:
     if answer.hosts:
         about_hosts = ("host", "state", "devices", "received", "sent", "link", "second copies")
         print_table("Hosts", about_hosts, [_host_row(host) for host in answer.hosts])
+    if answer.node_requests:
+        print_line(answer.node_requests)
     if answer.cluster_dashboard:
         print_line(f"Dashboard of the cluster: {answer.cluster_dashboard}")
     headings = ("device", "state", "memory used", "threads", "queue", "job", "speed", "labels")

@@ -10,14 +10,15 @@ import sys
 from typing import TYPE_CHECKING
 
 from djinn_lab.config.fields import BUILT_IN_ESTIMATOR
-from djinn_lab.errors import DjinnError
+from djinn_lab.errors import DjinnError, OptionError
+from djinn_lab.jobs.autoscaling import IDLE_S, ScalingLimits
 from djinn_lab.jobs.decision import DEFAULT
 from djinn_lab.memory import POLICIES
 from djinn_lab.pool.certificates import ServerCertificate, given_certificate, own_certificate
 from djinn_lab.pool.database.address import DATABASE_VARIABLE, checked_url, sqlite_url
 from djinn_lab.pool.database.engine import DATABASE_FILE, DatabaseLost
 from djinn_lab.pool.devices.plans import plan_devices
-from djinn_lab.pool.engines import ENGINES, LOCAL_ENGINE, RAY_ENGINE, check_engine
+from djinn_lab.pool.engines import ENGINES, LOCAL_ENGINE, RAY_ENGINE, check_engine, check_nodes
 from djinn_lab.pool.identity.settings import decoded
 from djinn_lab.pool.policy_file import read_policy
 from djinn_lab.pool.server import LOOPBACK, PoolOptions, run_pool
@@ -76,6 +77,7 @@ def main() -> int:
             identity=decoded(arguments.identity),
             cost_estimator=arguments.cost_estimator,
             cluster=cluster,
+            scaling=_scaling(arguments, cluster),
         )
         run_pool(options)
     except DatabaseLost as error:
@@ -96,6 +98,19 @@ def _cluster(arguments: argparse.Namespace) -> Cluster | None:
     return connect(arguments.address)
 
 
+def _scaling(arguments: argparse.Namespace, cluster: Cluster | None) -> ScalingLimits | None:
+    check_nodes(arguments.address, arguments.nodes_max, arguments.nodes_idle_s)
+    if cluster is None or arguments.nodes_max is None:
+        return None
+    if arguments.nodes_max < (there := len(cluster.used)):
+        raise OptionError(
+            f"--nodes-max {arguments.nodes_max}: the cluster has {there} nodes with devices already.",
+            "Give at least as many; to use fewer of them, give --devices that fewer have.",
+        )
+    idle_s = IDLE_S if arguments.nodes_idle_s is None else arguments.nodes_idle_s
+    return ScalingLimits(arguments.nodes_max, idle_s)
+
+
 def _certificate(arguments: argparse.Namespace) -> ServerCertificate | None:
     if arguments.tls_certificate:
         return given_certificate(arguments.tls_certificate, arguments.tls_key)
@@ -114,6 +129,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--devices", help="auto, cuda, or cpu:N")
     parser.add_argument("--engine", default=LOCAL_ENGINE, choices=ENGINES, help="where workers run")
     parser.add_argument("--address", help="of a Ray cluster: auto, or HOST:PORT; default: start one here")
+    parser.add_argument("--nodes-max", type=int, help="ask the cluster for nodes, up to so many in all")
+    parser.add_argument("--nodes-idle-s", type=float, help="give requested nodes back that are idle so long")
     parser.add_argument("--memory-bytes", type=int, help="limit of each device")
     parser.add_argument("--threads", type=int, help="of each device's worker")
     parser.add_argument("--port", type=int, default=0, help="0: any free one")

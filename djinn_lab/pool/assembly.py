@@ -7,6 +7,7 @@ from functools import partial
 
 from djinn_lab.config.fields import BUILT_IN_ESTIMATOR
 from djinn_lab.engine import PoolOpened
+from djinn_lab.jobs.autoscaling import ScalingLimits
 from djinn_lab.jobs.decision import DEFAULT, QueuePolicy
 from djinn_lab.jobs.resources import ResourceHistory
 from djinn_lab.jobs.run_times import SOURCES
@@ -77,9 +78,11 @@ def assemble(
     identity: IdentitySettings = NO_PROVIDERS,
     take_copies: TakeCopies = _take_none,
     cost_estimator: str = BUILT_IN_ESTIMATOR,
+    scaling: ScalingLimits | None = None,
 ) -> PoolContext:
     """Reads what the database knows, and continues or ends there what an earlier pool left, so it blocks;
-    call it before serving. ``take_copies``: takes over what that pool had parked. Raises SQLAlchemyError, and
+    call it before serving. ``take_copies``: takes over what that pool had parked. ``scaling``: for a launcher
+    whose cluster adds nodes. Raises SQLAlchemyError, and
     OptionError for an identity provider or a cost estimator that is not there."""
     clock = PoolClock()
     started_at = clock.now_s()
@@ -117,7 +120,7 @@ def assemble(
     providers = make_providers(identity, clock.now_s)
     admission = Admission(authentication, providers, accounting.audit, clock.now_s)
     life = LifeWriter(pool, started_at, [plan.device for plan in plans])
-    heartbeat = Heartbeat(driver, store, authentication, admission, detached, life)
+    heartbeat = Heartbeat(driver, store, authentication, admission, detached, life, scaling)
     notebooks = NotebookService(driver, authentication, store, notebook_rules)
     blobs.user_bytes_max = partial(upload_limit, blobs.bytes_max, limits, authentication)
     return PoolContext(

@@ -9,12 +9,14 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from djinn_lab.jobs.autoscaling import ScalingLimits
 from djinn_lab.pool.api.queue_report import expected_starts
 from djinn_lab.pool.authentication import Authentication
 from djinn_lab.pool.blobs.store import BlobStore
 from djinn_lab.pool.database.pool_lives import LifeWriter
 from djinn_lab.pool.database.store import Store, write_measurement
 from djinn_lab.pool.execution.driver import Driver
+from djinn_lab.pool.execution.elastic_hosts import ElasticHosts
 from djinn_lab.pool.execution.host_links import HostLinks
 from djinn_lab.pool.execution.leaving_hosts import LeavingHosts
 from djinn_lab.pool.identity.admission import Admission
@@ -77,12 +79,14 @@ class Heartbeat:
         admission: Admission,
         rules: DetachedRules,
         life: LifeWriter,
+        scaling: ScalingLimits | None = None,
     ) -> None:
         self._rules = rules
         self._life = life
         self._driver = driver
         self._leaving_hosts = LeavingHosts(driver)
         self._host_links = HostLinks(driver)
+        self._elastic_hosts = ElasticHosts(driver, scaling)
         self._authentication = authentication
         self._admission = admission
         self._store = store
@@ -111,6 +115,7 @@ class Heartbeat:
                 self._driver.give_up_clients()
                 self._leaving_hosts.follow()
                 self._host_links.follow()
+                await self._elastic_hosts.follow()
                 self._driver.accounting.audit.flush()
                 self._admission.confirm(tokens_in_use(self._driver))
                 disconnect_ended_tokens(self._driver, self._authentication)

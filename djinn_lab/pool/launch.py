@@ -22,7 +22,7 @@ from djinn_lab.pool.certificates import encrypts
 from djinn_lab.pool.database.address import DATABASE_VARIABLE, checked_url
 from djinn_lab.pool.devices.estimator_plugin import load_estimator
 from djinn_lab.pool.devices.plans import plan_devices
-from djinn_lab.pool.engines import LOCAL_ENGINE, RAY_ENGINE, START_WITHIN_S, check_engine
+from djinn_lab.pool.engines import LOCAL_ENGINE, RAY_ENGINE, START_WITHIN_S, check_engine, check_nodes
 from djinn_lab.pool.policy_file import read_policy
 from djinn_lab.protocol.certificates import pinned_context
 from djinn_lab.protocol.isolation import ISOLATIONS
@@ -56,6 +56,8 @@ def start_pool(
     threads: int | None = None,
     engine: str | None = None,
     address: str | None = None,
+    nodes_max: int | None = None,
+    nodes_idle_s: float | None = None,
     port: int = 0,
     wait_s: float | None = None,
     worker_command: Sequence[str] | None = None,
@@ -92,7 +94,8 @@ def start_pool(
     ``devices``: ``"auto"``, ``"cuda"`` or ``"cpu:N"``. Sizes are per device; see
     :func:`djinn_lab.pool.devices.plans.plan_devices`. ``engine``: one of
     :data:`djinn_lab.pool.engines.ENGINES`; with ``ray`` the devices are those of each node of the cluster at
-    ``address`` (None: one that is started here). ``memory_policy``: a name in
+    ``address`` (None: one that is started here). ``nodes_max``: ask that cluster for nodes, up to so many in
+    all; those that are idle for ``nodes_idle_s`` are given back. ``memory_policy``: a name in
     :data:`djinn_lab.memory.POLICIES`, ``queue_policy`` in :data:`djinn_lab.jobs.decision.POLICIES`, or the
     path of one (:mod:`djinn_lab.pool.policy_file`). ``cost_estimator``: the name of an installed one
     (:func:`djinn_lab.pool.devices.estimator_plugin.load_estimator`). ``notebook_slots``: batch notebooks that
@@ -109,6 +112,7 @@ def start_pool(
     :class:`djinn_lab.pool.user_limits.UserLimits`. Raises OptionError, or PoolError with the end of the
     server's log when it does not become ready within ``wait_s``."""
     check_engine(engine, address)
+    check_nodes(address, nodes_max, nodes_idle_s)
     wait_s = START_WITHIN_S[engine or LOCAL_ENGINE] if wait_s is None else wait_s
     deadline_s = time.monotonic() + wait_s
     here = engine != RAY_ENGINE
@@ -141,6 +145,8 @@ def start_pool(
             "--threads": threads,
             "--engine": engine,
             "--address": address,
+            "--nodes-max": nodes_max,
+            "--nodes-idle-s": nodes_idle_s,
             "--port": port,
             "--worker-command": shlex.join(worker_command) if worker_command else None,
             "--blob-bytes-max": blob_bytes_max,

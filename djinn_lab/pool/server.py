@@ -25,6 +25,7 @@ import sqlalchemy as sa
 
 from djinn_lab.config.fields import BUILT_IN_ESTIMATOR
 from djinn_lab.errors import PoolError
+from djinn_lab.jobs.autoscaling import ScalingLimits
 from djinn_lab.jobs.decision import QueuePolicy
 from djinn_lab.memory import POLICIES
 from djinn_lab.pool.blobs.directory import (
@@ -92,7 +93,8 @@ class PoolOptions(msgspec.Struct, frozen=True):
     ``accept_weak_isolation``: let several users in where the sandbox of workers does not hold.
     ``identity``: the identity providers whose users may come. ``cost_estimator``: its name, as of
     :func:`djinn_lab.pool.devices.estimator_plugin.load_estimator`. ``cluster``: on whose nodes the
-    devices are; None for those of this machine."""
+    devices are; None for those of this machine. ``scaling``: ask the cluster for nodes within these
+    limits."""
 
     plans: Sequence[DevicePlan]
     worker_command: Sequence[str] | None
@@ -114,6 +116,7 @@ class PoolOptions(msgspec.Struct, frozen=True):
     identity: IdentitySettings = IdentitySettings()
     cost_estimator: str = BUILT_IN_ESTIMATOR
     cluster: Cluster | None = None
+    scaling: ScalingLimits | None = None
 
 
 def run_pool(options: PoolOptions) -> None:
@@ -162,7 +165,8 @@ def _launcher(options: PoolOptions, pool: str, places: PoolDirectories) -> PoolL
         return LocalLauncher(blobs, options.worker_command, blobs / PARKED, places.disk)
     from djinn_lab.pool.launchers.ray_cluster.launcher import RayLauncher
 
-    return RayLauncher(options.cluster, pool, blobs, places.belonging, options.worker_command)
+    elastic = options.scaling is not None
+    return RayLauncher(options.cluster, pool, blobs, places.belonging, options.worker_command, elastic)
 
 
 def _warm(launcher: PoolLauncher, options: PoolOptions) -> None:
@@ -282,6 +286,7 @@ async def _lead(running: ServingPool, info: RuntimeInfo, places: PoolDirectories
         options.identity,
         lambda sessions: launcher.take_over(left_copies(sessions), left),
         options.cost_estimator,
+        options.scaling,
     )
     for path in left:
         remove_directory(path)

@@ -25,6 +25,8 @@ SIZES = {
     "upload_bytes_per_user": "--upload-bytes-per-user",
 }
 """Settings that are numbers of bytes, and the options that set them."""
+DURATIONS = {"detached_s": "--detached-for", "nodes_idle_s": "--nodes-idle-for"}
+"""The same for seconds."""
 
 
 def settings_of(options: PoolOptions) -> dict[str, Setting]:
@@ -43,6 +45,8 @@ def settings_of(options: PoolOptions) -> dict[str, Setting]:
         "cost_estimator": options.cost_estimator,
         "engine": LOCAL_ENGINE if options.cluster is None else RAY_ENGINE,
         "address": "" if options.cluster is None else options.cluster.address,
+        "nodes_max": 0 if options.scaling is None else options.scaling.nodes_max,
+        "nodes_idle_s": 0 if options.scaling is None else round(options.scaling.idle_s),
         "notebook_slots": options.notebook_slots,
         "notebooks_for": options.notebooks_for,
         "database": shown(options.database),
@@ -111,12 +115,12 @@ def _devices(plans: Sequence[DevicePlan]) -> str:
 
 
 def _option(name: str) -> str:
-    if name == "detached_s":
-        return "--detached-for"
+    if name in DURATIONS:
+        return DURATIONS[name]
     return SIZES.get(name) or "--" + name.replace("_", "-")
 
 
 def _text(name: str, value: Setting) -> str:
-    if name == "detached_s":
+    if name in DURATIONS:
         return format_seconds(float(value))
     return format_bytes(int(value)) if name in SIZES else str(value)

@@ -179,7 +179,7 @@ class Dispatcher:
                 self.cluster.unreserve(reservation.job)
 
     def _update_pool_capacity(self) -> None:
-        """Set the capacity that shares are fractions of: all devices, up or not, but for those that may come."""
+        """Set the capacity that shares are fractions of: all devices, up or not, but not those to come."""
         devices = [device for device in self.tables.devices.values() if not device.expected]
         memory_bytes = float(sum(device.memory_bytes for device in devices))
         link_bytes_per_s = sum(device.link_bytes_per_s for device in devices)

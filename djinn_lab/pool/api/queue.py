@@ -100,7 +100,10 @@ def add_queue_routes(app: FastAPI, context: PoolContext) -> None:
         found = await asyncio.to_thread(
             queue_report.why, driver.accounting.shown(known), plain, snapshot, queue.decided_s, skill
         )
-        return answer(msgspec.structs.replace(found, sentence=_with_use(found.sentence, view)))
+        contends = any(request.job == known.job for request in snapshot.cluster.waiting)
+        waits = contends and driver.node_requests
+        said = f"{found.sentence} {driver.node_requests}" if waits else found.sentence
+        return answer(msgspec.structs.replace(found, sentence=_with_use(said, view)))
 
     @app.get(
         "/v1/jobs/{job}/what-if",

@@ -45,6 +45,7 @@ def pool_status(
         users=users,
         hosts=host_views(driver),
         cluster_dashboard=driver.launcher.cluster_dashboard(),
+        node_requests=driver.node_requests,
         warnings=tuple(filter(None, (driver.core.queue.short_of_devices(),))),
     )
 

@@ -61,6 +61,14 @@ class Fleet:
     def statuses(self) -> list[DeviceStatus]:
         return list(self._statuses.values())
 
+    def add(self, plan: DevicePlan) -> None:
+        """Add a device that came with a node of its own."""
+        self._statuses[plan.device] = DeviceStatus(plan)
+
+    def remove(self, device: str) -> None:
+        """Forget a device that was given back with its node."""
+        del self._statuses[device]
+
     @property
     def all_ready(self) -> bool:
         return all(status.ready for status in self._statuses.values())

@@ -15,7 +15,7 @@ worker that is lost, but not yet reported, has no effect; a later one reaches it
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Hashable, Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from djinn_lab.pool.devices.plans import DevicePlan
@@ -96,6 +96,30 @@ class WorkerEvents(Protocol):
         long as one of these names it."""
 
 
+class NodeSupply(Protocol):
+    """Nodes that a cluster adds on request, and ends when they are not needed. Counts are of nodes with
+    devices of the pool."""
+
+    def count(self) -> int:
+        """Return how many nodes there are, with those whose agents are being placed."""
+
+    def arrived(self) -> Sequence[DevicePlan]:
+        """Return the devices, to be spawned, of requested nodes that came since the last call."""
+
+    def further(self, nodes: int) -> Sequence[tuple[str, ...]]:
+        """Name the devices that so many further nodes would have, node by node."""
+
+    def came_on_request(self, host: str) -> bool:
+        """Return whether a host's node was not there at the start of the pool."""
+
+    def scale(self, nodes: int) -> None:
+        """Ask for so many nodes in all, in place of the last request. Takes milliseconds."""
+
+    def release(self, host: str) -> Awaitable[None]:
+        """End a host's workers for good; nothing is said of their devices any more. Raises OSError, with
+        nothing changed, where what is parked there is on no other host."""
+
+
 class Launcher(Protocol):
     """Starts a worker for each device and trust group that uses it, carries orders to it, and starts another
     when it dies."""
@@ -123,6 +147,9 @@ class Launcher(Protocol):
 
     def cluster_dashboard(self) -> str:
         """Return the URL of the page that the hosts' cluster has of itself, empty for none."""
+
+    def node_supply(self) -> NodeSupply | None:
+        """Return where nodes can be asked for, None for nowhere."""
 
     def holder(self, device: str, session: str) -> Hashable:
         """Identify the process that has a session on a device, or would get it. Another process holds nothing

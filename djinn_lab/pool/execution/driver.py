@@ -119,6 +119,8 @@ class Driver:
         self._commands: engine.CommandQueue[engine.Command] = engine.CommandQueue(self._perform_one)
         self._timer = Timer(self.core.clock.now_s, self.tick)
         self._stopping = False
+        self.node_requests = ""
+        """A sentence on nodes that are asked for or given back, empty for none."""
 
     # -- from sessions -------------------------------------------------------------------------------------
 
@@ -279,9 +281,17 @@ class Driver:
                     self._device_ready(device)
 
     def worker_died(self, device: str, how: str, group: GroupLost | None = None) -> None:
-        now_s = self.core.clock.now_s()
-        message = f"the process of {device} {how}"
-        self.accounting.audit.note("", "worker died", message, status=500)
+        self.accounting.audit.note("", "worker died", f"the process of {device} {how}", status=500)
+        self._lose(device, how, group)
+
+    def device_left(self, device: str, how: str) -> None:
+        """Handle that a device was given back, whose sessions other hosts have parked."""
+        self._lose(device, how, None)
+        self.fleet.remove(device)
+        self.handle(jobs.DeviceExpected(self.core.clock.now_s(), device))
+
+    def _lose(self, device: str, how: str, group: GroupLost | None) -> None:
+        now_s, message = self.core.clock.now_s(), f"the process of {device} {how}"
         sessions = None
         if group is None:
             self.fleet.worker_died(device)

@@ -72,6 +72,9 @@ class LocalLauncher:
     def cluster_dashboard(self) -> str:
         return ""
 
+    def node_supply(self) -> None:
+        return None
+
     def holder(self, device: str, session: str) -> Hashable:
         return self._devices[device].holder(session)
 

@@ -197,7 +197,7 @@ class SubmissionHandler:
     ) -> GangDecision:
         """Decide on the gang of a cell that asked for several devices."""
         terms = submit.terms if known is None else known.terms
-        asked, pool = terms.gang if terms is not None else 1, len(self._fleet.statuses)
+        asked, pool = terms.gang if terms is not None else 1, self._core.queue.devices_at_most
         if asked < 2:
             return GangDecision(None)
         if pool < 2:

@@ -81,7 +81,8 @@ class PoolStatus(msgspec.Struct, frozen=True):
     """Show the pool. ``jobs``: how many, by state. ``forecast_error``: of what cells take, as predicted from
     their graphs. ``event_loop_lag_s``: the worst delay of the last ten seconds. ``hosts``: none where the
     pool's own machine has all devices. ``warnings``: sentences for operators.
-    ``cluster_dashboard``: URL of the page that the hosts' cluster has of itself, empty for none."""
+    ``cluster_dashboard``: URL of the page that the hosts' cluster has of itself, empty for none.
+    ``node_requests``: on nodes that are asked for or given back, empty for none."""
 
     pool: str
     version: str = ""
@@ -103,6 +104,7 @@ class PoolStatus(msgspec.Struct, frozen=True):
     hosts: tuple[HostView, ...] = ()
     warnings: tuple[str, ...] = ()
     cluster_dashboard: str = ""
+    node_requests: str = ""
 
 
 class JournalLine(msgspec.Struct, frozen=True):

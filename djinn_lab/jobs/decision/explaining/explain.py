@@ -179,7 +179,9 @@ class Outlook:
         """Return the reason, or UNAVAILABLE where all nodes that could hold the request are cordoned or
         away."""
         misfit = self.cluster.capacity.misfit(request.demand)
-        away = not misfit.busy and not misfit.open and (misfit.cordoned or misfit.not_ready or misfit.expected)
+        away = (
+            not misfit.busy and not misfit.open and (misfit.cordoned or misfit.not_ready or misfit.expected)
+        )
         return Reason.UNAVAILABLE if away else reason
 
     def _blockers(self, request: Request, reason: Reason) -> tuple[Blocker, ...]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
 import re
 import socket
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -57,6 +58,17 @@ class Node(msgspec.Struct, frozen=True):
         return int(self.resources.get("memory", 0))
 
 
+class Asked(msgspec.Struct, frozen=True):
+    """What :meth:`Cluster.plan` was asked for. ``wanted``: kind and number of each node's devices."""
+
+    wanted: tuple[str, int | None] | None
+    memory_bytes: int | None
+    threads: int | None
+    host_bytes: int | None = None
+    disk_bytes: int = 0
+    link_bytes_per_s: int = 0
+
+
 class Cluster:
     """A connection to Ray. ``own_node``: on which this process runs. ``address``: that was given, and
     ``dashboard``: URL of Ray's own page, both empty for none."""
@@ -68,6 +80,9 @@ class Cluster:
         self.own_node = own_node
         self._planned: dict[str, str] = {}
         """The node of each device."""
+        self._asked = Asked(None, None, None)
+        self._pattern: list[DevicePlan] = []
+        """The devices of a further node."""
 
     def node_of(self, device: str) -> str:
         return self._planned[device]
@@ -89,25 +104,8 @@ class Cluster:
         the sizes are those of each device. Raises OptionError."""
         wanted = _wanted(devices)
         rate = PoolSettings().link_bytes_per_s if link_bytes_per_s is None else link_bytes_per_s
-        plans: list[DevicePlan] = []
-        counts: Counter[str] = Counter()
-        for node in self.nodes:
-            kind, here = _devices_of(node, wanted)
-            each = threads or max(1, node.cpus // max(here, 1))
-            if here * each > node.cpus:
-                raise OptionError(
-                    f"Node {node.name} has {node.cpus} CPUs for Ray, and {here} devices with {each} threads "
-                    f"each need {here * each}.",
-                    "Give fewer devices, or fewer threads.",
-                )
-            for _ in range(here):
-                device = f"{kind}:{counts[kind]}"
-                counts[kind] += 1
-                self._planned[device] = node.node
-                limit, parked = _sizes(node, kind, here, memory_bytes)
-                parked = parked if host_bytes is None else host_bytes
-                link = rate if kind == "cpu" else 0
-                plans.append(DevicePlan(device, kind, limit, each, parked, disk_bytes, link, host=node.name))
+        self._asked = Asked(wanted, memory_bytes, threads, host_bytes, disk_bytes, rate)
+        plans = [plan for node in self.nodes for plan in self._plan_node(node, self._asked)]
         if not plans:
             raise OptionError(
                 "No node of the cluster has a CPU or a GPU for Ray."
@@ -115,7 +113,69 @@ class Cluster:
                 else f"No node of the cluster has {devices}.",
                 "Start nodes with ray start --num-cpus=N, and --num-gpus=N where there are GPUs.",
             )
+        self._pattern = [plan for plan in plans if plan.host == plans[-1].host]
         return plans
+
+    def _plan_node(self, node: Node, asked: Asked) -> list[DevicePlan]:
+        kind, here = _devices_of(node, asked.wanted)
+        each = asked.threads or max(1, node.cpus // max(here, 1))
+        if here * each > node.cpus:
+            raise OptionError(
+                f"Node {node.name} has {node.cpus} CPUs for Ray, and {here} devices with {each} threads "
+                f"each need {here * each}.",
+                "Give fewer devices, or fewer threads.",
+            )
+        plans = []
+        for device in self._free_names(kind, here):
+            self._planned[device] = node.node
+            limit, parked = _sizes(node, kind, here, asked.memory_bytes)
+            parked = parked if asked.host_bytes is None else asked.host_bytes
+            link = asked.link_bytes_per_s if kind == "cpu" else 0
+            plans.append(
+                DevicePlan(device, kind, limit, each, parked, asked.disk_bytes, link, host=node.name)
+            )
+        return plans
+
+    def _free_names(self, kind: str, count: int) -> list[str]:
+        """Return the first names that no device has."""
+        numbers = (number for number in itertools.count() if f"{kind}:{number}" not in self._planned)
+        return [f"{kind}:{number}" for number in itertools.islice(numbers, count)]
+
+    # -- nodes that come and go ----------------------------------------------------------------------------
+
+    def node_named(self, name: str) -> str:
+        return next(one.node for one in self.nodes if one.name == name)
+
+    def further(self, nodes: int) -> list[tuple[str, ...]]:
+        """Name the devices of so many further nodes."""
+        each = len(self._pattern)
+        names = self._free_names(self._pattern[0].kind, nodes * each)
+        return [tuple(names[at : at + each]) for at in range(0, len(names), each)]
+
+    def bundles(self, nodes: int) -> list[dict[str, float]]:
+        """Return what to ask Ray for so that the cluster has so many nodes with devices."""
+        have = {one.node: one for one in self.nodes}
+        present = [have[node] for node in self.used][:nodes]
+        wanted = {"CPU": sum(plan.threads for plan in self._pattern)}
+        if gpus := sum(plan.kind == "cuda" for plan in self._pattern):
+            wanted["GPU"] = gpus
+        bundles = [{"CPU": one.cpus} | ({"GPU": one.gpus} if one.gpus else {}) for one in present]
+        return [dict(one) for one in (*bundles, *([wanted] * (nodes - len(present))))]
+
+    def look_for_nodes(self) -> list[Node]:
+        """Return the nodes that are there and have no devices of the pool. Asks the cluster."""
+        return [node for node in _nodes() if node.node not in self._planned.values()]
+
+    def plan_further(self, node: Node) -> list[DevicePlan]:
+        """Plan a node's devices as those of the nodes of the start are. Raises OptionError."""
+        plans = self._plan_node(node, msgspec.structs.replace(self._asked, threads=self._pattern[0].threads))
+        self.nodes = [*self.nodes, node]
+        return plans
+
+    def drop(self, devices: Iterable[str]) -> None:
+        """Forget the devices of a node that is given back."""
+        gone = {self._planned.pop(device) for device in devices}
+        self.nodes = [one for one in self.nodes if one.node not in gone]
 
     def place(self, agent: type, node: str, plans: Sequence[DevicePlan], hard: bool) -> Any:
         """Return an actor class whose instance takes the devices' resources. ``hard``: on no other node."""

@@ -182,6 +182,7 @@ class Host:
         self._held = HeldCopies(around.secure, self._report_copy)
         self._number = 0
         self._life: asyncio.Task[None] | None = None
+        self._closing = False
 
     # -- for the launcher ----------------------------------------------------------------------------------
 
@@ -228,6 +229,11 @@ class Host:
         if self._agent is None or self.facts is None:
             return False
         return self.has(path) or any(path.startswith(f"{left}/") for left in self.facts.left)
+
+    @property
+    def awaits_agent(self) -> bool:
+        """Return whether its agent is lost, and another one is not there yet."""
+        return self._agent is None
 
     @property
     def second_copies_bytes_max(self) -> int:
@@ -287,6 +293,7 @@ class Host:
 
     async def close(self, at_once: bool) -> None:
         """End the agent, and wait for its end."""
+        self._closing = True
         agent, self._agent = self._agent, None
         self._held.clear()
         if agent is not None:
@@ -317,7 +324,7 @@ class Host:
             self._begin(agent, facts)
             how = await self._serve_agent(agent)
             ray.kill(agent)  # it may live on without one of its objects
-            if self._around.stopping:
+            if self._around.stopping or self._closing:
                 return
             log.error("the agent of host %s is lost: %s", self.name, how)
             self._lost(how)

@@ -19,6 +19,7 @@ from djinn_lab.pool.devices.plans import DevicePlan
 from djinn_lab.pool.launchers.adoption import LeftCopy
 from djinn_lab.pool.launchers.ray_cluster.agent import HostAgent
 from djinn_lab.pool.launchers.ray_cluster.cluster import Cluster
+from djinn_lab.pool.launchers.ray_cluster.elastic_nodes import ElasticNodes
 from djinn_lab.pool.launchers.ray_cluster.files import Content
 from djinn_lab.pool.launchers.ray_cluster.host import Host
 from djinn_lab.pool.launchers.ray_cluster.left_copies import TakenSessions, take_left_sessions
@@ -41,7 +42,8 @@ log = logging.getLogger(__name__)
 class RayLauncher:
     """Run the workers of a cluster's devices. See :class:`~djinn_lab.pool.devices.launcher.Launcher`.
 
-    ``blobs``: the directory of the pool's. ``belonging``: of the pool's directories."""
+    ``blobs``: the directory of the pool's. ``belonging``: of the pool's directories.
+    ``elastic``: ask the cluster for nodes."""
 
     events: WorkerEvents
 
@@ -52,6 +54,7 @@ class RayLauncher:
         blobs: Path,
         belonging: Belonging,
         worker_command: Sequence[str] | None = None,
+        elastic: bool = False,
     ) -> None:
         self.stopping = False
         self.blobs = blobs
@@ -69,6 +72,7 @@ class RayLauncher:
         """Since files of second copies were last removed."""
         self._leaving: frozenset[str] = frozenset()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._elastic = ElasticNodes(cluster, belonging.database, self) if elastic else None
 
     # -- the interface -------------------------------------------------------------------------------------
 
@@ -104,20 +108,49 @@ class RayLauncher:
     def cluster_dashboard(self) -> str:
         return self._cluster.dashboard
 
+    def node_supply(self) -> ElasticNodes | None:
+        return self._elastic
+
     def holder(self, device: str, session: str) -> Hashable:
         group = self.events.trust_group(session)
-        return device, group, self._hosts[device].lives(device, group)
+        host = self._hosts.get(device)  # None: it was given back with its node
+        return device, group, None if host is None else host.lives(device, group)
 
     async def close(self, at_once: bool = False) -> None:
         self.stopping = True
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*(host.close(at_once) for host in self._all))
+        if self._elastic is not None and not at_once:
+            await asyncio.to_thread(self._elastic.forget)
 
     @property
     def agents(self) -> list[HostFacts]:
         """List the hosts on which an agent was placed last."""
         return [host.facts for host in self._all if host.facts is not None]
+
+    def present(self) -> list[Host]:
+        return self._all
+
+    async def give_up(self, host: Host) -> None:
+        """Close a host whose parked sessions other hosts have as well. Raises OSError where they have not."""
+        others = [one for one in self._all if one is not host]
+        for manifest in list(self.events.manifests()):
+            await self.secure(manifest)
+            for piece in named_pieces(manifest):
+                having = self._second_copies.holders(piece, self._all)
+                if host in having and len(having) == 1:
+                    raise OSError("what is parked there is on no other host")
+        devices = [plan.device for plan in host.plans]
+        node = self._cluster.node_of(devices[0])
+        for device in devices:
+            del self._hosts[device]
+        self._spawned.pop(node, None)
+        self._cluster.drop(devices)
+        await host.close(at_once=False)
+        self._second_copies.lost(host)
+        if others:
+            self._begin_task(self._secure_all(), "what a node that was given back had")
 
     # -- for the pool's process ----------------------------------------------------------------------------
 
@@ -157,8 +190,9 @@ class RayLauncher:
         host.serve()
 
     def _order(self, device: str, order: RunOrder | CopyOrder | Cancel | Preempt) -> None:
-        if not self.stopping:
-            self._hosts[device].order(device, order)
+        host = self._hosts.get(device)  # None: it was given back with its node, with all that it had
+        if not self.stopping and host is not None:
+            host.order(device, order)
 
     async def _place(self, node: str, plans: tuple[DevicePlan, ...]) -> tuple[ActorHandle, HostFacts]:
         """Have an agent placed, on the node for which the devices were planned or, once that is lost, on
@@ -232,6 +266,11 @@ class RayLauncher:
                 self._leaving = await asyncio.to_thread(self._cluster.leaving)
             except Exception as error:  # noqa: BLE001 - of Ray's own kinds, none of which it documents
                 log.warning("the cluster does not say which nodes are about to leave: %s", error)
+            if self._elastic is not None:
+                try:
+                    await self._elastic.look()
+                except Exception as error:  # noqa: BLE001 - as above
+                    log.warning("the cluster does not say which nodes there are: %s", error)
             await asyncio.sleep(LOOK_EVERY_S)
 
     async def _secure_all(self) -> None:

@@ -1,0 +1,96 @@
+"""A Ray cluster on this machine that adds and ends nodes, kept by a process of its own:
+``python ray_autoscaler.py``. Ray's own class for it would end every other cluster of the machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+
+STORE_BYTES = 128 * 2**20
+WORKERS_MAX = 2
+IDLE_MINUTES = 0.05
+START_WITHIN_S = 120.0
+
+
+@contextmanager
+def autoscaling_cluster() -> Iterator[str]:
+    """Run a head of two CPUs, beside which up to two nodes of two CPUs may come, until the block ends, and
+    yield its address. Skips where Ray does not start in time."""
+    from ray.cluster_utils import AutoscalingCluster
+
+    from djinn_lab.pool.launchers.ray_cluster.cluster import RAY_SETTINGS
+
+    kind = {"resources": {"CPU": 2}, "node_config": {}, "min_workers": 0, "max_workers": WORKERS_MAX}
+    made = AutoscalingCluster(
+        {"CPU": 2},
+        {"two-cpus": kind},
+        idle_timeout_minutes=IDLE_MINUTES,
+        max_workers=WORKERS_MAX,
+    )
+    environment = os.environ | RAY_SETTINGS
+    environment |= {"AUTOSCALER_UPDATE_INTERVAL_S": "1", "RAY_FAKE_CLUSTER": "1"}
+    with tempfile.TemporaryDirectory(prefix="ray-") as directory:
+        config, port = Path(directory) / "autoscaler.json", _free_port()
+        config.write_text(json.dumps(made._config))
+        command = [
+            sys.executable,
+            "-m",
+            "ray.scripts.scripts",
+            "start",
+            "--head",
+            "--block",
+            f"--port={port}",
+        ]
+        command += [f"--autoscaling-config={config}", "--num-cpus=2", "--include-dashboard=false"]
+        command += [f"--object-store-memory={STORE_BYTES}", f"--temp-dir={directory}"]
+        with (Path(directory) / "head.log").open("w+") as log:
+            head = subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True)
+            try:
+                address = f"127.0.0.1:{port}"
+                _until_answers(head, port, log.name)
+                yield address
+            finally:
+                _end(head.pid)
+                head.wait()
+
+
+def _free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        port: int = one.getsockname()[1]
+        return port
+
+
+def _until_answers(head: subprocess.Popen[bytes], port: int, log: str) -> None:
+    deadline_s = time.monotonic() + START_WITHIN_S
+    while time.monotonic() < deadline_s and head.poll() is None:
+        with socket.socket() as one:
+            if one.connect_ex(("127.0.0.1", port)) == 0:
+                return
+        time.sleep(0.2)
+    pytest.skip(f"Ray itself does not start on this machine now: {Path(log).read_text()[-500:]}")
+
+
+def _end(pid: int) -> None:
+    """End a head and all that it started, nodes included."""
+    try:
+        family = [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
+    except psutil.NoSuchProcess:
+        return
+    for process in reversed(family):
+        try:
+            process.send_signal(signal.SIGKILL)
+        except psutil.NoSuchProcess:
+            continue
