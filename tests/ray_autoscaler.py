@@ -18,6 +18,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+HEAD = "127.0.0.1"
 STORE_BYTES = 128 * 2**20
 WORKERS_MAX = 2
 IDLE_MINUTES = 0.05
@@ -28,22 +29,13 @@ START_WITHIN_S = 120.0
 def autoscaling_cluster() -> Iterator[str]:
     """Run a head of two CPUs, beside which up to two nodes of two CPUs may come, until the block ends, and
     yield its address. Skips where Ray does not start in time."""
-    from ray.cluster_utils import AutoscalingCluster
-
     from djinn_lab.pool.launchers.ray_cluster.cluster import RAY_SETTINGS
 
-    kind = {"resources": {"CPU": 2}, "node_config": {}, "min_workers": 0, "max_workers": WORKERS_MAX}
-    made = AutoscalingCluster(
-        {"CPU": 2},
-        {"two-cpus": kind},
-        idle_timeout_minutes=IDLE_MINUTES,
-        max_workers=WORKERS_MAX,
-    )
     environment = os.environ | RAY_SETTINGS
     environment |= {"AUTOSCALER_UPDATE_INTERVAL_S": "1", "RAY_FAKE_CLUSTER": "1"}
     with tempfile.TemporaryDirectory(prefix="ray-") as directory:
         config, port = Path(directory) / "autoscaler.json", _free_port()
-        config.write_text(json.dumps(made._config))
+        config.write_text(json.dumps(_configuration(port)))
         command = [
             sys.executable,
             "-m",
@@ -53,12 +45,17 @@ def autoscaling_cluster() -> Iterator[str]:
             "--block",
             f"--port={port}",
         ]
-        command += [f"--autoscaling-config={config}", "--num-cpus=2", "--include-dashboard=false"]
+        command += [
+            f"--autoscaling-config={config}",
+            f"--node-ip-address={HEAD}",
+            "--num-cpus=2",
+            "--include-dashboard=false",
+        ]
         command += [f"--object-store-memory={STORE_BYTES}", f"--temp-dir={directory}"]
         with (Path(directory) / "head.log").open("w+") as log:
             head = subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True)
             try:
-                address = f"127.0.0.1:{port}"
+                address = f"{HEAD}:{port}"
                 _until_answers(head, port, log.name)
                 yield address
             finally:
@@ -66,9 +63,40 @@ def autoscaling_cluster() -> Iterator[str]:
                 head.wait()
 
 
+def _configuration(port: int) -> dict[str, object]:
+    """Describe the cluster to Ray's autoscaler, whose nodes are processes of this machine."""
+    kinds = {
+        "ray.head.default": {"resources": {"CPU": 2}, "node_config": {}, "max_workers": 0},
+        "two-cpus": {
+            "resources": {"CPU": 2, "object_store_memory": STORE_BYTES},
+            "node_config": {},
+            "min_workers": 0,
+            "max_workers": WORKERS_MAX,
+        },
+    }
+    lists = ("initialization", "setup", "head_setup", "worker_setup", "head_start_ray", "worker_start_ray")
+    return {
+        "cluster_name": "autoscaling",
+        "max_workers": WORKERS_MAX,
+        "provider": {"type": "fake_multinode", "gcs_address": f"{HEAD}:{port}"},
+        "available_node_types": kinds,
+        "head_node_type": "ray.head.default",
+        "upscaling_speed": 1.0,
+        "idle_timeout_minutes": IDLE_MINUTES,
+        "auth": {},
+        "docker": {},
+        "file_mounts": {},
+        "cluster_synced_files": [],
+        "file_mounts_sync_continuously": False,
+        "rsync_exclude": [],
+        "rsync_filter": [],
+        **{f"{name}_commands": [] for name in lists},
+    }
+
+
 def _free_port() -> int:
     with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
+        one.bind((HEAD, 0))
         port: int = one.getsockname()[1]
         return port
 
@@ -77,7 +105,7 @@ def _until_answers(head: subprocess.Popen[bytes], port: int, log: str) -> None:
     deadline_s = time.monotonic() + START_WITHIN_S
     while time.monotonic() < deadline_s and head.poll() is None:
         with socket.socket() as one:
-            if one.connect_ex(("127.0.0.1", port)) == 0:
+            if one.connect_ex((HEAD, port)) == 0:
                 return
         time.sleep(0.2)
     pytest.skip(f"Ray itself does not start on this machine now: {Path(log).read_text()[-500:]}")
