@@ -80,8 +80,8 @@ class NodeState(msgspec.Struct, frozen=True):
 
 class ScalingDecision(msgspec.Struct, frozen=True):
     """``nodes``: to be requested in all from now on, None for no change. ``release``: host of the node to
-    give back, empty for none. ``gave_up``: the nodes that were requested are not waited for any more. ``why``:
-    a part of a sentence."""
+    give back, empty for none. ``gave_up``: the requested nodes are not waited for any more. ``why``: a part
+    of a sentence."""
 
     nodes: int | None = None
     release: str = ""

@@ -32,9 +32,10 @@ class QueueDevice:
     """A device as the queue knows it. ``alive``: its worker is up. ``heard``: it answers. ``expected``: it is
     not there, and may come with a further node. ``cordoned``: nothing new starts. ``running``: the jobs that
     the device runs, the first started first, at most ``slots`` of them besides the ``riders``, which run in
-    one batch with another. ``numa_node``: where the device is, None when unknown; ``host``: on which machine, empty for the pool's. ``taints``: only jobs that tolerate
-    all of them run there. ``price``: of a device-hour, in any currency. ``watts``: what the device draws when
-    busy, as operators say, None when unknown."""
+    one batch with another. ``numa_node``: where the device is, None when unknown; ``host``: on which machine,
+    empty for the pool's. ``taints``: only jobs that tolerate all of them run there. ``price``: of a
+    device-hour, in any currency. ``watts``: what the device draws when busy, as operators say, None when
+    unknown."""
 
     device: str
     alive: bool = True
