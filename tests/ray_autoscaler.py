@@ -1,5 +1,4 @@
-"""A Ray cluster on this machine that adds and ends nodes, kept by a process of its own:
-``python ray_autoscaler.py``. Ray's own class for it would end every other cluster of the machine."""
+"""A Ray cluster on this machine that adds and ends nodes. Ray's own class for it would end every other cluster of the machine."""
 
 from __future__ import annotations
 
@@ -32,7 +31,7 @@ def autoscaling_cluster() -> Iterator[str]:
     from djinn_lab.pool.launchers.ray_cluster.cluster import RAY_SETTINGS
 
     environment = os.environ | RAY_SETTINGS
-    environment |= {"AUTOSCALER_UPDATE_INTERVAL_S": "1", "RAY_FAKE_CLUSTER": "1"}
+    environment |= {"AUTOSCALER_UPDATE_INTERVAL_S": "1", "RAY_FAKE_CLUSTER": "1", "RAY_AUTH_MODE": "disabled"}
     with tempfile.TemporaryDirectory(prefix="ray-") as directory:
         config, port = Path(directory) / "autoscaler.json", _free_port()
         config.write_text(json.dumps(_configuration(port)))
@@ -61,6 +60,13 @@ def autoscaling_cluster() -> Iterator[str]:
             finally:
                 _end(head.pid)
                 head.wait()
+
+
+def alive_nodes(address: str) -> int:
+    """Count the nodes of the cluster, in a process of its own."""
+    counting = "import ray, sys; ray.init(sys.argv[1]); print(sum(row['Alive'] for row in ray.nodes()))"
+    command = [sys.executable, "-c", counting, address]
+    return int(subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()[-1])
 
 
 def _configuration(port: int) -> dict[str, object]:

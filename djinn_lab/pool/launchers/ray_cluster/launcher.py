@@ -21,7 +21,7 @@ from djinn_lab.pool.launchers.ray_cluster.agent import HostAgent
 from djinn_lab.pool.launchers.ray_cluster.cluster import Cluster
 from djinn_lab.pool.launchers.ray_cluster.elastic_nodes import ElasticNodes
 from djinn_lab.pool.launchers.ray_cluster.files import Content
-from djinn_lab.pool.launchers.ray_cluster.host import Host
+from djinn_lab.pool.launchers.ray_cluster.host import GONE, Host
 from djinn_lab.pool.launchers.ray_cluster.left_copies import TakenSessions, take_left_sessions
 from djinn_lab.pool.launchers.ray_cluster.moves import NamedPiece, named_pieces
 from djinn_lab.pool.launchers.ray_cluster.second_copies import KeepingHost, SecondCopies
@@ -99,7 +99,8 @@ class RayLauncher:
         self._order(device, Preempt(job, segment))
 
     def health(self, device: str) -> WorkerHealth:
-        return self._hosts[device].health(device)
+        host = self._hosts.get(device)  # None: it was given back with its node
+        return GONE if host is None else host.health(device)
 
     def hosts(self) -> list[HostHealth]:
         kept = self._second_copies.nbytes
