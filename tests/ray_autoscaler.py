@@ -1,4 +1,6 @@
-"""A Ray cluster on this machine that adds and ends nodes. Ray's own class for it would end every other cluster of the machine."""
+"""A Ray cluster on this machine that adds and ends nodes.
+
+Ray's own class for it would end every other cluster of the machine."""
 
 from __future__ import annotations
 
