@@ -27,6 +27,7 @@ WHAT = {
     "ExternalDependencyChanged": "a batch notebook that it depends on changed",
     "JobFinished": "ended by its notebook",
     "JobReturned": "back after a restart of the pool",
+    "DeviceExpected": "device of a node that the cluster was asked for",
     "DeviceAdded": "device ready",
     "DeviceLost": "device lost",
     "DeviceHeard": "device answers again or no longer",
