@@ -115,7 +115,7 @@ class Heartbeat:
                 self._driver.give_up_clients()
                 self._leaving_hosts.follow()
                 self._host_links.follow()
-                await self._elastic_hosts.follow()
+                self._elastic_hosts.follow()
                 self._driver.accounting.audit.flush()
                 self._admission.confirm(tokens_in_use(self._driver))
                 disconnect_ended_tokens(self._driver, self._authentication)

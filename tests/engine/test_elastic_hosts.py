@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -27,6 +28,7 @@ class Supply:
         self.hosts = {"host0": "cpu:0"}
         self.asked: list[int] = []
         self.refuses = ""
+        self.head_is_down = False
         self._arrived: list[DevicePlan] = []
 
     def bring(self) -> None:
@@ -50,6 +52,8 @@ class Supply:
         return host != "host0"
 
     def scale(self, nodes: int) -> None:
+        if self.head_is_down:
+            raise ConnectionError("the cluster could not be asked for nodes: no head")
         self.asked.append(nodes)
 
     async def release(self, host: str) -> None:
@@ -92,7 +96,7 @@ class Bench:
             self.pool.engine.validate()
 
     async def _follow(self) -> None:
-        await self.elastic.follow()
+        await self.elastic.look()
         await asyncio.sleep(0)
 
     @property
@@ -177,3 +181,36 @@ def test_node_that_does_not_come_is_given_up(bench: Bench) -> None:
     bench.run(660)
     assert bench.supply.asked == [1, 2, 1]
     assert bench.notes[-1] == ("node request given up", "1 node did not come within 10 min 0 s")
+
+
+def test_request_that_a_cluster_without_a_head_did_not_hear_is_repeated(bench: Bench) -> None:
+    bench.run(5)
+    bench.supply.head_is_down = True
+    busy(bench)
+    bench.run(25)
+    assert bench.supply.asked == [1]
+    failed = "the cluster could not be asked for nodes: no head. It is repeated until it succeeds."
+    assert bench.notes.count(("node request failed", failed)) == 1
+    bench.supply.head_is_down = False
+    bench.run(2)
+    assert bench.supply.asked == [1, 2]
+
+
+def test_look_that_hangs_holds_nothing_up_and_the_next_waits_for_it(bench: Bench) -> None:
+    async def follow_twice() -> int:
+        answer = threading.Event()
+        looked = []
+
+        def hang(nodes: int) -> None:
+            looked.append(nodes)
+            answer.wait(timeout=10.0)
+
+        bench.supply.scale = hang  # type: ignore[method-assign]
+        bench.elastic.follow()
+        await asyncio.sleep(0.05)
+        bench.elastic.follow()
+        await asyncio.sleep(0.05)
+        answer.set()
+        return len(looked)
+
+    assert asyncio.run(follow_twice()) == 1

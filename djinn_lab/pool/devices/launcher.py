@@ -113,7 +113,8 @@ class NodeSupply(Protocol):
         """Return whether a host's node was not there at the start of the pool."""
 
     def scale(self, nodes: int) -> None:
-        """Ask for so many nodes in all, in place of the last request. Takes milliseconds."""
+        """Ask for so many nodes in all, in place of the last request. Takes milliseconds while the
+        cluster's head answers. Raises OSError where it does not."""
 
     def release(self, host: str) -> Awaitable[None]:
         """End a host's workers for good; nothing is said of their devices any more. Raises OSError, with

@@ -47,6 +47,8 @@ class ElasticHosts:
         self._requested = 0 if supply is None else supply.count()
         self._why = ""
         self._sent = False
+        self._unheard = False
+        self._looking: asyncio.Task[None] | None = None
         self._short_since_s: float | None = None
         self._changed_s: float | None = None
         self._gave_up_s: float | None = None
@@ -56,14 +58,20 @@ class ElasticHosts:
         if self._supply is not None:
             self._expect(self._supply)
 
-    async def follow(self) -> None:
+    def follow(self) -> None:
+        """Begin a look, unless the last still goes on: a cluster without its head answers late or never."""
+        if self._supply is None or (self._looking is not None and not self._looking.done()):
+            return
+        self._looking = asyncio.get_running_loop().create_task(self.look(), name="elastic hosts")
+        self._looking.add_done_callback(_log_failure)
+
+    async def look(self) -> None:
         """Take in nodes that came, and carry out what is decided now."""
         if self._supply is None or self._limits is None:
             return
         supply, limits = self._supply, self._limits
         if self._take_arrived(supply) or not self._sent:
-            self._sent = True
-            await asyncio.to_thread(supply.scale, self._requested)
+            await self._ask(supply)
         await self._go_on_releasing(supply)
         waiting = await self._waiting(supply, limits)
         state = self._state(supply)
@@ -145,6 +153,17 @@ class ElasticHosts:
 
     # -- what is done --------------------------------------------------------------------------------------
 
+    async def _ask(self, supply: NodeSupply) -> None:
+        """Ask the cluster for the nodes that are wanted; the next look does it again where that failed."""
+        try:
+            await asyncio.to_thread(supply.scale, self._requested)
+        except OSError as error:
+            if not self._unheard:
+                self._note("node request failed", f"{error}. It is repeated until it succeeds.", status=503)
+            self._sent, self._unheard = False, True
+        else:
+            self._sent, self._unheard = True, False
+
     async def _carry_out(
         self, supply: NodeSupply, state: NodeState, decision: ScalingDecision, now_s: float
     ) -> None:
@@ -157,7 +176,7 @@ class ElasticHosts:
             else:
                 further = counted(decision.nodes - state.nodes, "node")
                 self._note("nodes requested", f"{further}, {decision.nodes} in all: {decision.why}")
-            await asyncio.to_thread(supply.scale, decision.nodes)
+            await self._ask(supply)
         if decision.release:
             devices = next(
                 one.devices for one in self._driver.launcher.hosts() if one.name == decision.release
@@ -187,7 +206,7 @@ class ElasticHosts:
                 self._gone(release)
                 self._expect(supply)
                 self._requested = supply.count()
-                await asyncio.to_thread(supply.scale, self._requested)
+                await self._ask(supply)
 
     def _keep(self, release: _Release, why: str) -> None:
         """Let a node serve again that could not be given back; its idle time begins anew."""
@@ -220,3 +239,8 @@ class ElasticHosts:
         if self._release is not None:
             return f"Host {self._release.host} is being given back: {self._release.why}."
         return ""
+
+
+def _log_failure(look: asyncio.Task[None]) -> None:
+    if not look.cancelled() and (error := look.exception()) is not None:
+        log.error("looking after the cluster's nodes failed, and is tried again", exc_info=error)

@@ -67,7 +67,10 @@ class ElasticNodes:
         self._wanted = nodes
         bundles = self._cluster.bundles(nodes)
         log.info("the cluster is asked for %d nodes: %s", nodes, bundles)
-        request_resources(bundles=bundles)
+        try:
+            request_resources(bundles=bundles)
+        except Exception as error:  # of Ray's own kinds, none of which it documents
+            raise ConnectionError(f"the cluster could not be asked for nodes: {error}") from error
 
     def release(self, host: str) -> asyncio.Future[None]:
         found = next(one for one in self._hosts.present() if one.name == host)
@@ -93,8 +96,11 @@ class ElasticNodes:
 
     def forget(self) -> None:
         """Ask for nothing any more, and let the nodes of the next start be those that are there then."""
-        request_resources(bundles=[])
-        internal_kv._internal_kv_del(self._key)
+        try:
+            request_resources(bundles=[])
+            internal_kv._internal_kv_del(self._key)
+        except Exception as error:  # noqa: BLE001 - of Ray's own kinds, none of which it documents
+            log.warning("the cluster goes on with what it was asked for last: %s", error)
 
     def _recall(self) -> frozenset[str]:
         """Return the nodes of the start, as an earlier run of this pool wrote them down if it crashed."""
