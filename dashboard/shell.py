@@ -136,6 +136,9 @@ class Shell:
         return PAGES[name][1](self.board)
 
     def _show(self) -> None:
+        if not self._gate.holds(self._login):
+            self._log_out()
+            return
         asked = self.board.route.get("page", "overview")
         snapshot = self.board.hub.snapshot()
         name = asked if any(asked == tab for tab, _ in self._tabs(snapshot)) else "overview"

@@ -1,4 +1,5 @@
-// A plain HTML table that keeps its selection, scroll position and sort order while rows change.
+// A plain HTML table that keeps its selection, scroll position and sort order while rows change. Roles are
+// written down, since in a narrow window rows are no table rows for the browser any more.
 export function render({ model, el }) {
   const wrap = document.createElement("div");
   wrap.className = "wrap";
@@ -7,6 +8,7 @@ export function render({ model, el }) {
   const caption = document.createElement("caption");
   const head = document.createElement("thead");
   const body = document.createElement("tbody");
+  for (const group of [head, body]) group.setAttribute("role", "rowgroup");
   table.append(caption, head, body);
   const note = document.createElement("div");
   note.className = "note";
@@ -22,9 +24,11 @@ export function render({ model, el }) {
 
   function drawHead() {
     const row = document.createElement("tr");
+    row.setAttribute("role", "row");
     for (const column of model.columns) {
       const cell = document.createElement("th");
       cell.scope = "col";
+      cell.setAttribute("role", "columnheader");
       cell.tabIndex = 0;
       cell.className = column.kind === "number" ? "number" : "";
       if (column.width) cell.style.width = column.width;
@@ -94,7 +98,13 @@ export function render({ model, el }) {
   function newRow(id) {
     const row = document.createElement("tr");
     row.dataset.id = id;
-    for (const _ of model.columns) row.append(document.createElement("td"));
+    row.setAttribute("role", "row");
+    for (const column of model.columns) {
+      const cell = document.createElement("td");
+      cell.dataset.label = column.label;
+      cell.setAttribute("role", "gridcell");
+      row.append(cell);
+    }
     if (model.selectable) {
       row.tabIndex = 0;
       row.addEventListener("click", () => choose(id));

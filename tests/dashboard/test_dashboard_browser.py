@@ -331,6 +331,20 @@ def test_the_wizard_refuses_and_then_saves(visitor: Any, dashboard_url: str, dir
     assert "threads = 1" in (directory / "config" / "profiles.toml").read_text()
 
 
+@pytest.mark.parametrize("name", ["overview", "queue", "jobs", "memory", "devices"])
+def test_tables_of_a_page_fit_a_narrow_window(
+    dashboard_url: str, visitor: Any, finished_job: str, name: str
+) -> None:
+    page = visitor.open(f"{dashboard_url}?page={name}")
+    page.set_viewport_size({"width": 420, "height": 900})
+    tables = page.locator(".wrap >> visible=true")
+    tables.first.wait_for()
+    page.wait_for_function("document.documentElement.scrollWidth <= 420")
+    hidden = tables.evaluate_all("all => all.map((one) => one.scrollWidth - one.clientWidth)")
+    assert hidden
+    assert max(hidden) <= 0
+
+
 def test_dark_mode_is_a_click_and_stays_in_the_address(visitor: Any, dashboard_url: str) -> None:
     page = visitor.open(dashboard_url)
     page.wait_for_selector(".card")

@@ -128,7 +128,7 @@ def _explain_queued(
 
 
 def _whose(job: Job) -> str:
-    return f"{job.user}'s job {job.job[:4]}"
+    return f"{job.user}'s job {job.job[:8]}"
 
 
 def _ops(job: Job) -> str:
