@@ -20,6 +20,10 @@ import psutil
 import pytest
 
 HEAD = "127.0.0.1"
+HEAD_NODE = "f" * 51 + "00000"  # as the provider of nodes on this machine expects
+PROVIDER = "ray.autoscaler._private.fake_multi_node.node_provider.FakeMultiNodeProvider"
+"""By its class: by its name it needs a file of defaults, which packages of Ray are without."""
+NAMES_OF_THE_HEAD = ("RAY_CLOUD_INSTANCE_ID", "RAY_OVERRIDE_NODE_ID_FOR_TESTING")
 STORE_BYTES = 128 * 2**20
 WORKERS_MAX = 2
 IDLE_MINUTES = 0.05
@@ -34,6 +38,7 @@ def autoscaling_cluster() -> Iterator[str]:
 
     environment = os.environ | RAY_SETTINGS
     environment |= {"AUTOSCALER_UPDATE_INTERVAL_S": "1", "RAY_FAKE_CLUSTER": "1", "RAY_AUTH_MODE": "disabled"}
+    environment |= {"RAY_enable_autoscaler_v2": "1"} | dict.fromkeys(NAMES_OF_THE_HEAD, HEAD_NODE)
     with tempfile.TemporaryDirectory(prefix="ray-") as directory:
         config, port = Path(directory) / "autoscaler.json", _free_port()
         config.write_text(json.dumps(_configuration(port)))
@@ -86,7 +91,15 @@ def _configuration(port: int) -> dict[str, object]:
     return {
         "cluster_name": "autoscaling",
         "max_workers": WORKERS_MAX,
-        "provider": {"type": "fake_multinode", "gcs_address": f"{HEAD}:{port}"},
+        "provider": {
+            "type": "external",
+            "module": PROVIDER,
+            "gcs_address": f"{HEAD}:{port}",
+            "head_node_id": HEAD_NODE,
+            "launch_multiple": True,
+            "disable_node_updaters": True,
+            "disable_launch_config_check": True,
+        },
         "available_node_types": kinds,
         "head_node_type": "ray.head.default",
         "upscaling_speed": 1.0,

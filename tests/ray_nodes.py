@@ -42,16 +42,16 @@ def three_nodes() -> Iterator[str]:
     pytest.skip(f"Ray itself does not start on this machine now: {said}")
 
 
-def begin_to_leave(address: str, node_prefix: str) -> None:
+def begin_to_leave(address: str, node_end: str) -> None:
     """Tell Ray that a node will be taken away, as a spot notice does."""
-    subprocess.run([sys.executable, __file__, address, node_prefix], check=True, capture_output=True)
+    subprocess.run([sys.executable, __file__, address, node_end], check=True, capture_output=True)
 
 
-def _drain(address: str, node_prefix: str) -> None:
+def _drain(address: str, node_end: str) -> None:
     import ray
 
     ray.init(address)
-    node = next(row["NodeID"] for row in ray.nodes() if row["NodeID"].startswith(node_prefix))
+    node = next(row["NodeID"] for row in ray.nodes() if row["NodeID"].endswith(node_end))
     command = [sys.executable, "-m", "ray.scripts.scripts", "drain-node", f"--address={address}"]
     command += [f"--node-id={node}", "--reason=DRAIN_NODE_REASON_PREEMPTION", "--reason-message=spot notice"]
     subprocess.run([*command, "--deadline-remaining-seconds=600"], check=True)

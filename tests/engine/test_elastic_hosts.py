@@ -149,7 +149,7 @@ def test_cells_that_wait_bring_a_node_which_goes_when_it_is_idle(bench: Bench) -
     bench.run(200)
     assert bench.pool.outcomes == {"of-ann": "DONE", "of-bob": "DONE"}
     assert bench.alive == ["cpu:0"]
-    assert bench.supply.asked == [1, 2, 2, 1]
+    assert bench.supply.asked == [1, 2, 1]
     assert [action for action, _ in bench.notes] == ["nodes requested", "node came", "node given back"]
 
 

@@ -70,7 +70,8 @@ class ElasticHosts:
         if self._supply is None or self._limits is None:
             return
         supply, limits = self._supply, self._limits
-        if self._take_arrived(supply) or not self._sent:
+        self._take_arrived(supply)
+        if not self._sent:
             await self._ask(supply)
         await self._go_on_releasing(supply)
         waiting = await self._waiting(supply, limits)
@@ -90,7 +91,7 @@ class ElasticHosts:
                 self._expected.add(device)
                 self._driver.handle(jobs.DeviceExpected(now_s, device))
 
-    def _take_arrived(self, supply: NodeSupply) -> bool:
+    def _take_arrived(self, supply: NodeSupply) -> None:
         plans = supply.arrived()
         for plan in plans:
             self._expected.discard(plan.device)
@@ -99,7 +100,6 @@ class ElasticHosts:
         if plans:
             came = ", ".join(plan.device for plan in plans)
             self._note("node came", f"{plans[0].host}, with {came}")
-        return bool(plans)
 
     async def _waiting(self, supply: NodeSupply, limits: ScalingLimits) -> list[WaitingCell]:
         """Find the cells that further nodes would start, beside the event loop."""

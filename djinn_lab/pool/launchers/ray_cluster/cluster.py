@@ -169,7 +169,7 @@ class Cluster:
     def plan_further(self, node: Node) -> list[DevicePlan]:
         """Plan a node's devices as those of the nodes of the start are. Raises OptionError."""
         if any(one.name == node.name for one in self.nodes):
-            node = msgspec.structs.replace(node, name=f"{node.name}-{node.node[-4:]}")
+            node = msgspec.structs.replace(node, name=f"{node.name}-{node.node[-6:]}")
         plans = self._plan_node(node, msgspec.structs.replace(self._asked, threads=self._pattern[0].threads))
         self.nodes = [*self.nodes, node]
         return plans
@@ -263,7 +263,7 @@ def _nodes() -> list[Node]:
         Node(
             row["NodeID"],
             _short(row["NodeManagerHostname"])
-            + (f"-{row['NodeID'][:6]}" if shared[row["NodeManagerHostname"]] > 1 else ""),
+            + (f"-{row['NodeID'][-6:]}" if shared[row["NodeManagerHostname"]] > 1 else ""),
             row["Resources"],
         )
         for row in alive

@@ -1,9 +1,9 @@
 """Nodes that the cluster's autoscaler adds for the pool, and ends when they are not needed any more.
 
-Ray is asked for bundles: one for each node that the pool has, of all that the node has, and one for each
-further node, of what its devices take. So no bundle of a further node fits a present one. The request holds
-until the next one, also when the pool's server dies; which nodes the pool began with is therefore written
-down in the cluster, where the server that is started again reads it."""
+While nodes or their agents are to come, Ray is asked for bundles: one for each node that the pool has, of all
+that the node has, and one for each further node, of what its devices take. So no bundle of a further node
+fits a present one. The request holds until the next one, also when the pool's server dies; which nodes it
+began with is therefore written down in the cluster, where the server that is started again reads it."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class ElasticNodes:
 
     def scale(self, nodes: int) -> None:
         self._wanted = nodes
-        bundles = self._cluster.bundles(nodes)
+        bundles = [] if self._are_there(nodes) else self._cluster.bundles(nodes)
         log.info("the cluster is asked for %d nodes: %s", nodes, bundles)
         try:
             request_resources(bundles=bundles)
@@ -74,7 +74,24 @@ class ElasticNodes:
 
     def release(self, host: str) -> asyncio.Future[None]:
         found = next(one for one in self._hosts.present() if one.name == host)
-        return asyncio.ensure_future(self._hosts.give_up(found))
+        return asyncio.ensure_future(self._give_up(found))
+
+    async def _give_up(self, host: Host) -> None:
+        """Give a host up. Its node, which lives on for a while, would come again if it were still wanted."""
+        wanted_before = self._wanted
+        self._wanted = min(self._wanted, len(self._cluster.used) - 1)
+        try:
+            await self._hosts.give_up(host)
+        except OSError:
+            self._wanted = wanted_before
+            raise
+
+    def _are_there(self, nodes: int) -> bool:
+        """Return whether there are so many nodes, with their agents. Those keep a node; with bundles as well,
+        Ray could let an idle node stand for the bundle of a busy one, and keep it."""
+        return nodes <= len(self._cluster.used) and not any(
+            host.awaits_agent for host in self._hosts.present()
+        )
 
     # -- for the launcher ----------------------------------------------------------------------------------
 
