@@ -44,6 +44,7 @@ from djinn_lab.protocol.worker import (
     Drop,
     FirstValuesCopied,
     FromWorker,
+    RemoteFailure,
     Restore,
     RunBatch,
     RunPreempted,
@@ -60,6 +61,10 @@ from djinn_lab.protocol.worker import (
 
 AGAIN_MIN_S, AGAIN_MAX_S = 0.5, 30.0
 """How long after the loss of an agent, or after one could not start, another one is placed."""
+STORE_FULL = (ray.exceptions.ObjectStoreFullError, ray.exceptions.OutOfDiskError)
+STORE_ADVICE = (
+    "Free space on the disk of the pool's node, or start Ray there with more --object-store-memory."
+)
 GONE = WorkerHealth(alive=False, restarts=0, answers=False)
 ANSWERS = SegmentDone | SegmentFailed | SegmentCancelled | RunPreempted
 
@@ -396,7 +401,11 @@ class Host:
         uploads: dict[str, Content] = {}
         results: dict[str, Content] = {}
         if self.facts is not None and self.facts.blob_bytes_max is not None:
-            uploads, results = await self._files(device, message)
+            try:
+                uploads, results = await self._files(device, message)
+            except STORE_FULL as error:
+                self._cannot_send(device, message, _reason(error))
+                return None
         pieces: tuple[Piece, ...] = ()
         content = None
         if isinstance(message, Restore) and message.manifest is not None:
@@ -424,6 +433,17 @@ class Host:
             self._sent.add(name, content.nbytes)
         self._unneeded += self._sent.evicted()
         return dict(found), dict(await read_files(self._around.blobs / RESULTS, results))
+
+    def _cannot_send(self, device: str, message: ToWorker, reason: str) -> None:
+        """Answer in place of a worker: what the segments read did not come there."""
+        log.error("what a cell reads cannot be sent to host %s: %s", self.name, reason)
+        cause = reason.partition(".")[0]
+        said = f"What this cell reads could not be sent to host {self.name}: {cause}. {STORE_ADVICE}"
+        failure = RemoteFailure("pool", "ObjectStoreFull", said, None, None, [])
+        memory = self._memory.get(device, NOTHING)
+        for run in message.segments if isinstance(message, RunBatch) else (message,):
+            if isinstance(run, RunSegment):
+                self._heard(device, SegmentFailed(run.job, run.segment, failure, 0, memory))
 
     def _cannot_restore(self, device: str, order: Restore, reason: str) -> None:
         """Answer in place of a worker: what was parked is gone for good."""

@@ -1,0 +1,48 @@
+"""Ray's object store has no space for what a cell reads, and neither has its disk."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+import torch
+from ray_nodes import STORE_BYTES, three_nodes
+from real_pool import PoolUnderTest
+
+from djinn_lab.errors import PoolError
+from djinn_lab.jobs import Terms
+
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(600)]
+
+
+@pytest.fixture
+def pool(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[PoolUnderTest]:
+    """A pool on a cluster whose nodes take their disks for full."""
+    if "SWEEP_RAY" not in os.environ:
+        pytest.skip("make sweep-ray does this: Ray starts slowly beside other tests")
+    monkeypatch.setenv("RAY_local_fs_capacity_threshold", "0.0")
+    with three_nodes() as address:
+        more = {"engine": "ray", "address": address, "host_bytes": 2**28, "link_bytes_per_s": 0}
+        with PoolUnderTest(tmp_path_factory.mktemp("ray"), "cpu:1", 2**30, **more) as pool:
+            yield pool
+
+
+def test_cell_that_reads_too_much_fails_with_the_cure_and_its_host_and_session_go_on(
+    pool: PoolUnderTest,
+) -> None:
+    large = torch.ones(2 * STORE_BYTES // 4)
+    with pool.session() as session:
+        with session.capture("first", terms=Terms(target="cpu:1")):
+            value = torch.arange(10.0) * 2
+        with (
+            pytest.raises(PoolError, match=r"could not be sent to host .* object store is full"),
+            session.capture("large", terms=Terms(target="cpu:1")),
+        ):
+            (large + value.sum()).sum().item()
+        with session.capture("after") as cell:
+            total = value.sum()
+        assert (total.item(), cell.report.device) == (90.0, "cpu:1")
+    assert [host.losses for host in pool.rest.status().hosts] == [0, 0, 0]
