@@ -34,6 +34,7 @@ ISOLATION = f"isolation-{MACHINE}-2026-11-25"
 PATTERNS_FOUND = f"patterns-{MACHINE}-2026-11-25"
 NOTEBOOKS = f"notebook-cells-{MACHINE}-2026-11-25"
 HOSTS = f"hosts-{MACHINE}-2026-11-27"
+SIMULATED_HOSTS = f"hosts-simulated-{MACHINE}-2026-11-28"
 SIMULATED, PYTHON = f"memory-simulated-{MACHINE}-2026-11-21", f"capture-{MACHINE}-2026-11-21"
 
 
@@ -612,3 +613,21 @@ def test_what_several_hosts_cost(name: str) -> None:
     medians = [series[one]["median"] for one in ("djinn", "local engine", "plain Ray actor")]
     shown = [f"{round(one):,}" if one >= 100 else f"{one:.1f}" for one in medians]
     assert row(name, *shown, series["djinn"]["count"]) in page("scale")
+
+
+def test_what_decisions_for_a_thousand_hosts_cost() -> None:
+    measured, text = figures(SIMULATED_HOSTS), page("scale")
+    (team,) = (figure["facts"] for figure in measured.values() if figure["facts"])
+    assert (
+        f"{team['hosts']:,} hosts with {team['devices']:,} devices, {team['sessions']:,} sessions and "
+        f"{team['cells_a_day']:,} cells a day"
+    ) in text
+    assert f"{team['devices_busy_mean']:,} devices ran a cell at a time" in text
+    assert f"At {team['cells_a_day_for_a_whole_core']:,} cells a day" in text
+    p99_s = measured["one event of a user or a device"]["series"]["djinn"]["p99"] / 1e6
+    assert f"One event of a hundred takes {p99_s * 1e3:.1f} ms or more" in text
+    for name, figure in measured.items():
+        ours, few = (figure["series"][one] for one in ("djinn", "10 hosts"))
+        medians = [one["median"] for one in (ours, few)]
+        shown_medians = [f"{round(one):,}" if one >= 100 else f"{one:.3g}" for one in medians]
+        assert row(f"{name.partition(':')[0]}, {figure['unit']}", *shown_medians, ours["count"]) in text
