@@ -98,6 +98,12 @@ class Heartbeat:
         return max(self._lags, default=0.0)
 
     async def run(self) -> None:
+        try:
+            await self._beat()
+        finally:
+            self._elastic_hosts.stop()
+
+    async def _beat(self) -> None:
         loop = asyncio.get_running_loop()
         ticks = 0
         while True:

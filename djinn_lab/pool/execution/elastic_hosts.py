@@ -65,6 +65,11 @@ class ElasticHosts:
         self._looking = asyncio.get_running_loop().create_task(self.look(), name="elastic hosts")
         self._looking.add_done_callback(_log_failure)
 
+    def stop(self) -> None:
+        """End a look that goes on: nothing may be asked of a cluster that the pool leaves."""
+        if self._looking is not None:
+            self._looking.cancel()
+
     async def look(self) -> None:
         """Take in nodes that came, and carry out what is decided now."""
         if self._supply is None or self._limits is None:

@@ -7,10 +7,15 @@ from collections.abc import Iterable
 from djinn_lab.protocol.worker import FromWorker, Handed, RunBatch, RunSegment, SegmentDone, ToWorker
 
 
+def runs_of(message: ToWorker) -> list[RunSegment]:
+    """Return the segments that a worker runs by this order; none for orders of other kinds."""
+    segments = message.segments if isinstance(message, RunBatch) else (message,)
+    return [one for one in segments if isinstance(one, RunSegment)]
+
+
 def needed_files(message: ToWorker) -> tuple[dict[str, None], dict[str, None]]:
     """Return the uploads and the results that a worker will read for this order, by name."""
-    segments = message.segments if isinstance(message, RunBatch) else (message,)
-    runs = [one for one in segments if isinstance(one, RunSegment)]
+    runs = runs_of(message)
     uploads = {name: None for run in runs for name in run.blobs.values()}
     return uploads, _handed(one for run in runs for one in run.imports)
 

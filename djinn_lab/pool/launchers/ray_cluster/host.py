@@ -16,7 +16,7 @@ from djinn_lab.pool.blobs.directory import RESULTS, STORE
 from djinn_lab.pool.devices.launcher import HostHealth, WorkerEvents, WorkerHealth
 from djinn_lab.pool.devices.plans import DevicePlan
 from djinn_lab.pool.launchers.merged import NOTHING, Reporting, with_memory
-from djinn_lab.pool.launchers.named_files import needed_files
+from djinn_lab.pool.launchers.named_files import needed_files, runs_of
 from djinn_lab.pool.launchers.orphans import MOVED, is_named
 from djinn_lab.pool.launchers.ray_cluster.files import Content, read_files
 from djinn_lab.pool.launchers.ray_cluster.held_copies import HeldCopies
@@ -46,7 +46,6 @@ from djinn_lab.protocol.worker import (
     FromWorker,
     RemoteFailure,
     Restore,
-    RunBatch,
     RunPreempted,
     RunSegment,
     SegmentCancelled,
@@ -421,18 +420,18 @@ class Host:
 
     async def _files(self, device: str, message: ToWorker) -> tuple[dict[str, Content], dict[str, Content]]:
         uploads, results = needed_files(message)
-        for run in message.segments if isinstance(message, RunBatch) else (message,):
-            if isinstance(run, RunSegment):
-                self._sent.begin(device, run)
+        for run in runs_of(message):
+            self._sent.begin(device, run)
         for name in uploads:
             if name in self._sent.uploads:
                 self._sent.uploads.move_to_end(name)
         absent = [name for name in uploads if name not in self._sent.uploads]
         found = await read_files(self._around.blobs / STORE, absent)
+        handed_on = await read_files(self._around.blobs / RESULTS, results)
         for name, content in found.items():
             self._sent.add(name, content.nbytes)
         self._unneeded += self._sent.evicted()
-        return dict(found), dict(await read_files(self._around.blobs / RESULTS, results))
+        return dict(found), dict(handed_on)
 
     def _cannot_send(self, device: str, message: ToWorker, reason: str) -> None:
         """Answer in place of a worker: what the segments read did not come there."""
@@ -441,9 +440,8 @@ class Host:
         said = f"What this cell reads could not be sent to host {self.name}: {cause}. {STORE_ADVICE}"
         failure = RemoteFailure("pool", "ObjectStoreFull", said, None, None, [])
         memory = self._memory.get(device, NOTHING)
-        for run in message.segments if isinstance(message, RunBatch) else (message,):
-            if isinstance(run, RunSegment):
-                self._heard(device, SegmentFailed(run.job, run.segment, failure, 0, memory))
+        for run in runs_of(message):
+            self._heard(device, SegmentFailed(run.job, run.segment, failure, 0, memory))
 
     def _cannot_restore(self, device: str, order: Restore, reason: str) -> None:
         """Answer in place of a worker: what was parked is gone for good."""
