@@ -541,7 +541,7 @@ def workloads_simulated() -> Iterator[str]:
 
 
 def notebook_cells() -> Iterator[str]:
-    """Rows of the README's table: minutes of wait by number of devices."""
+    """Rows of a table: minutes of wait by number of devices."""
     found = figures(NOTEBOOKS)
     for devices in (48, 40, 32):
         means, tails = (found[f"{devices} devices: {what} wait"] for what in ("mean", "p99"))
@@ -551,7 +551,24 @@ def notebook_cells() -> Iterator[str]:
         yield row(devices, f"{reserved:,.0f}", *cells, shown(ours(tails)))
     held_h = found["40 devices: mean wait"]["facts"]["held_h"]
     yield f"reserve {held_h['a device per notebook']:,.0f} GPU-hours"
-    yield f"its cells compute for {held_h['djinn']:,.0f}"
+    yield f"their cells compute for {held_h['djinn']:,.0f}"
+
+
+def speeds() -> Iterator[str]:
+    """What the README says of speed in two sentences."""
+    found = figures(RECORDER)
+    ratio = {name: figure["ratios"].get("eager", {}).get("median", 0) for name, figure in found.items()}
+    training = sorted(one for name, one in ratio.items() if name.startswith("training steps, layers"))
+    yield f"cells of training took {training[0]:.2f} to {training[-1]:.2f} times as long as plain torch"
+    yield f"forward passes of BERT {ratio['forward passes of a BERT of 22 M parameters']:.2f}"
+    yield f"are nearly all overhead, {ratio['GPT-2 with layers of 64, greedy']:.2f} ("
+    waits = figures(NOTEBOOKS)["40 devices: mean wait"]
+    first_fit, reserved_s = (
+        waits["series"]["fifo_passing"]["median"],
+        waits["facts"]["reserved"]["wait_mean_s"],
+    )
+    yield f"wait {ours(waits):.1f} min each; first fit makes it {first_fit:.1f}"
+    yield f"per notebook {reserved_s / 60:,.0f} ("
 
 
 def patterns_found() -> Iterator[str]:
@@ -577,11 +594,11 @@ CLAIMS = {
     "coverage": (operators, fuzz, models, libraries, tutorials),
     "benchmarks": (
         *(recording, whole_cells, why_truth, scale, turns, early_starts, decisions),
-        *(isolation_costs, offload, costs, graph_scheduler, graph_page, visitors),
+        *(isolation_costs, offload, costs, graph_scheduler, graph_page, visitors, notebook_cells),
     ),
     "pool": (kills, outages),
     "session-memory": (losses,),
-    "../README": (notebook_cells,),
+    "../README": (speeds,),
     "srg": (patterns_found,),
     "decisions/03-two-recorders": (two_recorders,),
 }
