@@ -30,6 +30,18 @@ def pool(
             yield pool
 
 
+def test_result_that_is_too_large_fails_with_the_cure_and_is_there_in_parts(pool: PoolUnderTest) -> None:
+    with pool.session() as session:
+        with session.capture("large", terms=Terms(target="cpu:1")):
+            large = torch.ones(2 * STORE_BYTES // 4)
+        with pytest.raises(PoolError, match=r"could not be sent from host .* object store is full"):
+            large.tolist()
+        with session.capture("after") as cell:
+            total = large.sum()
+        assert (total.item(), cell.report.device) == (2 * STORE_BYTES // 4, "cpu:1")
+    assert [host.losses for host in pool.rest.status().hosts] == [0, 0, 0]
+
+
 def test_cell_that_reads_too_much_fails_with_the_cure_and_its_host_and_session_go_on(
     pool: PoolUnderTest,
 ) -> None:

@@ -38,9 +38,11 @@ from djinn_lab.pool.devices.plans import DevicePlan, cuda_limit_bytes, cuda_memo
 from djinn_lab.pool.launchers.local import LocalLauncher
 from djinn_lab.pool.launchers.named_files import made_files
 from djinn_lab.pool.launchers.ray_cluster.files import (
+    STORE_FULL,
     Content,
     read_files,
     read_parts,
+    store_full_failure,
 )
 from djinn_lab.pool.launchers.ray_cluster.left_copies import agent_bases, agents_belonging
 from djinn_lab.pool.launchers.ray_cluster.link import Link
@@ -68,8 +70,11 @@ from djinn_lab.protocol.worker import (
     Preempt,
     Restore,
     RunOrder,
+    SegmentDone,
+    SegmentFailed,
     ToWorker,
     WorkerReady,
+    decode_from_worker,
     decode_to_worker,
     encode,
 )
@@ -230,7 +235,12 @@ class HostAgent:
         if not isinstance(event, Said) or not event.results:
             return event
         results = self._blobs / RESULTS
-        content = await read_files(results, event.results)
+        try:
+            content = await read_files(results, event.results)
+        except STORE_FULL as error:
+            log.error("a result cannot be sent: %s", error)
+            event = replace(event, message=encode(_unsent(event.message, error)))
+            content = {}
         for name in event.results:
             (results / name).unlink(missing_ok=True)
         return replace(event, results=content)
@@ -286,6 +296,16 @@ class HostAgent:
         name = moved_name(device, order.session)
         path = await self._launcher.adopt(group, name, lambda target: self._link.receive(target, content))
         return replace(order, manifest=adopted_manifest(order.manifest, pieces, str(path)))
+
+
+def _unsent(message: bytes, error: Exception) -> SegmentFailed:
+    """Return the answer to a segment that ran, and whose results cannot be sent."""
+    done = decode_from_worker(message)
+    assert isinstance(done, SegmentDone)  # no other message names results
+    here = socket.gethostname()
+    failure = store_full_failure(f"A result could not be sent from host {here}", error, "that host")
+    executed = len(done.node_end_s)
+    return SegmentFailed(done.job, done.segment, failure, executed, done.memory, done.rng_state)
 
 
 def _is_whole(path: Path, parts: Iterable[tuple[bytes, int]]) -> bool:

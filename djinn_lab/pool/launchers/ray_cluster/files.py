@@ -15,8 +15,11 @@ import msgspec
 import numpy as np
 import ray
 
+from djinn_lab.protocol.worker import RemoteFailure
+
 INLINE_BYTES_MAX = 64 * 2**10
 OBJECT_BYTES = 32 * 2**20
+STORE_FULL = (ray.exceptions.ObjectStoreFullError, ray.exceptions.OutOfDiskError)
 
 
 class Content(msgspec.Struct, frozen=True):
@@ -92,3 +95,10 @@ async def read_files(directory: Path, names: Iterable[str]) -> Mapping[str, Cont
         with contextlib.suppress(FileNotFoundError):
             found[name] = await read_file(directory / name)
     return found
+
+
+def store_full_failure(what: str, error: Exception, node: str) -> RemoteFailure:
+    """Return how a cell fails for which ``node`` had no space in its object store. ``what``: begins it."""
+    cause = str(error).strip().splitlines()[-1].partition(".")[0]
+    advice = f"Free space on the disk of {node}, or start Ray there with more --object-store-memory."
+    return RemoteFailure("pool", "ObjectStoreFull", f"{what}: {cause}. {advice}", None, None, [])

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence, Set
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import ray
 
@@ -18,10 +17,11 @@ from djinn_lab.pool.devices.plans import DevicePlan
 from djinn_lab.pool.launchers.merged import NOTHING, Reporting, with_memory
 from djinn_lab.pool.launchers.named_files import needed_files, runs_of
 from djinn_lab.pool.launchers.orphans import MOVED, is_named
-from djinn_lab.pool.launchers.ray_cluster.files import Content, read_files
+from djinn_lab.pool.launchers.ray_cluster.files import STORE_FULL, Content, read_files, store_full_failure
 from djinn_lab.pool.launchers.ray_cluster.held_copies import HeldCopies
 from djinn_lab.pool.launchers.ray_cluster.link import Link, LinkUse
 from djinn_lab.pool.launchers.ray_cluster.moves import NamedPiece
+from djinn_lab.pool.launchers.ray_cluster.sent_files import SentFiles
 from djinn_lab.pool.launchers.ray_cluster.tasks import begin
 from djinn_lab.pool.launchers.ray_cluster.wire import (
     ActorHandle,
@@ -44,10 +44,8 @@ from djinn_lab.protocol.worker import (
     Drop,
     FirstValuesCopied,
     FromWorker,
-    RemoteFailure,
     Restore,
     RunPreempted,
-    RunSegment,
     SegmentCancelled,
     SegmentDone,
     SegmentFailed,
@@ -60,10 +58,6 @@ from djinn_lab.protocol.worker import (
 
 AGAIN_MIN_S, AGAIN_MAX_S = 0.5, 30.0
 """How long after the loss of an agent, or after one could not start, another one is placed."""
-STORE_FULL = (ray.exceptions.ObjectStoreFullError, ray.exceptions.OutOfDiskError)
-STORE_ADVICE = (
-    "Free space on the disk of the pool's node, or start Ray there with more --object-store-memory."
-)
 GONE = WorkerHealth(alive=False, restarts=0, answers=False)
 ANSWERS = SegmentDone | SegmentFailed | SegmentCancelled | RunPreempted
 
@@ -91,63 +85,6 @@ class Surroundings(Protocol):
 
     def lost(self, host: Host) -> None:
         """Handle the loss of a host, before that of its devices is reported."""
-
-
-class AwaitedSegment(NamedTuple):
-    """A segment without an answer, and the uploads and results that it reads."""
-
-    session: str
-    uploads: tuple[str, ...]
-    results: tuple[str, ...]
-
-
-@dataclass(slots=True)
-class SentFiles:
-    """The uploads that a host has, least recently used first, and what its segments need."""
-
-    bytes_max: int
-    uploads: OrderedDict[str, int] = field(default_factory=OrderedDict)
-    pins: Counter[str] = field(default_factory=Counter)
-    waiting: dict[tuple[str, str, int], AwaitedSegment] = field(default_factory=dict)
-    """By device, job and segment."""
-
-    def begin(self, device: str, run: RunSegment) -> None:
-        uploads = tuple(dict.fromkeys(run.blobs.values()))
-        results = tuple(one.blob for one in run.imports if one.blob is not None)
-        self.pins.update(uploads)
-        self.waiting[device, run.job, run.segment] = AwaitedSegment(run.session, uploads, results)
-
-    def end(self, device: str, job: str, segment: int) -> tuple[str, ...]:
-        """Return the results that nothing needs any more."""
-        ended = self.waiting.pop((device, job, segment), None)
-        if ended is None:
-            return ()
-        self.pins.subtract(ended.uploads)
-        return ended.results
-
-    def died(self, device: str, sessions: frozenset[str] | None) -> list[str]:
-        """Return the results that nothing needs after the death of workers; None: of all sessions there."""
-        ended = [
-            (job, segment)
-            for (at, job, segment), awaited in self.waiting.items()
-            if at == device and (sessions is None or awaited.session in sessions)
-        ]
-        return [name for job, segment in ended for name in self.end(device, job, segment)]
-
-    def add(self, name: str, nbytes: int) -> None:
-        self.uploads[name] = nbytes
-
-    def evicted(self) -> list[str]:
-        """Forget what is over the limit, but for what segments under way need."""
-        over = sum(self.uploads.values()) - self.bytes_max
-        gone = []
-        for name in list(self.uploads):
-            if over <= 0:
-                break
-            if self.pins[name] <= 0:
-                over -= self.uploads.pop(name)
-                gone.append(name)
-        return gone
 
 
 class Host:
@@ -403,7 +340,7 @@ class Host:
             try:
                 uploads, results = await self._files(device, message)
             except STORE_FULL as error:
-                self._cannot_send(device, message, _reason(error))
+                self._cannot_send(device, message, error)
                 return None
         pieces: tuple[Piece, ...] = ()
         content = None
@@ -433,12 +370,12 @@ class Host:
         self._unneeded += self._sent.evicted()
         return dict(found), dict(handed_on)
 
-    def _cannot_send(self, device: str, message: ToWorker, reason: str) -> None:
+    def _cannot_send(self, device: str, message: ToWorker, error: Exception) -> None:
         """Answer in place of a worker: what the segments read did not come there."""
-        log.error("what a cell reads cannot be sent to host %s: %s", self.name, reason)
-        cause = reason.partition(".")[0]
-        said = f"What this cell reads could not be sent to host {self.name}: {cause}. {STORE_ADVICE}"
-        failure = RemoteFailure("pool", "ObjectStoreFull", said, None, None, [])
+        log.error("what a cell reads cannot be sent to host %s: %s", self.name, error)
+        failure = store_full_failure(
+            f"What this cell reads could not be sent to host {self.name}", error, "the pool's node"
+        )
         memory = self._memory.get(device, NOTHING)
         for run in runs_of(message):
             self._heard(device, SegmentFailed(run.job, run.segment, failure, 0, memory))
