@@ -55,6 +55,9 @@ from djinn_lab.memory.policy import POLICIES, MemoryPolicy
 from djinn_lab.memory.snapshot import DeviceAccount, MemorySnapshot, SessionAccount
 from djinn_lab.memory.states import Move
 
+ASSUMED_BYTES_PER_S = 2**30
+"""Of a link without a known rate, which copies nothing for free."""
+
 
 class MemoryAccounts:
     """Account for the state of every session, by tier, and for memory grants. Driven by one thread."""
@@ -135,9 +138,8 @@ class MemoryAccounts:
         return max(away, here)
 
     def move_s(self, session: str) -> float | None:
-        """Predicted seconds to bring the session's state to another device: out, and in again. 0 where
-        the link's rate is unknown, None where the host has no capacity for it on the way, or its worker does
-        not answer."""
+        """Predicted seconds to bring the session's state to another device: out, and in again. None where the
+        host has no capacity for it on the way, or its worker does not answer."""
         known = self._tables.sessions.get(session)
         device = self._tables.device_of(known) if known is not None else None
         if known is None or device is None:
@@ -147,7 +149,8 @@ class MemoryAccounts:
         out_bytes = known.unstored_bytes if known.place == "device" else 0
         if out_bytes > device.host_bytes:
             return None
-        return device.seconds_for(out_bytes + known.total_bytes) or 0.0
+        nbytes = out_bytes + known.total_bytes
+        return device.seconds_for(nbytes) or nbytes / ASSUMED_BYTES_PER_S
 
     def other_host_s(self, session: str) -> float:
         """Predicted seconds more to move the session to a device of another host: all of it over the slowest
