@@ -33,7 +33,7 @@ DECODE, BATCHING = f"decode-{MACHINE}-2026-11-26", f"batching-{MACHINE}-2026-11-
 ISOLATION = f"isolation-{MACHINE}-2026-11-25"
 PATTERNS_FOUND = f"patterns-{MACHINE}-2026-11-25"
 NOTEBOOKS = f"notebook-cells-{MACHINE}-2026-11-25"
-HOSTS = f"hosts-{MACHINE}-2026-11-27"
+HOSTS = f"hosts-{MACHINE}-2026-11-28"
 SIMULATED_HOSTS = f"hosts-simulated-{MACHINE}-2026-11-28"
 SIMULATED, PYTHON = f"memory-simulated-{MACHINE}-2026-11-21", f"capture-{MACHINE}-2026-11-21"
 
