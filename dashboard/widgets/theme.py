@@ -105,6 +105,10 @@ MOMENTS = dict.fromkeys(("milliseconds", "seconds", "minsec"), "%H:%M:%S") | dic
 )
 
 
+MOMENTS_SHOWN = 4
+"""About so many moments below an axis have room in a narrow window."""
+
+
 def new_figure(look: Look, **options: object) -> figure:
     """Make a figure in the page's colours; moments below it are written in full."""
     plot = figure(
@@ -127,6 +131,7 @@ def new_figure(look: Look, **options: object) -> figure:
         axis.axis_label_text_font_size = "11px"
     if options.get("x_axis_type") == "datetime":
         plot.xaxis.formatter = DatetimeTickFormatter(**MOMENTS)
+        plot.xaxis.ticker.desired_num_ticks = MOMENTS_SHOWN
     plot.grid.grid_line_color = look.grid
     plot.title.text_color = look.muted
     plot.title.text_font_size = "11px"

@@ -331,7 +331,7 @@ def test_the_wizard_refuses_and_then_saves(visitor: Any, dashboard_url: str, dir
     assert "threads = 1" in (directory / "config" / "profiles.toml").read_text()
 
 
-@pytest.mark.parametrize("name", ["overview", "queue", "jobs", "memory", "devices"])
+@pytest.mark.parametrize("name", ["overview", "schedule", "queue", "jobs", "memory", "devices"])
 def test_tables_of_a_page_fit_a_narrow_window(
     dashboard_url: str, visitor: Any, finished_job: str, name: str
 ) -> None:
