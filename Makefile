@@ -130,7 +130,7 @@ sweep-outages: install ## no network for 60 s, server and workers stopped for 30
 	@PYTHONPATH=.:tests:tests/client OMP_NUM_THREADS=1 $(BIN)/python -m sweeps.outages --out benchmarks/results
 
 sweep-ray: install ## what every launcher must do, on a Ray cluster of three nodes, beside this machine's (five minutes)
-	@SWEEP_RAY=1 $(BIN)/pytest -q tests/pool/test_launcher_contract.py tests/pool/test_ray_engine.py tests/pool/test_elastic_hosts_on_ray.py tests/pool/test_full_object_store.py
+	@SWEEP_RAY=1 $(BIN)/pytest -q tests/pool/test_launcher_contract.py tests/pool/test_ray_engine.py tests/pool/test_elastic_hosts_on_ray.py tests/pool/test_full_object_store.py tests/pool/test_lost_at_the_start.py
 
 sweep-cuda: install ## on a machine with a GPU: programs captured for it beside eager ones, and a real pool with it (a minute)
 	@PYTHONPATH=.:tests $(BIN)/python -W ignore -m sweeps.cuda --out benchmarks/results

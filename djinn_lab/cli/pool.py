@@ -252,6 +252,7 @@ def stop(
 ) -> None:
     """Stop this machine's pool. Running cells are cancelled; everything on the devices is freed."""
     from djinn_lab.client.requests import POOL_VARIABLE
+    from djinn_lab.client.rest import PoolClient
     from djinn_lab.pool.launch import stop_pool
     from djinn_lab.protocol.runtime_file import read_runtime
 
@@ -260,6 +261,12 @@ def stop(
         raise UserError(
             f"{POOL_VARIABLE} names {named}, and this command stops this machine's pool, at {info.url}.",
             f"Unset {POOL_VARIABLE} to stop this machine's pool, or stop the other one on its machine.",
+        )
+    if named and info is not None and (asking := PoolClient.find().status()).role != "admin":
+        raise UserError(
+            f"{POOL_VARIABLE} and DJINN_TOKEN make you {asking.user} ({asking.role}) of this pool, and only an "
+            "admin stops it.",
+            "Unset them to stop it as the user who runs it.",
         )
     if not stop_pool(wait_s=wait_s):
         raise PoolNotFound("No pool is running on this machine.")

@@ -8,7 +8,8 @@ from enum import Enum
 import httpx
 
 from djinn_lab.client.trust import tls_context
-from djinn_lab.errors import PoolNotFound
+from djinn_lab.errors import PoolNotFound, PoolSilent
+from djinn_lab.protocol.runtime_file import read_runtime, supervisor_process
 
 ANSWER_TIMEOUT_S = 3.0
 TAKE_OVER_S = 20.0
@@ -52,3 +53,15 @@ def _state(url: str, certificate: str | None) -> PoolState:
     if leads is None:
         return PoolState.SILENT
     return PoolState.LEADS if leads else PoolState.STANDS_BY
+
+
+def restart_under_way() -> PoolSilent | None:
+    """Return what to raise where this machine's pool is being started again after a crash; None where it is
+    not."""
+    supervisor = supervisor_process()
+    if supervisor is None or read_runtime() is not None:
+        return None
+    return PoolSilent(
+        f"The pool's server crashed, and is being started again (by process {supervisor}).",
+        "Sessions and cells continue then. The end of pool.log has the reason.",
+    )

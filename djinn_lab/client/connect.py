@@ -14,7 +14,7 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from djinn_lab.capture.lazy import is_lazy, recorder_of
-from djinn_lab.client.addresses import leader_url
+from djinn_lab.client.addresses import START_ADVICE, leader_url, restart_under_way
 from djinn_lab.client.connection import PoolConnection
 from djinn_lab.client.credentials import TOKEN_VARIABLE, token_source
 from djinn_lab.client.outcomes import recorded_outcome
@@ -30,6 +30,8 @@ Tree = TypeVar("Tree")
 
 START_WITHIN_S = 120
 """A pool is ready in seconds; a machine whose cores are busy takes longer."""
+RESTARTED_WITHIN_S = 180.0
+"""After a crash, on several hosts: their agents end before others are placed."""
 START_TIMEOUT_S = START_WITHIN_S + 30.0
 SAY_AFTER_S = 5.0
 
@@ -112,11 +114,12 @@ class LocalSession(Session):
     def address(self) -> tuple[str, str]:
         info = read_runtime()
         if info is None:
-            raise PoolSilent(
-                "no pool is running on this machine.",
-                "Start one with `djinn-lab pool start`, then run the cell again.",
-            )
+            raise restart_under_way() or PoolSilent("no pool is running on this machine.", START_ADVICE)
         return info.url, self._given or info.token
+
+    @property
+    def patience_s(self) -> float:
+        return RESTARTED_WITHIN_S if restart_under_way() is not None else super().patience_s
 
     def _open(self, session: str | None = None) -> tuple[PoolConnection, str]:
         try:

@@ -11,7 +11,7 @@ from urllib.parse import quote
 import httpx
 import msgspec
 
-from djinn_lab.client.addresses import leader_url
+from djinn_lab.client.addresses import leader_url, restart_under_way
 from djinn_lab.client.credentials import TOKEN_VARIABLE, TokenSource, token_source
 from djinn_lab.client.trust import known_fingerprint, not_proven, tls_context
 from djinn_lab.errors import (
@@ -21,10 +21,9 @@ from djinn_lab.errors import (
     PoolError,
     PoolLost,
     PoolNotFound,
-    PoolSilent,
     Refused,
 )
-from djinn_lab.protocol.runtime_file import read_runtime, supervisor_process
+from djinn_lab.protocol.runtime_file import read_runtime
 
 POOL_VARIABLE = "DJINN_POOL"
 CONNECT_TIMEOUT_S = 5.0
@@ -66,11 +65,8 @@ class PoolRequests:
             return client
         info = read_runtime()
         if info is None:
-            if (supervisor := supervisor_process()) is not None:
-                raise PoolSilent(
-                    f"The pool's server crashed, and is being started again (by process {supervisor}).",
-                    "Sessions and cells continue then. The end of pool.log has the reason.",
-                )
+            if (silent := restart_under_way()) is not None:
+                raise silent
             raise PoolNotFound("No pool is running on this machine.", START_ADVICE)
         client = cls(info.url, token or info.token)
         client._follows_runtime = True

@@ -80,7 +80,7 @@ class Session:
     def reconnect(self) -> None:
         """Connect now, if there is no connection: a wrong token or version is known at once. A pool that
         does not answer may be just being started again."""
-        deadline_s = monotonic() + PATIENCE_S
+        began_s = monotonic()
         says = Timer(SAY_AFTER_S, self._say_silent)
         says.daemon = True
         says.start()
@@ -89,14 +89,15 @@ class Session:
                 try:
                     _ = self.executor.connection
                 except (PoolSilent, PoolLost):
-                    if monotonic() > deadline_s:
+                    if monotonic() > began_s + self.patience_s:
                         raise
                     sleep(RETRY_S)
         finally:
             says.cancel()
 
     def _say_silent(self) -> None:
-        print(f"The pool at {self._url} does not answer yet; trying for {PATIENCE_S:.0f} s.", file=sys.stderr)
+        trying = f"trying for {self.patience_s:.0f} s"
+        print(f"The pool at {self._url} does not answer yet; {trying}.", file=sys.stderr)
 
     def _open(self, session: str | None = None) -> tuple[PoolConnection, str]:
         self._url, self._token = self.address()
@@ -117,6 +118,11 @@ class Session:
         """(URL, token) to connect to; replaced by :func:`~djinn_lab.client.connect.connect` for a pool
         found by its runtime file."""
         return self._url, self._token
+
+    @property
+    def patience_s(self) -> float:
+        """How long to try to connect to a pool that does not answer."""
+        return PATIENCE_S
 
     @property
     def connected(self) -> bool:
@@ -166,13 +172,14 @@ class Session:
         """A context in which torch ops are recorded and, at its end, run on the pool.
 
         ``name`` and ``code`` are shown on the dashboard. ``file`` is the ``co_filename`` of the code
-        whose lines errors and graphs refer to (default: the caller's). ``terms``: gang, dependencies,
-        deadline and time limit in the pool's queue (default: what the scheduler's profile says, else the
-        session's). ``scheduler``: orders the cell's ops; the cell is then sent whole. ``tolerance``: results
-        may differ by ``tolerance + tolerance * |result|`` from those of the cell's ops, which lets the pool
-        compile parts of a cell that runs often (default: the session's, which is 0 at first: not by one
-        bit). Raises OptionError for one that is not between 0 and 0.1. ``wait``: False for a cell that is
-        sent at its end and not waited for; ``cell.handle`` waits, and so does what uses the session next.
+        whose lines errors and graphs refer to (default: the caller's). ``terms``: target, gang,
+        dependencies, deadline and time limit in the pool's queue (default: what the scheduler's profile
+        says, else the session's). ``scheduler``: orders the cell's ops; the cell is then sent whole.
+        ``tolerance``: results may differ by ``tolerance + tolerance * |result|`` from those of the cell's
+        ops, which lets the pool compile parts of a cell that runs often (default: the session's, which is 0
+        at first: not by one bit). Raises OptionError for one that is not between 0 and 0.1. ``wait``: False
+        for a cell that is sent at its end and not waited for; ``cell.handle`` waits, and so does what uses
+        the session next.
         """
         self._cells += 1
         asked = terms

@@ -45,6 +45,7 @@ POLL_S = 0.02
 ALIVE_TIMEOUT_S = 5.0
 STOP_GRACE_S = 10.0
 END_WITHIN_S = 2.0
+SAY_EVERY_S = 15.0
 """A pool that was just killed may live for so long."""
 LOOPBACK = "127.0.0.1"
 
@@ -134,7 +135,7 @@ def start_pool(
         if running is not None:
             return running
         if supervisor_process() is not None:
-            return _wait_until_ready(None, deadline_s, wait_s)
+            return _wait_until_ready(None, deadline_s, wait_s, begins_at=0)
         if here:  # is there so much host memory?
             first = plan_devices(devices, memory_bytes, threads, host_bytes=host_bytes)[0]
             # a server that is started again after a crash has the same sizes, whatever is free then
@@ -172,8 +173,9 @@ def start_pool(
         options = [f"{name}={value}" for name, value in arguments.items() if value is not None]
         flags = {"--standby": standby, "--tls": encrypted, "--accept-weak-isolation": accept_weak_isolation}
         options += [name for name, wanted in flags.items() if wanted]
+        begins_at = _log_bytes()
         process = _spawn(options, environment, restart)
-        return _wait_until_ready(process, deadline_s, wait_s)
+        return _wait_until_ready(process, deadline_s, wait_s, begins_at)
 
 
 def _check_policies(memory_policy: str | None, queue_policy: str | None, notebooks_for: str | None) -> None:
@@ -265,17 +267,23 @@ def _spawn(
 
 
 def _wait_until_ready(
-    process: subprocess.Popen[bytes] | None, deadline_s: float, wait_s: float
+    process: subprocess.Popen[bytes] | None, deadline_s: float, wait_s: float, begins_at: int
 ) -> RuntimeInfo:
-    """Wait for the pool that ``process`` starts; None: that a supervisor starts again."""
+    """Wait for the pool that ``process`` starts; None: that a supervisor starts again. ``begins_at``: the
+    byte of the log where what it says begins."""
+    says_s = time.monotonic() + SAY_EVERY_S
     while time.monotonic() < deadline_s:
+        if time.monotonic() > says_s:
+            says_s += SAY_EVERY_S
+            line = _log_tail(begins_at).rpartition("\n")[2]
+            print(f"The pool is starting. The last line of its log: {line or 'none yet'}", file=sys.stderr)
         info = read_runtime()
         if info is not None:
             if process is not None:
                 process.returncode = 0  # it is not ours to wait for any more
             return info
         if (process is None and supervisor_process() is None) or (process and process.poll() is not None):
-            raise PoolError("The pool could not start. The end of its log:\n" + _log_tail())
+            raise PoolError("The pool could not start. The end of its log:\n" + _log_tail(begins_at))
         time.sleep(POLL_S)
     if process is not None:
         process.terminate()
@@ -284,7 +292,8 @@ def _wait_until_ready(
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-    raise PoolError(f"The pool was not ready within {wait_s:.0f} s. The end of its log:\n" + _log_tail())
+    said = _log_tail(begins_at)
+    raise PoolError(f"The pool was not ready within {wait_s:.0f} s. The end of its log:\n{said}")
 
 
 def _listens(info: RuntimeInfo) -> bool:
@@ -313,6 +322,14 @@ def _log_path() -> Path:
     return path
 
 
-def _log_tail() -> str:
-    lines = _log_path().read_text(errors="replace").splitlines()
+def _log_bytes() -> int:
+    path = _log_path()
+    return path.stat().st_size if path.exists() else 0
+
+
+def _log_tail(begins_at: int) -> str:
+    """Return the last lines of the log from a byte on."""
+    with _log_path().open("rb") as log_file:
+        log_file.seek(begins_at)
+        lines = log_file.read().decode(errors="replace").splitlines()
     return "\n".join(lines[-LOG_TAIL_LINES:])

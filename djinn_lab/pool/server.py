@@ -79,6 +79,8 @@ BACKLOG = 2048
 GRACE_S = 2
 SWITCH_INTERVAL_S = 0.0001
 """How long the event loop may wait for the interpreter when another thread (the database's) has it."""
+OTHER_HOSTS_WITHIN_S = 20.0
+"""So long after one host is ready a pool waits for the next one before it begins without."""
 
 log = logging.getLogger(__name__)
 
@@ -296,7 +298,7 @@ async def _lead(running: ServingPool, info: RuntimeInfo, places: PoolDirectories
     heartbeat = asyncio.get_running_loop().create_task(context.heartbeat.run(), name="heartbeat")
     ended = asyncio.ensure_future(_done(running.store.ended))
     try:
-        if await _until_ready(context.driver.fleet, stopped, ended):
+        if await _until_ready(context.driver.fleet, stopped, ended, options.cluster is not None):
             restore_settings(context.driver, await running.store.read(read_settings))
             context.ready = True
             await context.notebooks.start(info.url, data_directory() / NOTEBOOKS, info.certificate)
@@ -339,16 +341,25 @@ async def _done(future: Future[int] | Future[None]) -> None:
     await asyncio.shield(asyncio.wrap_future(future))
 
 
-async def _until_ready(fleet: Fleet, stopped: asyncio.Event, ended: asyncio.Future[None]) -> bool:
-    """Wait for every worker; False when asked to stop before. Raises PoolError when one cannot start, and
-    what ``ended`` raises."""
+async def _until_ready(
+    fleet: Fleet, stopped: asyncio.Event, ended: asyncio.Future[None], several_hosts: bool
+) -> bool:
+    """Wait for every worker; False when asked to stop before. Where there are ``several_hosts``, the last
+    ones may come later. Raises PoolError when one cannot start, and what ``ended`` raises."""
     while not fleet.all_ready:
         if fleet.failures:
             raise PoolError("; ".join(fleet.failures))
         if stopped.is_set():
             return False
         fleet.changed.clear()
-        await _first(fleet.changed.wait(), stopped.wait(), ended)
+        waits: list[Awaitable[object]] = [fleet.changed.wait(), stopped.wait(), ended]
+        if several_hosts and fleet.any_ready:
+            waits.append(asyncio.sleep(OTHER_HOSTS_WITHIN_S))
+        await _first(*waits)
+        if several_hosts and fleet.any_ready and not fleet.changed.is_set() and not stopped.is_set():
+            absent = [one.plan.device for one in fleet.statuses if one.ready is None]
+            log.warning("the pool begins without the hosts of %s", ", ".join(absent))
+            return True
     return True
 
 

@@ -73,7 +73,8 @@ def describe_running(info: RuntimeInfo) -> str:
     if not have:
         return ""
     each = f"{format_bytes(int(have['memory_bytes']))} and {counted(int(have['threads']), 'thread')} each"
-    return f"{have['devices']}, {each}"
+    on_each = " on each host" if have.get("engine") == RAY_ENGINE else ""
+    return f"{have['devices']}{on_each}, {each}"
 
 
 def without_effect(info: RuntimeInfo, given: Mapping[str, Setting | None]) -> list[str]:

@@ -78,6 +78,12 @@ def test_start_look_list_doctor_and_stop(environment: dict[str, str]) -> None:
     assert "DJINN_POOL names https://other:8700" in elsewhere.stderr
 
     runtime = Path(environment["DJINN_RUNTIME_DIR"])
+    url = json.loads((runtime / "pool.json").read_text())["url"]
+    token = json.loads(command(environment, "users", "add", "bob", "--json").stdout)["token"]
+    guest = command({**environment, "DJINN_POOL": url, "DJINN_TOKEN": token}, "pool", "stop")
+    assert guest.returncode == 1
+    assert "bob (user) of this pool, and only an admin stops it" in guest.stderr
+
     assert (runtime / "pool.json").stat().st_mode & 0o777 == 0o600
     stopped = command(environment, "pool", "stop")
     assert (stopped.returncode, stopped.stdout) == (0, "The pool has stopped.\n")

@@ -74,6 +74,10 @@ class Fleet:
         return all(status.ready for status in self._statuses.values())
 
     @property
+    def any_ready(self) -> bool:
+        return any(status.ready for status in self._statuses.values())
+
+    @property
     def failures(self) -> list[str]:
         return [f"{s.plan.device}: the worker {s.failure}" for s in self._statuses.values() if s.failure]
 

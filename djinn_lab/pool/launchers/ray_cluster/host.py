@@ -258,7 +258,7 @@ class Host:
             try:
                 agent, facts = await self._place()
             except ray.exceptions.RayError as error:
-                self._cannot_start(_reason(error))
+                self._cannot_start(error)
                 await asyncio.sleep(again_s)
                 again_s = min(AGAIN_MAX_S, 2 * again_s)
                 continue
@@ -312,9 +312,12 @@ class Host:
             self._restarts[device] += 1
             self._around.events.worker_died(device, f"was lost with its host: {how}")
 
-    def _cannot_start(self, how: str) -> None:
+    def _cannot_start(self, error: ray.exceptions.RayError) -> None:
+        """Report what is wrong with the host itself; a node that is lost may come back."""
+        how = _reason(error)
         log.error("host %s: no agent can be started: %s", self.name, how)
-        if not self.started:
+        node_lost = isinstance(error, ray.exceptions.RayActorError) and not error.actor_init_failed
+        if not self.started and not node_lost:
             for plan in self.plans:
                 self._around.events.worker_failed(plan.device, how)
 

@@ -11,8 +11,6 @@ from collections.abc import Coroutine, Hashable, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 
-import ray
-
 from djinn_lab.pool.blobs.directory import Belonging
 from djinn_lab.pool.devices.launcher import HostHealth, TakenCopy, WorkerEvents, WorkerHealth
 from djinn_lab.pool.devices.plans import DevicePlan
@@ -211,17 +209,19 @@ class RayLauncher:
             self._command,
         )
         agent = self._cluster.place(HostAgent, node, plans, hard=shares).remote(options)
-        started = agent.start.remote()
-        while True:
-            done, _ = await asyncio.to_thread(ray.wait, [started], timeout=PLACED_WITHIN_S)
-            if done:
-                facts: HostFacts = await started
-                return agent, facts
-            log.warning(
-                "host %s: Ray has not placed an agent yet, which needs %s",
-                self._cluster.name_of(node),
-                self._cluster.describe_needs(plans),
-            )
+        started = asyncio.wrap_future(agent.start.remote().future())
+        try:
+            while not (await asyncio.wait([started], timeout=PLACED_WITHIN_S))[0]:
+                log.warning(
+                    "host %s: Ray has not placed an agent yet, which needs %s: other programs have them, or "
+                    "what ended has not let them go yet",
+                    self._cluster.name_of(node),
+                    self._cluster.describe_needs(plans),
+                )
+            facts: HostFacts = started.result()
+            return agent, facts
+        finally:
+            started.cancel()  # where this is cancelled, nothing else waits for it
 
     def sweep(self) -> None:
         """Have files of parked sessions removed that are not needed any more; of second copies, soon."""
