@@ -128,7 +128,7 @@ def _waiting_row(cell: WaitingJob, now: float, name: str | None) -> dict[str, ob
         "cell": name,
         "user": cell.user,
         "priority": _priority_text(cell),
-        "since": number_cell(max(0.0, now - cell.since), whole_seconds),
+        "since": number_cell(cell.waited_s, whole_seconds),
         "expected": _no_start(cell) if left_s is None else number_cell(left_s, whole_seconds),
         "why": cell.why,
         "job": cell.job[:8],

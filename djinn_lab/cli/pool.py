@@ -264,8 +264,8 @@ def stop(
         )
     if named and info is not None and (asking := PoolClient.find().status()).role != "admin":
         raise UserError(
-            f"{POOL_VARIABLE} and DJINN_TOKEN make you {asking.user} ({asking.role}) of this pool, and only an "
-            "admin stops it.",
+            f"{POOL_VARIABLE} and DJINN_TOKEN make you {asking.user} ({asking.role}) of this pool, and only "
+            "an admin stops it.",
             "Unset them to stop it as the user who runs it.",
         )
     if not stop_pool(wait_s=wait_s):

@@ -42,10 +42,10 @@ def show_queue(as_json: AsJson = False) -> None:
         again = f"djinn-lab uncordon {device}"
         print_line(f"{device} is cordoned: no cell starts there. Let it serve again with: {again}")
     if found.waiting:
-        columns = ("", "job", "user", "priority", "pending for", "why")
-        print_table("Waiting", columns, [_waiting_row(job, now) for job in found.waiting])
+        columns = ("", "job", "user", "priority", "wait", "why")
+        print_table("Waiting", columns, [_waiting_row(job) for job in found.waiting])
     if found.running:
-        headings = ("job", "user", "priority", "device", "since", "preempted")
+        headings = ("job", "user", "priority", "device", "run time", "preempted")
         print_table("Running", headings, [_running_row(job, now) for job in found.running])
     if found.reservations:
         rows = [reservation_row(one) for one in found.reservations]
@@ -276,25 +276,24 @@ def _limits(
     return {name: value for name, value in given.items() if value is not None}
 
 
-def _waiting_row(job: WaitingJob, now: float) -> tuple[str, ...]:
+def _waiting_row(job: WaitingJob) -> tuple[str, ...]:
     return (
         "" if job.position is None else str(job.position),
         job.job[:SHORT_ID_CHARS],
         job.user,
         _priority(job),
-        format_seconds(max(0.0, now - job.since)),
+        format_seconds(job.waited_s),
         job.sentence,
     )
 
 
 def _running_row(job: RunningJob, now: float) -> tuple[str, ...]:
-    since = job.since
     return (
         job.job[:SHORT_ID_CHARS],
         job.user,
         _priority(job),
         job.device or "",
-        "" if since is None else format_seconds(max(0.0, now - since)),
+        "" if job.since is None else format_seconds(job.run_s(now)),
         str(job.preemptions or ""),
     )
 

@@ -35,7 +35,7 @@ def test_few_accounts_are_all_listed() -> None:
 def test_waiting_cells_have_the_time_that_they_have_waited(monkeypatch: pytest.MonkeyPatch) -> None:
     class Pool:
         def queue(self) -> QueueView:
-            return QueueView(now=100.0, waiting_count=1, waiting=(WaitingJob("a", since=40.0),))
+            return QueueView(now=100.0, waiting_count=1, waiting=(WaitingJob("a", waited_s=60.0),))
 
     shown: dict[str, Any] = {}
 
@@ -45,4 +45,4 @@ def test_waiting_cells_have_the_time_that_they_have_waited(monkeypatch: pytest.M
     monkeypatch.setattr(PoolClient, "find", Pool)
     monkeypatch.setattr(queue_command, "print_table", keep)
     show_queue()
-    assert [row["pending for"] for row in shown["Waiting"]] == ["1 min 0 s"]
+    assert [row["wait"] for row in shown["Waiting"]] == ["1 min 0 s"]

@@ -158,6 +158,8 @@ def test_waits_of_a_preempted_cell_add_up_while_it_is_under_way(one: PoolUnderTe
         assert waited_s is not None
         for_s = max(event.at for event in view.events) - view.submitted_at
         assert waited_s + ran_s + view.preempted_s >= 0.9 * for_s
+        [row] = [row for row in one.rest.queue().waiting if row.job == job]
+        assert row.waited_s >= 0.9 * view.preempted_s
         one.rest.cancel(job)
         ann.result(job)
         for client in (ann, bob):

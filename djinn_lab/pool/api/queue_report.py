@@ -69,7 +69,8 @@ def report(
     explained.sort(key=lambda one: (one.position is None, one.position))
     qos_by_job = _qos_by_job(cluster, shares)
     waiting = [_waiting(known[one.job], one, skill, qos_by_job) for one in explained if one.job in known]
-    waiting += [_plain(job, why) for job, why in others[1][: EXPLAINED_MAX - len(waiting)]]
+    now_s = snapshot.now_s
+    waiting += [_plain(job, why, now_s) for job, why in others[1][: EXPLAINED_MAX - len(waiting)]]
     away = devices_away(cluster.nodes.values())
     views = shares.view(snapshot.now_s, away)
     levels = [view.level for view in views if view.rank is not None]
@@ -188,7 +189,7 @@ def _waiting(job: Job, found: Explanation, skill: StartSkill, qos_by_job: Mappin
     if found.expected_s is not None:
         start = skill.forecast(found.job, found.rank, max(0.0, found.expected_s - found.now_s), found.now_s)
         expected_at = found.now_s + start.wait_s if start is not None and start.reliable else None
-    row = _row(job, found.reason, _reason(job, found, skill), found.position, expected_at)
+    row = _row(job, found.reason, _reason(job, found, skill), found.now_s, found.position, expected_at)
     why = with_short_ids(sentence(found, with_start=False, memory=job.memory_reason.rstrip(".")))
     unpredicted = why_no_start(found, skill) if expected_at is None else ""
     return msgspec.structs.replace(row, why=why, qos=_qos(job, qos_by_job), unpredicted=unpredicted)
@@ -199,15 +200,20 @@ def _reason(job: Job, found: Explanation, skill: StartSkill) -> str:
     return sentence_with_start(found, skill, job.memory_reason.rstrip("."))
 
 
-def _plain(job: Job, why: str) -> WaitingJob:
-    row = _row(job, "session_order" if job.state in PENDING_STATES else job.state.lower(), why)
+def _plain(job: Job, why: str, now_s: float) -> WaitingJob:
+    row = _row(job, "session_order" if job.state in PENDING_STATES else job.state.lower(), why, now_s)
     return msgspec.structs.replace(
         row, unpredicted=f"unknown: {_NO_START.get(job.state, 'no device can take it yet')}"
     )
 
 
 def _row(
-    job: Job, reason: str, why: str, position: int | None = None, expected_at: float | None = None
+    job: Job,
+    reason: str,
+    why: str,
+    now_s: float,
+    position: int | None = None,
+    expected_at: float | None = None,
 ) -> WaitingJob:
     return WaitingJob(
         job=job.job,
@@ -221,6 +227,7 @@ def _row(
         sentence=why,
         why=why,
         since=max(job.segment_at_s, job.preempted_at_s or 0.0),
+        waited_s=max(0.0, now_s - job.submitted_at_s - job.ran_s),
         expected_at=expected_at,
     )
 

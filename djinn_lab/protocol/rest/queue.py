@@ -70,8 +70,8 @@ class WaitingJob(msgspec.Struct, frozen=True):
     where it does not contend; ``why``: the reason for people, ``sentence``: with the predicted start.
     ``expected_at`` comes with ``QueueView.estimate_error`` only. ``qos``: of service (a
     :class:`~djinn_lab.jobs.decision.QosClass`), where an account is guaranteed devices and the job
-    contends. ``since``: when it last became pending. ``unpredicted``: in a few words, why ``expected_at`` is
-    None."""
+    contends. ``since``: when it last became pending; ``waited_s``: seconds since its submission in which it
+    did not run, preempted ones included. ``unpredicted``: in a few words, why ``expected_at`` is None."""
 
     job: str
     user: str = ""
@@ -87,6 +87,7 @@ class WaitingJob(msgspec.Struct, frozen=True):
     expected_at: float | None = None
     qos: str = ""
     unpredicted: str = ""
+    waited_s: float = 0.0
 
 
 class RunningJob(msgspec.Struct, frozen=True):
