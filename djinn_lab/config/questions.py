@@ -16,6 +16,7 @@ Check = Callable[[str], str | None]
 _LABEL_COLUMN = 10
 """Columns that prompt_toolkit puts before a label and behind it."""
 _KEYS = "Arrow keys or number to choose, Enter to take it, Ctrl-C to leave without saving"
+_WRITING_KEYS = "Enter to take it, Escape to go back without a change, Ctrl-C to leave without saving"
 
 
 class Option(NamedTuple):
@@ -40,15 +41,24 @@ class ArrowQuestions:
     """Questions of a terminal, by prompt_toolkit."""
 
     def choose(self, message: str, options: Sequence[Option], default: str) -> str:
+        from prompt_toolkit.key_binding import KeyBindings
         from prompt_toolkit.shortcuts import choice
 
         columns = shutil.get_terminal_size().columns - _LABEL_COLUMN
         labelled = [(option.value, _label(option, columns)) for option in options]
-        return choice(message, options=labelled, default=default, bottom_toolbar=_KEYS)
+        keys = KeyBindings()
+        for number in range(len(options) + 1, 10):  # which the library takes for the last option's
+
+            @keys.add(str(number), eager=True)
+            def ignore(event: object) -> None:
+                """There is no option of this number."""
+
+        return choice(message, options=labelled, default=default, bottom_toolbar=_KEYS, key_bindings=keys)
 
     def write(self, message: str, default: str, check: Check) -> str:
         from prompt_toolkit import prompt
         from prompt_toolkit.document import Document
+        from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
         from prompt_toolkit.validation import ValidationError, Validator
 
         class Checked(Validator):
@@ -57,7 +67,20 @@ class ArrowQuestions:
                 if problem is not None:
                     raise ValidationError(len(document.text), problem)
 
-        return prompt(f"{message} ", default=default, validator=Checked(), validate_while_typing=False)
+        keys = KeyBindings()
+
+        @keys.add("escape", eager=True)
+        def keep(event: KeyPressEvent) -> None:
+            event.app.exit(result=default)
+
+        return prompt(
+            f"{message} ",
+            default=default,
+            validator=Checked(),
+            validate_while_typing=False,
+            key_bindings=keys,
+            bottom_toolbar=_WRITING_KEYS,
+        )
 
 
 def _label(option: Option, columns: int) -> str:

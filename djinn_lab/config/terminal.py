@@ -72,7 +72,11 @@ def run_terminal_wizard(
     _show_facts(console, draft)
     _show_differences(console, draft)
     if questions is not None:
-        return _Dialogue(console, questions, draft, profile, make_default, dry_run).run()
+        try:
+            return _Dialogue(console, questions, draft, profile, make_default, dry_run).run()
+        except KeyboardInterrupt:
+            console.print("Nothing was written.")
+            raise
     _show_settings(console, draft)
     _show_effects(console, draft)
     _refuse_errors(draft)

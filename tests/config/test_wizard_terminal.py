@@ -197,6 +197,28 @@ def test_arrow_keys_and_numbers_choose_in_a_terminal_and_undo_restores() -> None
     assert not profiles_path().read_text()
 
 
+def test_a_number_without_an_option_does_nothing_and_escape_leaves_a_field() -> None:
+    command = [sys.executable, "-m", "djinn_lab.cli", "wizard"]
+    child = pexpect.spawn(command[0], command[1:], dimensions=(50, 100), timeout=120)
+    child.expect("3. research_training")
+    child.send("1")
+    child.send("9\r")
+    child.expect("for basic_inference: what next")
+    child.expect("Leave without saving")
+    child.send("6\r")
+    child.expect("Name:")
+    child.send("other")
+    child.expect("basic_inferenceother")
+    child.send("\x1b")
+    child.expect("Profile basic_inference for basic_inference: what next")
+    child.expect("Leave without saving")
+    child.send("\x03")
+    child.expect("Nothing was written")
+    child.expect(pexpect.EOF)
+    child.close()
+    assert not profiles_path().exists()
+
+
 @pytest.mark.parametrize(
     ("overrides", "expected"),
     [
