@@ -82,6 +82,8 @@ class Job(msgspec.Struct, frozen=True):
     """Devices that a running gang holds beside ``assigned_device``."""
     ran_s: float = 0.0
     """Run time before ``running_since_s``, over all segments."""
+    ran_before_s: float = 0.0
+    """The part of that in earlier segments."""
     predicted_spread: float = 1.0
     """Nine of ten such segments end within so many times their prediction."""
     fits: tuple[DeviceFit, ...] = ()
@@ -124,10 +126,16 @@ class Job(msgspec.Struct, frozen=True):
 
     @property
     def remaining_s(self) -> float | None:
-        """Predicted seconds of run time left in this segment, None when unknown."""
+        """Predicted seconds of run time left in this segment, None when unknown. One that ran longer than
+        predicted takes as long again as it has, or less by the pace of its ops
+        (:func:`~djinn_lab.jobs.decision.rules.keys.remaining_s` has the same of running ones)."""
         if self.predicted_s is None:
             return None
-        return self.predicted_s * (1 - self.ops_done / max(1, self.ops_total))
+        done, ran_s = self.ops_done / max(1, self.ops_total), self.ran_s - self.ran_before_s
+        left_s = self.predicted_s * (1 - done)
+        if ran_s <= self.predicted_s:
+            return left_s
+        return max(left_s, min(1.0, (1 - done) / done) * ran_s if done else ran_s)
 
 
 class DeviceQueueView(msgspec.Struct, frozen=True):
