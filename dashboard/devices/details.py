@@ -83,6 +83,8 @@ def _running(job: RunningJob, names: Mapping[str, str], now: float) -> list[Fact
         facts.append(("For", whole_seconds(max(0.0, now - job.since))))
     if job.ends_at is not None:
         facts.append(("Predicted end in", whole_seconds(max(0.0, job.ends_at - now))))
+    elif job.unpredicted:
+        facts.append(("Predicted end", job.unpredicted))
     if job.members:
         facts.append(("Gang", ", ".join(filter(None, (job.device, *job.members)))))
     if job.preempting:

@@ -137,9 +137,11 @@ def _waiting_row(cell: WaitingJob, now: float, name: str | None) -> dict[str, ob
 
 def _no_start(cell: WaitingJob) -> dict[str, object] | None:
     """Say why no start is predicted; such cells come behind the others."""
-    if not cell.unpredicted:
-        return None
-    return {"text": cell.unpredicted, "title": cell.sentence, "sort": SORTS_LAST}
+    return _unknown(cell.unpredicted, cell.sentence)
+
+
+def _unknown(why: str, title: str = "") -> dict[str, object] | None:
+    return {"text": why, "title": title, "sort": SORTS_LAST} if why else None
 
 
 def running_rows(queue: QueueView, names: Mapping[str, str]) -> list[dict[str, object]]:
@@ -156,7 +158,7 @@ def _running_row(cell: RunningJob, now: float, name: str | None) -> dict[str, ob
         "user": cell.user,
         "priority": _priority_text(cell),
         "since": number_cell(cell.run_s(now), whole_seconds),
-        "left": number_cell(left, whole_seconds),
+        "left": _unknown(cell.unpredicted) if left is None else number_cell(left, whole_seconds),
         "preempted": cell.preemptions or None,
         "job": cell.job[:8],
         "note": " ".join((*(["Being preempted."] if cell.preempting else ()), cell.unusual)).strip(),

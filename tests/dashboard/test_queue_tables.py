@@ -108,3 +108,10 @@ def test_cell_without_a_predicted_start_says_why_and_sorts_last() -> None:
     assert (unknown["text"], unknown["title"]) == ("unknown: later cells may go first", "Behind 2. And more.")
     assert known["text"] == "9.0 s"
     assert unknown["sort"] > known["sort"]
+
+
+def test_cell_without_a_predicted_end_says_why_and_sorts_last() -> None:
+    running = (RunningJob("1", unpredicted="unknown: longer than predicted"), RunningJob("2", ends_at=19.0))
+    unknown, known = (row["left"] for row in running_rows(QueueView(now=10.0, running=running), {}))
+    assert (unknown["text"], known["text"]) == ("unknown: longer than predicted", "9.0 s")
+    assert unknown["sort"] > known["sort"]

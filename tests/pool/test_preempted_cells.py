@@ -166,6 +166,18 @@ def test_waits_of_a_preempted_cell_add_up_while_it_is_under_way(one: PoolUnderTe
             client.send(CloseSession())
 
 
+def test_no_end_is_predicted_of_a_cell_of_which_more_may_come(one: PoolUnderTest) -> None:
+    program, _ = training(2 * STEPS, size=128, ballast_bytes=4 * MIB)
+    with Client(one.info) as ann:
+        job = ann.submit(program, final=False)
+        ann.until(job, "RUNNING")
+        [row] = one.rest.queue().running
+        assert (row.ends_at, row.unpredicted) == (None, "unknown: more of the cell may come")
+        one.rest.cancel(job)
+        ann.result(job)
+        ann.send(CloseSession())
+
+
 def test_a_cell_that_lay_in_a_killed_process_only_is_made_again(tmp_path: Path) -> None:
     """The pool has no host memory to store the cell's state in: its ops are replayed to where it stopped."""
     program, _ = training(5 * STEPS, size=128, ballast_bytes=4 * MIB)

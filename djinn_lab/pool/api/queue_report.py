@@ -87,7 +87,7 @@ def report(
         waiting_count=len(cluster.waiting) + others[0],
         waiting=tuple(waiting),
         running=tuple(
-            _running(job, cluster, unusual.get(job.job, ""), qos_by_job)
+            _running(job, cluster, unusual.get(job.job, ""), qos_by_job, now_s)
             for job in queue_jobs
             if job.state is JobState.RUNNING
         ),
@@ -232,8 +232,16 @@ def _row(
     )
 
 
-def _running(job: Job, cluster: Cluster, unusual: str, qos_by_job: Mapping[str, JobQos]) -> RunningJob:
+def _running(
+    job: Job, cluster: Cluster, unusual: str, qos_by_job: Mapping[str, JobQos], now_s: float
+) -> RunningJob:
     held = cluster.holdings.get(job.job)
+    ends_s = held.ends_s if held is not None else None
+    unpredicted = ""
+    if not job.final:
+        ends_s, unpredicted = None, "unknown: more of the cell may come"
+    elif ends_s is not None and ends_s <= now_s:
+        ends_s, unpredicted = None, "unknown: longer than predicted"
     return RunningJob(
         job=job.job,
         user=job.user,
@@ -241,7 +249,8 @@ def _running(job: Job, cluster: Cluster, unusual: str, qos_by_job: Mapping[str, 
         priority=job.priority,
         device=job.assigned_device,
         since=job.running_since_s,
-        ends_at=held.ends_s if held is not None else None,
+        ends_at=ends_s,
+        unpredicted=unpredicted,
         preempting=job.preempting and not job.cancelling,
         preemptions=job.preemptions,
         members=job.members,

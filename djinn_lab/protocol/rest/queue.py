@@ -91,7 +91,8 @@ class WaitingJob(msgspec.Struct, frozen=True):
 
 
 class RunningJob(msgspec.Struct, frozen=True):
-    """Show a running job. ``ends_at``: expected, None when unknown. ``preempting``: it was asked to stop
+    """Show a running job. ``ends_at``: expected, None when unknown, and ``unpredicted`` says why, in a few
+    words. ``preempting``: it was asked to stop
     between two ops. ``members``: of a gang, the other devices that it holds. ``unusual``: a sentence where
     it runs much longer than predicted. ``qos``: as in :class:`WaitingJob`. ``since``: when it last started;
     ``ran_s``: seconds that devices ran it before."""
@@ -109,6 +110,7 @@ class RunningJob(msgspec.Struct, frozen=True):
     unusual: str = ""
     qos: str = ""
     ran_s: float = 0.0
+    unpredicted: str = ""
 
     def run_s(self, now: float) -> float:
         """Return the seconds for which devices have run it by then."""
