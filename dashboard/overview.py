@@ -25,7 +25,8 @@ from djinn_lab.protocol.rest.status import DeviceView, HostView, PoolStatus
 from djinn_lab.units import format_bytes, format_seconds
 
 JOB_COLUMNS = job_columns(
-    "state", "cell", "notebook", "user", "device", "progress", "position", "why", "priority", "took", "job"
+    *("state", "cell", "notebook", "user", "device", "progress", "position", "starts", "why"),
+    *("priority", "took", "job"),
 )
 SESSION_COLUMNS = columns(
     ("name", "Notebook", "text"),

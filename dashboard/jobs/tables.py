@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from djinn_lab.dashboard.widgets.table_cells import columns, number_cell
+from djinn_lab.dashboard.widgets.table_cells import columns, number_cell, whole_seconds
 from djinn_lab.dashboard.widgets.theme import STATE_COLOURS
 from djinn_lab.protocol.rest.jobs import JobView
 from djinn_lab.protocol.rest.notebooks import NotebookView
@@ -21,6 +21,7 @@ _FIELDS = {
     "device": ("device", "Device", "short"),
     "progress": ("progress", "Ops done", "progress"),
     "position": ("position", "Queue position", "number"),
+    "starts": ("starts", "Predicted start", "number"),
     "waited": ("waited", "Wait", "number"),
     "took": ("took", "Run time", "number"),
     "preempted": ("preempted", "Preempted", "number"),
@@ -63,6 +64,7 @@ def job_row(job: JobView, now: float, notebooks: Mapping[str, str]) -> dict[str,
         "device": job.device,
         "priority": job.priority.lower(),
         "position": job.position,
+        "starts": number_cell(job.estimate_s if job.position is not None else None, whole_seconds),
         "reason": job.failure.message if job.failure else job.reason,
         "progress": {
             "done": job.ops_done,

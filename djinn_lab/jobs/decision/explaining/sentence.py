@@ -312,7 +312,7 @@ def _nodes(explanation: Explanation) -> str:
         (misfit.cordoned, "cordoned"),
         (misfit.not_ready, "down"),
         (misfit.expected, "not there, but may come with further nodes"),
-        (misfit.not_named, "not among its targets"),
+        (misfit.not_named, "where its target, or its state that lies elsewhere, does not let it run"),
         *((misfit.filtered.get(one.name, 0), one.excluded) for one in FILTERS),
         (misfit.too_small, "too small"),
     ]
