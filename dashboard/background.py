@@ -55,17 +55,8 @@ class Background:
                 self._waiting.append(call)
                 return
         if self._is_served:
-            self._document.add_next_tick_callback(lambda: self.together(call))
+            self._document.add_next_tick_callback(call)
         else:
-            call()
-
-    def together(self, call: Callable[[], object]) -> None:
-        """Call, and send the browser all that it changes as one message.
-
-        Otherwise Panel sends its own changes, with models that are new, later than Bokeh sends those of
-        these models, whenever the connection is busy (``panel.io.document.unlocked`` of Panel 1.9).
-        """
-        with pn.io.hold(self._document):
             call()
 
     def run(

@@ -32,8 +32,6 @@ Connection = Literal["connecting", "live", "absent", "lost", "refused"]
 POLL_S = 0.5
 IDLE_POLL_S = 5.0
 QUEUE_POLL_S = 0.9
-QUEUE_IDLE_POLL_S = 5.0
-"""Often enough for the chart of each account's use, which is there when a page that shows it is opened."""
 COSTS_POLL_S = 2.0
 WATCHED_S = 10.0
 """A hub that was not read for so long polls at the idle pace."""
@@ -140,7 +138,7 @@ class Hub:
             return found
 
     def want_queue(self) -> None:
-        """Ask often for the queue's explanations for a while, since a page shows them: they cost the pool
+        """Ask for the queue's explanations for a while, since a page shows them: they cost the pool
         something."""
         self._queue_wanted_at = time.monotonic()
 
@@ -157,8 +155,7 @@ class Hub:
 
     def _read_queue(self, reader: PoolClient, before: QueueView | None) -> QueueView | None:
         now = time.monotonic()
-        wanted = now - self._queue_wanted_at <= WATCHED_S
-        if now - self._queue_read_at < (QUEUE_POLL_S if wanted else QUEUE_IDLE_POLL_S):
+        if now - self._queue_wanted_at > WATCHED_S or now - self._queue_read_at < QUEUE_POLL_S:
             return before
         self._queue_read_at = now
         return reader.queue()

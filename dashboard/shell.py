@@ -161,7 +161,7 @@ class Shell:
         if not self._gate.holds(self._login):
             self._log_out()
         elif self.board.background.loaded:
-            self.board.background.together(self._refresh)
+            self._refresh()
 
     def _log_out(self) -> None:
         self.navigation.pages = []
