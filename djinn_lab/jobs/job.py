@@ -8,6 +8,7 @@ from djinn_lab.events import MemoryRelease
 from djinn_lab.jobs.conditions import DependencyResults, DependencyState
 from djinn_lab.jobs.messages import MemoryNeed
 from djinn_lab.jobs.placement.first_device import DeviceFit
+from djinn_lab.jobs.request import left_s
 from djinn_lab.jobs.states import FINISHED, JobState
 from djinn_lab.jobs.terms import NO_TERMS, Terms
 from djinn_lab.srg.structure import GraphPhase
@@ -126,16 +127,16 @@ class Job(msgspec.Struct, frozen=True):
 
     @property
     def remaining_s(self) -> float | None:
-        """Predicted seconds of run time left in this segment, None when unknown. One that ran longer than
-        predicted takes as long again as it has, or less by the pace of its ops
-        (:func:`~djinn_lab.jobs.decision.rules.keys.remaining_s` has the same of running ones)."""
+        """Predicted seconds of run time left in this segment, None when unknown. Past that, as
+        :func:`~djinn_lab.jobs.request.left_s` has it, or less by the pace of its ops."""
         if self.predicted_s is None:
             return None
         done, ran_s = self.ops_done / max(1, self.ops_total), self.ran_s - self.ran_before_s
-        left_s = self.predicted_s * (1 - done)
+        by_ops_s = self.predicted_s * (1 - done)
         if ran_s <= self.predicted_s:
-            return left_s
-        return max(left_s, min(1.0, (1 - done) / done) * ran_s if done else ran_s)
+            return by_ops_s
+        by_pace_s = ran_s * (1 - done) / done if done else ran_s
+        return max(by_ops_s, min(left_s(self.predicted_s, ran_s), by_pace_s))
 
 
 class DeviceQueueView(msgspec.Struct, frozen=True):

@@ -20,6 +20,13 @@ Where = tuple[tuple[str, int], ...]
 """Members by node, in the order in which they were chosen."""
 
 
+def left_s(estimate_s: float, had_s: float) -> float:
+    """Return the predicted run time left after ``had_s``. Past its estimate, a job counts as running for as
+    long again as it has: predictions order the queue, none ends a job (Tsafrir, Etsion, Feitelson, IEEE TPDS
+    18(6), 2007)."""
+    return estimate_s - had_s if estimate_s > had_s else had_s
+
+
 def members_in(where: Where) -> int:
     """Return how many members there are in all."""
     if len(where) == 1:

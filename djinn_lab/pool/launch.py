@@ -45,8 +45,8 @@ POLL_S = 0.02
 ALIVE_TIMEOUT_S = 5.0
 STOP_GRACE_S = 10.0
 END_WITHIN_S = 2.0
-SAY_EVERY_S = 15.0
 """A pool that was just killed may live for so long."""
+SAY_EVERY_S = 15.0
 LOOPBACK = "127.0.0.1"
 
 

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from djinn_lab.jobs.decision import Cluster, Plan, QueuePolicy, Start, decide, enact, end, park
 from djinn_lab.jobs.fairness import Capacity, Limits, ShareSettings, ShareState, ShareTree
-from djinn_lab.jobs.request import ComputeNode, Request, members_in
+from djinn_lab.jobs.request import ComputeNode, Request, left_s, members_in
 from djinn_lab.simulator.queue.figures import Records
 from djinn_lab.simulator.queue.history import History
 from djinn_lab.simulator.queue.settings import Estimates, QueueSettings
@@ -254,14 +254,12 @@ class PoolSimulation:
         park(self.cluster, self.shares, name, self.now_s, self._still_s(running))
 
     def _still_s(self, running: StartedJob) -> float | None:
-        """Return the estimated run time still to come. Past its estimate, as long again as the job has
-        run."""
+        """Return the estimated run time still to come, and the time to bring its state back."""
         if running.estimate_s is None:
             return None
         had_s = running.job.run_s - running.left_s
-        left_s = running.estimate_s - had_s if running.estimate_s > had_s else had_s
         back_s = self.settings.parking.back_s(running.job.demand.members, running.job.state_bytes)
-        return left_s + back_s
+        return left_s(running.estimate_s, had_s) + back_s
 
     # -- nodes -----------------------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ import math
 from bisect import bisect_right
 
 from djinn_lab.jobs.decision.rules.policy import QueuePolicy
-from djinn_lab.jobs.request import WHOLE_DEVICE_MILLI, Demand, Holding, Request, members_in
+from djinn_lab.jobs.request import WHOLE_DEVICE_MILLI, Demand, Holding, Request, left_s, members_in
 
 Key = tuple[float, int]
 
@@ -108,15 +108,9 @@ def _urgent_from(request: Request, policy: QueuePolicy) -> float:
 
 
 def remaining_s(holding: Holding, policy: QueuePolicy, now_s: float) -> float:
-    """Return the predicted run time left. Past its estimate, a job counts as running for as long again as
-    it has: predictions order the queue, none ends a job (Tsafrir, Etsion, Feitelson, IEEE TPDS 18(6),
-    2007)."""
-    ends_s = holding.ends_s
-    if ends_s is None:
-        ends_s = holding.started_s + policy.unknown_s
-    if ends_s > now_s:
-        return ends_s - now_s
-    return max(now_s - holding.started_s, ends_s - holding.started_s)
+    """Return the predicted run time left."""
+    estimate_s = policy.unknown_s if holding.ends_s is None else holding.ends_s - holding.started_s
+    return left_s(estimate_s, now_s - holding.started_s)
 
 
 def attained_queue(holding: Holding, policy: QueuePolicy, now_s: float) -> int:
