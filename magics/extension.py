@@ -48,12 +48,11 @@ class Extension:
         shell, notebook = self.shell, self.notebook
         shell.input_transformers_cleanup.append(notebook.source.transform_lines)
         shell.ast_transformers.append(self.wrapper)
+        shell.events.register("pre_run_cell", self._name_markers)
         shell.events.register("pre_run_cell", notebook.before_cell)
         shell.events.register("post_run_cell", notebook.after_cell)
         shell.Completer.custom_matchers.append(djinn_matcher)
-        for name, value in ((MARKER, notebook.cell), (LOCAL_MARKER, lambda: None), (LAST, None)):
-            shell.user_ns[name] = value
-            shell.user_ns_hidden[name] = value
+        self._name_markers()
         shell.magics_manager.register_function(self._cell_magic(), "cell", "djinn")
         shell.magics_manager.register_function(self._local_magic(), "cell", "local")
         shell.magics_manager.register_function(self._line_magic(), "line", "djinn")
@@ -70,6 +69,7 @@ class Extension:
         setattr(shell, _CLOSED, notebook.close())
         shell.input_transformers_cleanup.remove(notebook.source.transform_lines)
         shell.ast_transformers.remove(self.wrapper)
+        shell.events.unregister("pre_run_cell", self._name_markers)
         shell.events.unregister("pre_run_cell", notebook.before_cell)
         shell.events.unregister("post_run_cell", notebook.after_cell)
         shell.Completer.custom_matchers.remove(djinn_matcher)
@@ -78,6 +78,12 @@ class Extension:
             shell.user_ns_hidden.pop(name, None)
         for kind, name in (("cell", "djinn"), ("cell", "local"), ("line", "djinn"), ("line", "djinn_config")):
             shell.magics_manager.magics[kind].pop(name, None)
+
+    def _name_markers(self, info: object = None) -> None:
+        """Name what transformed cells call, before each cell: ``%reset`` takes all names away."""
+        for name, value in ((MARKER, self.notebook.cell), (LOCAL_MARKER, lambda: None), (LAST, None)):
+            self.shell.user_ns.setdefault(name, value)
+            self.shell.user_ns_hidden.setdefault(name, value)
 
     def _cell_magic(self) -> object:
         @no_var_expand

@@ -197,9 +197,8 @@ class NotebookCell:
             raise
         finally:
             self._report(self._progress, outcome_of(ended))
-        self._cell.result = self._shell.user_ns[LAST]
+        self._cell.result = displayed = self._shell.user_ns.setdefault(LAST, None)  # after %reset
         if self._verification is not None and error is None:
-            displayed = self._shell.user_ns[LAST]
             line = self._verification.conclude(displayed, self._cell.report.device)
             if not self._options.quiet:
                 print(line)
@@ -208,7 +207,7 @@ class NotebookCell:
     def _leave(self) -> None:
         """Send the cell, keep what it would have displayed for its handle, and display the handle."""
         shell, cell, options = self._shell, self._cell, self._options
-        cell.result, shell.user_ns[LAST] = shell.user_ns[LAST], None
+        cell.result, shell.user_ns[LAST] = shell.user_ns.get(LAST), None
         cell.__exit__(None, None, None)
         handle = cell.handle
         if cell.report.outcome == "pending":

@@ -28,6 +28,16 @@ def test_a_cell_behaves_as_a_plain_one(notebook: NotebookKernel) -> None:
     assert nested.status == "ok", nested.traceback
 
 
+def test_cells_are_captured_after_all_names_were_reset(notebook: NotebookKernel) -> None:
+    assert notebook.run("%reset -f").status == "ok"
+    again = notebook.run("%%djinn\nimport torch\ny = torch.ones(2) + 1\ny")
+    assert again.values == ["tensor([2., 2.])"], again.traceback
+    within = notebook.run("%%djinn\n%reset -f\nimport torch\nz = torch.ones(2) * 3\nz")
+    assert within.values == ["tensor([3., 3.])"], within.traceback
+    assert notebook.run("%%djinn\n%reset -f").status == "ok"
+    assert notebook.run("%%djinn\nimport torch\nfloat(torch.ones(2).sum())").values == ["2.0"]
+
+
 def test_a_shape_error_is_raised_at_the_users_line(notebook: NotebookKernel) -> None:
     failed = notebook.run("%%djinn\na = torch.ones(2, 3)\nb = torch.ones(4, 5)\nc = a @ b")
     assert failed.error == "RuntimeError"

@@ -7,6 +7,7 @@ import socket
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator
+from http.client import HTTPConnection
 from pathlib import Path
 
 import httpx
@@ -90,6 +91,19 @@ def test_so_is_one_whose_second_request_stays_half(impatient: tuple[str, int]) -
             time.sleep(0.01)
         connection.sendall(b"GET /slowly HT")
         assert closed_by_peer(connection)
+
+
+def test_a_connection_outlives_what_a_client_keeps_unused(shared_pool: RuntimeInfo) -> None:
+    """A client that sent just when the server closes would lose its request."""
+    host, port = shared_pool.url.removeprefix("http://").split(":")
+    connection = HTTPConnection(host, int(port), timeout=10)
+    connection.auto_open = 0  # no second connection
+    connection.connect()
+    for pause_s in (httpx.Limits().keepalive_expiry or 0) + 1, 0:
+        connection.request("GET", "/v1/alive")
+        assert connection.getresponse().read()
+        time.sleep(pause_s)
+    connection.close()
 
 
 def test_a_request_that_is_answered_slowly_is_answered(impatient: tuple[str, int]) -> None:

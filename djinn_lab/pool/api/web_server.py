@@ -14,6 +14,9 @@ from djinn_lab.pool.api.request_limits import PunctualProtocol
 from djinn_lab.pool.certificates import ServerCertificate
 from djinn_lab.protocol.messages import MESSAGE_BYTES_MAX
 
+KEEP_ALIVE_S = 60
+"""Longer than clients keep an unused connection (httpx: 5 s), or they would send on one that is being
+closed."""
 PING_TIMEOUT_S = 120.0
 """A client may hold its interpreter for long inside one torch op."""
 STANDBY_RETRY_AFTER_S = 1
@@ -33,6 +36,7 @@ class WebServer(uvicorn.Server):
             ws_max_size=MESSAGE_BYTES_MAX,
             ws_ping_timeout=PING_TIMEOUT_S,
             ws_per_message_deflate=False,
+            timeout_keep_alive=KEEP_ALIVE_S,
             timeout_graceful_shutdown=grace_s,
             server_header=False,
             ssl_certfile=None if certificate is None else certificate.certificate,
