@@ -80,7 +80,7 @@ def _running(job: RunningJob, names: Mapping[str, str], now: float) -> list[Fact
         ("User", f"{job.user}, {job.priority.lower()} priority"),
     ]
     if job.since is not None:
-        facts.append(("For", whole_seconds(max(0.0, now - job.since))))
+        facts.append(("For", whole_seconds(job.run_s(now))))
     if job.ends_at is not None:
         facts.append(("Predicted end in", whole_seconds(max(0.0, job.ends_at - now))))
     elif job.unpredicted:

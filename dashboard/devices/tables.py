@@ -118,9 +118,7 @@ def _device_row(
         "state": {"text": state_words(device, queue), "colour": colour},
         "cell": None if running is None else names.get(running, running[:8]),
         "user": None if job is None else job.user,
-        "since": None
-        if job is None or job.since is None
-        else number_cell(max(0.0, now - job.since), whole_seconds),
+        "since": None if job is None or job.since is None else number_cell(job.run_s(now), whole_seconds),
         "pending": len(waiting) if queue is not None else device.queue_length,
         "next": waiting[0].why if waiting else None,
         "memory": _memory_cell(device),

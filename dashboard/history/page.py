@@ -10,7 +10,7 @@ from bokeh.models import Range1d
 
 from djinn_lab.dashboard.board import Board
 from djinn_lab.dashboard.history.charts import LinesChart, SharesChart, axis_ms
-from djinn_lab.dashboard.history.ranges import RANGE_DEFAULT, RANGES, HistoryCache, HistoryRange, range_named
+from djinn_lab.dashboard.history.ranges import RANGE_DEFAULT, RANGES, HistoryCache, HistoryRange, suited_range
 from djinn_lab.dashboard.history.section import HistorySection
 from djinn_lab.dashboard.history.series import (
     PROJECTS,
@@ -65,6 +65,7 @@ class HistoryPage:
         self._asked: tuple[str, str] | None = None
         self._asked_s = 0.0
         self._filling = False
+        self._suited = RANGE_DEFAULT
         self.history: PoolHistory | None = None
         self.range = choice_bar({one.label: one.name for one in RANGES.values()}, RANGE_DEFAULT)
         self.by = choice_bar({"Users": USERS, "Projects": PROJECTS}, USERS, align="end")
@@ -114,7 +115,7 @@ class HistoryPage:
 
     @property
     def _range(self) -> HistoryRange:
-        return range_named(self.range.value)
+        return RANGES[self.range.value]
 
     def _known(self) -> PoolHistory:
         return self.history or NOTHING_READ
@@ -122,8 +123,9 @@ class HistoryPage:
     def enter(self) -> None:
         """Called when the page is shown: follow the address."""
         route = self._board.route
+        self._suited = suited_range(self._board.hub.snapshot())
         self._filling = True  # or the first choice would be written over the second in the address
-        self.range.value = range_named(route.get("range")).name
+        self.range.value = RANGES.get(route.get("range"), RANGES[self._suited]).name
         self.by.value = PROJECTS if route.get("by") == PROJECTS else USERS
         self._filling = False
 
@@ -205,7 +207,7 @@ class HistoryPage:
         if self._filling:
             return
         self._board.route.update(
-            range=None if self.range.value == RANGE_DEFAULT else self.range.value,
+            range=None if self.range.value == self._suited else self.range.value,
             by=None if self.by.value == USERS else self.by.value,
         )
         if self.history is not None and not nothing_ran(self.history):

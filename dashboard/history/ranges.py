@@ -7,6 +7,7 @@ import time
 from typing import NamedTuple
 
 from djinn_lab.client.rest import PoolClient
+from djinn_lab.dashboard.hub import JOBS_MAX, Snapshot
 from djinn_lab.protocol.rest.history import PoolHistory
 
 DAY_S = 86_400.0
@@ -45,9 +46,14 @@ RANGES = {
 RANGE_DEFAULT = "day"
 
 
-def range_named(name: str) -> HistoryRange:
-    """Return the range of that name; the default for an unknown name."""
-    return RANGES.get(name, RANGES[RANGE_DEFAULT])
+def suited_range(snapshot: Snapshot) -> str:
+    """Return the range that is shown unless a visitor chooses: the last hour while the pool knows no older
+    cell, since most of a day would be empty."""
+    if snapshot.status is None or len(snapshot.jobs) >= JOBS_MAX:
+        return RANGE_DEFAULT
+    hour = RANGES["hour"]
+    begins = snapshot.status.now - hour.seconds
+    return hour.name if all(job.submitted_at > begins for job in snapshot.jobs) else RANGE_DEFAULT
 
 
 class HistoryCache:

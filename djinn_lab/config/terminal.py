@@ -203,14 +203,16 @@ class _Dialogue:
             return False
         _show_change(self._console, self._draft, self._make_default)
         options = [
-            Option("save", "Save"),
+            Option("default", "Save, and use it where no profile is named"),
+            Option("save", "Save, and use it only where it is named"),
             Option("change", "Change something else"),
             Option("leave", "Leave without saving"),
         ]
-        answer = self._questions.choose("Save it?", options, "save")
+        answer = self._questions.choose("Save it?", options, "default" if self._make_default else "save")
         if answer == "change":
             return False
-        _store(self._console, self._draft, self._make_default, self._dry_run or answer == "leave")
+        make_default = self._make_default if answer == "leave" else answer == "default"
+        _store(self._console, self._draft, make_default, self._dry_run or answer == "leave")
         return True
 
     def _section(self, section: str) -> None:
@@ -304,7 +306,8 @@ def _store(console: Console, draft: Draft, make_default: bool, dry_run: bool) ->
         console.print("Nothing was written.")
     else:
         path = save(draft, make_default=make_default)
-        console.print(f"[green]Saved[/green] profile {profile.name} in {path}")
+        use = ", which is used where none is named," if make_default else ""
+        console.print(f"[green]Saved[/green] profile {profile.name}{use} in {path}")
         console.print("djinn-lab wizard --undo restores the file as it was")
     console.print("The same without questions:")
     command = equivalent_command(profile, make_default=make_default)

@@ -12,7 +12,7 @@ import pexpect
 import pytest
 from rich.console import Console
 
-from djinn_lab.config import load_profile, profiles_path
+from djinn_lab.config import default_profile, load_profile, profiles_path
 from djinn_lab.config.detection import Facts
 from djinn_lab.config.effects import PredictedEffect
 from djinn_lab.config.profiles import SchedulerSettings
@@ -122,6 +122,7 @@ def test_all_recommended_values_are_those_of_the_machine(machine: Machine, conso
     questions = answers(console, *typed, "save", "save")
     profile = run_terminal_wizard(console=console, questions=questions, facts=facts)
     assert profile == begin(facts).profile
+    assert "default =" not in profiles_path().read_text(), "saved, to be used where it is named"
     assert "Take the recommended value of 4 settings" in said(console), "devices, and what they share"
 
 
@@ -144,6 +145,8 @@ def test_questions_are_asked_until_the_answer_is_accepted(machine: Machine, cons
     assert profile.name == "mine"
     assert profile.workload == "llm_serving"
     assert load_profile("mine").pool.threads == 2
+    assert default_profile().name == "mine"
+    assert "Saved profile mine, which is used where none is named" in said(console)
     text = said(console)
     assert "'llm_servng' is none of them: type a number from 1 to 3" in text
     assert "found 'two words'" in text

@@ -289,6 +289,9 @@ def test_the_history_page_shows_the_time_of_the_address(board: Board) -> None:
     assert board.route.get("range") == "week"
     page.by.value = "user"
     assert board.route.get("by") == ""
+    board.route.update(range="fortnight")
+    page.enter()
+    assert page.range.value == "hour", "all cells of this pool are younger"
     assert page.totals.columns[0]["label"] == "User"
 
 

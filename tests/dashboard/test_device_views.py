@@ -39,7 +39,9 @@ BUSY = DeviceView(
     restarts=1,
 )
 IDLE = DeviceView("cpu:1", state="idle", memory_bytes=2**30)
-GANG = RunningJob("gang", user="ann", device="cpu:0", since=40.0, ends_at=160.0, members=("cpu:1",))
+GANG = RunningJob(
+    "gang", user="ann", device="cpu:0", since=40.0, ends_at=160.0, members=("cpu:1",), ran_s=30.0
+)
 WAITING = (
     WaitingJob("b" * 32, user="bob", device="cpu:0", position=1, state="QUEUED", why="cpu:0 is busy."),
     WaitingJob("c" * 32, user="cy", device=None, position=2, state="QUEUED", why="All are busy."),
@@ -86,7 +88,7 @@ def test_hosts_heading_links_the_dashboard_of_the_cluster_where_it_has_one() -> 
 def test_device_row_shows_the_running_cell_and_why_the_next_one_waits() -> None:
     first, second = device_rows(snapshot(BUSY, IDLE))
     assert (first["cell"], first["user"]) == ("In [3] <b> · fit.ipynb", "ann")
-    assert first["since"] == {"text": "1 min 0 s", "sort": 60.0}
+    assert first["since"] == {"text": "1 min 30 s", "sort": 90.0}, "with what it ran before"
     assert (first["pending"], first["next"]) == (2, "cpu:0 is busy.")
     assert first["worker"] == "alive, 1 restart"
     assert first["labels"] == "cpu=x86, numa=1, site=lab, taint vision"

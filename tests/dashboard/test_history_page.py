@@ -9,7 +9,7 @@ from math import isnan
 from bokeh.models import Range1d
 
 from djinn_lab.dashboard.history.charts import LinesChart, SharesChart, axis_ms
-from djinn_lab.dashboard.history.ranges import RANGES, range_named
+from djinn_lab.dashboard.history.ranges import RANGES, suited_range
 from djinn_lab.dashboard.history.series import (
     ALL_DEVICES,
     NO_PROJECT,
@@ -35,6 +35,7 @@ from djinn_lab.dashboard.history.tables import (
     wait_table,
     waits_csv,
 )
+from djinn_lab.dashboard.hub import JOBS_MAX, Snapshot
 from djinn_lab.dashboard.widgets.theme import LIGHT
 from djinn_lab.protocol.rest.history import (
     AccountHistory,
@@ -43,6 +44,8 @@ from djinn_lab.protocol.rest.history import (
     PoolHistory,
     WaitHistory,
 )
+from djinn_lab.protocol.rest.jobs import JobView
+from djinn_lab.protocol.rest.status import PoolStatus
 
 UP = (0.0, 600.0, 600.0, 600.0, 0.0, 300.0)
 """The pool was away in the first and the fifth bucket."""
@@ -148,9 +151,19 @@ def test_sentences_sum_a_time_up() -> None:
 
 
 def test_buckets_of_a_range_stay_where_they_are_as_time_passes() -> None:
-    week = range_named("week")
+    week = RANGES["week"]
     assert week.since(1e9) % week.bucket_s == 0
     assert week.since(1e9 + 10) - week.since(1e9) in (0, week.bucket_s)
-    assert range_named("fortnight").name == "day"
     for one in RANGES.values():
         assert HistorySpan.of(one.since(1e9), 1e9, one.bucket_s).count <= 122
+
+
+def test_a_young_pool_shows_its_last_hour_and_an_older_one_its_last_day() -> None:
+    def suited(*ages_s: float) -> str:
+        jobs = tuple(JobView(f"{age_s}", submitted_at=1e9 - age_s) for age_s in ages_s)
+        return suited_range(Snapshot(status=PoolStatus("p", now=1e9), jobs=jobs))
+
+    assert suited() == suited(10.0, 3500.0) == "hour"
+    assert suited(10.0, 3700.0) == "day"
+    assert suited(*(1.0 + number for number in range(JOBS_MAX))) == "day", "there may be older ones"
+    assert suited_range(Snapshot()) == "day"

@@ -36,6 +36,7 @@ NOTEBOOKS = f"notebook-cells-{MACHINE}-2026-11-25"
 HOSTS = f"hosts-{MACHINE}-2026-11-28"
 SIMULATED_HOSTS = f"hosts-simulated-{MACHINE}-2026-11-28"
 SIMULATED, PYTHON = f"memory-simulated-{MACHINE}-2026-11-21", f"capture-{MACHINE}-2026-11-21"
+BOUND = "oracle_on_one_node_mean_min"
 
 
 def result(name: str) -> Any:
@@ -549,6 +550,8 @@ def notebook_cells() -> Iterator[str]:
         by_policy = (means["series"][policy]["median"] for policy in ("fifo", "fifo_passing"))
         cells = (shown(minutes) for minutes in (*by_policy, ours(means)))
         yield row(devices, f"{reserved:,.0f}", *cells, shown(ours(tails)))
+    bounds = [found[f"{number} devices: mean wait"]["facts"][BOUND] for number in (48, 40, 32)]
+    yield "the means are {:.1f}, {:.1f} and {:.1f} min".format(*bounds)
     held_h = found["40 devices: mean wait"]["facts"]["held_h"]
     yield f"reserve {held_h['a device per notebook']:,.0f} GPU-hours"
     yield f"their cells compute for {held_h['djinn']:,.0f}"

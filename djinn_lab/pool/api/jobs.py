@@ -82,7 +82,7 @@ def _add_program_routes(app: FastAPI, context: PoolContext) -> None:
     )
     async def program(job: str, user: Annotated[User, Depends(reader)], segment: Segment = None) -> Response:
         stored = await _own_program(context, job, segment, user)
-        encoded = await asyncio.to_thread(lambda: encode_program(program_of(stored)))
+        encoded = await asyncio.to_thread(lambda: encoded_program(stored))
         return Response(encoded, media_type="application/octet-stream")
 
     @app.get(
@@ -231,6 +231,11 @@ async def _computed(compute: Callable[[], bytes]) -> Response:
 def program_of(stored: StoredProgram) -> Program:
     """Merge all parts into one program."""
     return merge_programs([decode_program(part.program) for part in stored.parts])
+
+
+def encoded_program(stored: StoredProgram) -> bytes:
+    """Return the program of all parts, of a single one as it is kept."""
+    return stored.parts[0].program if len(stored.parts) == 1 else encode_program(program_of(stored))
 
 
 def _with_timings(schedule: ExecutionSchedule, stored: StoredProgram) -> ExecutionSchedule:
