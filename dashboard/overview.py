@@ -228,6 +228,7 @@ def _device_card(device: DeviceView, cells: dict[str, str]) -> str:
     speed = f"{device.flops_per_s / 1e9:.0f} GFLOP/s" if device.flops_per_s else "not measured yet"
     rows = [
         ("Running", f"<code>{running}</code>" if device.job else "<span class='muted'>nothing</span>"),
+        *([("Reserved for it", format_bytes(device.reserved_bytes))] if device.reserved_bytes else []),
         ("Pending", f"{device.queue_length}"),
         ("Holds tensors of", f"{sessions} session{'s' if sessions != 1 else ''}"),
         ("Speed", f"<span class='muted'>{speed}, {threads}{restarts}</span>"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -28,11 +29,13 @@ from djinn_lab.magics.result_commands import push, result, variable_of_tensors
 from djinn_lab.magics.text_table import aligned
 from djinn_lab.protocol.messages import DeviceInfo
 from djinn_lab.protocol.notebooks import ID_PREFIX
+from djinn_lab.protocol.rest.status import DeviceView
 from djinn_lab.srg.graph import SRG
 from djinn_lab.units import format_bytes, format_seconds
 
 Command = Callable[[Notebook, list[str]], object]
 SIGNALS = ("IO_WAIT", "SOON", "COMPUTE")
+ARRIVES_WITHIN_S = 1.0
 
 
 def status(notebook: Notebook, words: list[str]) -> str:
@@ -44,12 +47,13 @@ def status(notebook: Notebook, words: list[str]) -> str:
         f"{format_seconds(found.uptime_s)}, "
         f"{found.sessions} {'session' if found.sessions == 1 else 'sessions'}"
     ]
-    lines += [
-        f"  {device.device}: {device.state}, {format_bytes(device.used_bytes)} of "
-        f"{format_bytes(device.memory_bytes)} used, {device.queue_length} waiting"
-        for device in found.devices
-    ]
-    return "\n".join(lines)
+    return "\n".join([*lines, *map(_device_line, found.devices)])
+
+
+def _device_line(device: DeviceView) -> str:
+    reserved = f", {format_bytes(device.reserved_bytes)} reserved" if device.reserved_bytes else ""
+    used = f"{format_bytes(device.used_bytes)} of {format_bytes(device.memory_bytes)} used{reserved}"
+    return f"  {device.device}: {device.state}, {used}, {device.queue_length} waiting"
 
 
 def jobs(notebook: Notebook, words: list[str]) -> object:
@@ -61,18 +65,28 @@ def jobs(notebook: Notebook, words: list[str]) -> object:
 
 def why(notebook: Notebook, words: list[str]) -> str:
     """Say why a job waits, by the first characters of its id (default: this notebook's own newest)."""
-    pool, own = notebook.pool, notebook.own
+    pool = notebook.pool
     if not words:
-        found = [row for row in pool.jobs(limit=1000) if row.session == own and not row.is_fetch]
-        if not found:
-            raise OptionError("this notebook has no job yet.", "Run a cell that begins with %%djinn.")
-        words = [found[0].job]
+        words = [_newest_job(notebook)]
     answer = pool.why(words[0])
     job = answer.job[: 12 if answer.job.startswith(ID_PREFIX) else 8]
     state = answer.state.lower()
     if answer.sentence.lower().startswith(state):
         return f"job {job}: {answer.sentence}"
     return f"job {job} is {state}: {answer.sentence}"
+
+
+def _newest_job(notebook: Notebook) -> str:
+    """Return this notebook's newest job. One that was sent just now may arrive after the question."""
+    for last_look in (False, True):
+        found = [row for row in notebook.pool.jobs(limit=1000) if row.session == notebook.own]
+        cells = [row.job for row in found if not row.is_fetch]
+        if cells:
+            return cells[0]
+        if last_look or all(handle.ready for handle in notebook.handles):
+            break
+        time.sleep(ARRIVES_WITHIN_S)
+    raise OptionError("this notebook has no job yet.", "Run a cell that begins with %%djinn.")
 
 
 def cancel(notebook: Notebook, words: list[str]) -> str:

@@ -251,6 +251,7 @@ def _devices(engine: Engine) -> tuple[DeviceView, ...]:
                 state=state,
                 memory_bytes=account.memory_bytes if account else 0,
                 used_bytes=account.used_bytes if account else 0,
+                reserved_bytes=account.reserved_bytes if account else 0,
                 peak_bytes=account.peak_bytes if account else 0,
                 job=view.running,
                 queue_length=lengths[view.device],

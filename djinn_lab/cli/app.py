@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from difflib import get_close_matches
 from importlib import import_module
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import typer
+from typer.core import TyperGroup
 
 from djinn_lab.cli.output import print_error
 from djinn_lab.errors import DjinnError
@@ -66,15 +68,36 @@ COMMANDS = (
 """In the order in which ``--help`` shows them."""
 
 
+class CommandGroup(TyperGroup):
+    """Suggests commands of its groups, too."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Raises click's UsageError, which names the nearest commands."""
+        if args[0] not in self.commands and not ctx.resilient_parsing:
+            paths = list(_paths(self))
+            nearest = get_close_matches(args[0], [path[-1] for path in paths], n=1)
+            found = ", ".join(repr(" ".join(path)) for path in paths if path[-1] in nearest)
+            ctx.fail(f"No such command {args[0]!r}." + (f" Did you mean {found}?" if found else ""))
+        return super().resolve_command(ctx, args)
+
+
+def _paths(group: Any, above: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    for name, command in group.commands.items():
+        yield (*above, name)
+        if hasattr(command, "commands"):
+            yield from _paths(command, (*above, name))
+
+
 def build_app(only: str | None = None) -> typer.Typer:
     """Every command. ``only``: where it names one, that one alone, which imports a fraction."""
     app = typer.Typer(
         name="djinn-lab",
+        cls=CommandGroup,
         help="Run notebook cells on a shared pool of GPUs.",
         no_args_is_help=True,
         pretty_exceptions_enable=False,
     )
-    app.callback()(_nothing)  # a single command stays a command by its name
+    app.callback()(_options)  # a single command stays a command by its name
     named = [entry for entry in COMMANDS if entry.command == only]
     for entry in named or COMMANDS:
         if entry.function == "build_group":
@@ -84,7 +107,17 @@ def build_app(only: str | None = None) -> typer.Typer:
     return app
 
 
-def _nothing() -> None:
+def _show_versions(wanted: bool) -> None:
+    if wanted:
+        Entry("version", "version", "show_versions").load()()
+        raise typer.Exit
+
+
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_versions, is_eager=True, help="Same as the command.")
+    ] = False,
+) -> None:
     pass
 
 

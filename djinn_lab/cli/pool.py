@@ -382,7 +382,8 @@ def _host_row(host: HostView) -> tuple[str, ...]:
 
 
 def _device_row(device: DeviceView) -> tuple[str, ...]:
-    used = f"{format_bytes(device.used_bytes)} of {format_bytes(device.memory_bytes)}"
+    reserved = f", {format_bytes(device.reserved_bytes)} reserved" if device.reserved_bytes else ""
+    used = f"{format_bytes(device.used_bytes)} of {format_bytes(device.memory_bytes)}{reserved}"
     rate = device.flops_per_s
     return (
         device.device,

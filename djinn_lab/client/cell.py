@@ -97,8 +97,13 @@ class Cell:
 
     @property
     def worked(self) -> bool:
-        """Return whether any torch work was recorded in the cell."""
+        """Return whether any torch work of the cell ran."""
         return bool(self._job.largest)
+
+    @property
+    def recorded(self) -> bool:
+        """Return whether any torch work was recorded in the cell, which has ended."""
+        return self.worked or self.report.ops_recorded > 0
 
     @property
     def graph(self) -> SRG:
@@ -108,8 +113,10 @@ class Cell:
 
     @property
     def _program(self) -> Program:
-        if not self.worked:
+        if not self.recorded:
             raise UserError("this cell captured no torch work, so it has no graph.")
+        if not self.worked:
+            raise UserError("no part of this cell ran, so it has no graph.")
         return merge_programs([part.program for part in self._job.largest])
 
     @property
@@ -127,7 +134,8 @@ class Cell:
 
     def rehearsed(self, programs: Sequence[Program]) -> None:
         """Note the programs that the cell would have sent, for :attr:`graph` and :attr:`schedule`."""
-        self._job.largest = tuple(map(EncodedProgram.of, programs))
+        for number, program in enumerate(programs, start=1):
+            self._job.add_program(EncodedProgram.of(program), ends=number == len(programs))
 
     def __enter__(self) -> Cell:
         file = self._file or sys._getframe(1).f_code.co_filename

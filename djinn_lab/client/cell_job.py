@@ -68,9 +68,8 @@ def described_end(error: BaseException | None) -> str:
 class CellJob:
     """One cell on its way: identity, options, report. ``file``: with its code, as tracebacks name it.
     ``scheduler``: says in which order its nodes run; None for program order. ``tolerance``: by how much its
-    results may differ from those of its ops. ``largest``: the parts of what was recorded between two cuts,
-    where that was most. ``left``: its code has ended, and its last part is under way. ``answered``: that
-    part's answer was here before anything asked for it."""
+    results may differ from those of its ops. ``left``: its code has ended, and its last part is under way.
+    ``answered``: that part's answer was here before anything asked for it."""
 
     def __init__(
         self,
@@ -93,7 +92,7 @@ class CellJob:
         self.final = False
         self.finished = False
         self.report = CellReport(cell)
-        self.largest: Sequence[EncodedProgram] = ()
+        self._largest: Sequence[EncodedProgram] = ()
         self._parts: list[EncodedProgram] = []
         self.started = perf_counter()
         self.outside_since = self.started
@@ -124,9 +123,13 @@ class CellJob:
         """Remember the most that was recorded between two cuts; ``ends``: a cut follows."""
         self._parts.append(program)
         if ends:
-            if _node_count(self._parts) > _node_count(self.largest):
-                self.largest = tuple(self._parts)
-            self._parts = []
+            self._largest, self._parts = self.largest, []
+
+    @property
+    def largest(self) -> Sequence[EncodedProgram]:
+        """Return the parts of what was recorded between two cuts, or since the last one, where that was
+        most."""
+        return max(self._largest, tuple(self._parts), key=_node_count)
 
 
 @dataclass

@@ -73,6 +73,7 @@ class Session:
         self.recorder: Recorder = make_recorder(self.executor)
         self.recorder.owner = self
         self.last_cell: Cell | None = None
+        self._measured: list[DeviceProfile] = []
         self._cells = 0
         self._rest: tuple[tuple[str, str], PoolClient] | None = None
         self.reconnect()
@@ -199,7 +200,7 @@ class Session:
     def _remember(self, cell: Cell) -> None:
         """Cells without torch work do not come between: a kernel that captures every cell has many. One with
         a handle is meant to be asked about."""
-        if cell.worked or not cell.waits or self.last_cell is None or not self.last_cell.worked:
+        if cell.recorded or not cell.waits or self.last_cell is None or not self.last_cell.recorded:
             self.last_cell = cell
 
     def fetch(self, tree: Tree) -> Tree:
@@ -294,7 +295,22 @@ class Session:
     def device_profiles(self, device: str | None) -> list[DeviceProfile]:
         """Return the scheduler's profiles of the pool's devices, or of ``device`` alone."""
         found = [device_profile(info) for info in self.welcome.devices]
+        if not all(profile.measured for profile in found):
+            known = self._measured if _names(self._measured) == _names(found) else self._measured_since()
+            found = known or found
         return [profile for profile in found if profile.device == device] or found
+
+    def _measured_since(self) -> list[DeviceProfile]:
+        """Ask for devices that were not measured yet when the session began. None of a pool that does not
+        answer."""
+        from djinn_lab.client.own_work import device_profiles
+
+        found: list[DeviceProfile] = []
+        with suppress(DjinnError):
+            found = device_profiles(self.pool.status(), self.pool.costs(details=True), self.pool.memory())
+        if all(profile.measured for profile in found):
+            self._measured = found
+        return found
 
     def close(self, keep: bool = False) -> None:
         """Free everything this session holds on the pool, and cancel its cell under way. ``keep``: bring home
@@ -332,6 +348,10 @@ class Session:
 
 _OPEN: WeakKeyDictionary[Session, None] = WeakKeyDictionary()
 """In the order in which they were opened."""
+
+
+def _names(profiles: list[DeviceProfile]) -> list[str]:
+    return [profile.device for profile in profiles]
 
 
 def tensors_in(tree: object) -> list[torch.Tensor]:

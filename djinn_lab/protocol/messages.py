@@ -139,7 +139,7 @@ class BlobStored(msgspec.Struct, frozen=True, tag="blob_stored"):
     nbytes: int
 
 
-FETCH_CELL = "fetch"
+FETCH_CELL = "between cells"
 """The cell of a job that fetches values between cells."""
 
 

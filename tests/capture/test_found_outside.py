@@ -305,9 +305,27 @@ def test_cuda_events_and_streams_speak_of_the_pool(recorder: Recorder) -> None:
         assert 0 < start.elapsed_time(end) < 60_000
         with pytest.raises(ValueError, match="enable_timing"):
             torch.cuda.Event().elapsed_time(end)
-        with pytest.raises(CaptureError, match="which device"):
-            torch.cuda.mem_get_info()
     assert found.tolist() == [2, 2]
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="torch answers for its own device")
+def test_what_only_one_gpu_could_answer_does_nothing_or_is_refused(recorder: Recorder) -> None:
+    cuda: Any = torch.cuda
+    with cell(recorder):
+        assert cuda.init() is cuda.ipc_collect() is cuda.empty_cache() is cuda.synchronize() is None
+        assert cuda.set_per_process_memory_fraction(0.5, device=0) is None
+        for what in ("peak_memory_stats", "accumulated_memory_stats", "peak_host_memory_stats"):
+            assert getattr(cuda, f"reset_{what}")() is None
+        assert cuda.reset_max_memory_allocated(0) is cuda.reset_max_memory_cached(device="cuda") is None
+        for name in ("mem_get_info", "get_device_properties", "get_device_capability", "memory_summary"):
+            with pytest.raises(CaptureError, match=rf"cuda\.{name}: .* which device[^%]*%djinn status"):
+                getattr(cuda, name)(0)
+        for name in ("memory_snapshot", "utilization", "temperature"):
+            with pytest.raises(CaptureError, match="which device"):
+                getattr(cuda, name)()
+        assert not cuda.is_bf16_supported()
+    with pytest.raises((AssertionError, RuntimeError)):
+        cuda.get_device_properties(0)
 
 
 @native_only

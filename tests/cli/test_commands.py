@@ -86,6 +86,24 @@ def test_a_wrong_option_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> 
     assert "No such option" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("arguments", "suggested"),
+    [
+        (("status",), "'status'. Did you mean 'pool status'?"),
+        (("statsu", "--json"), "'statsu'. Did you mean 'pool status'?"),
+        (("publish", "x"), "'publish'. Did you mean 'data publish'?"),
+        (("job",), "'job'. Did you mean 'jobs'?"),
+        (("pool", "statsu"), "'statsu'. Did you mean 'status'"),
+        (("xyzzy",), "'xyzzy'. "),
+    ],
+)
+def test_an_unknown_command_names_the_nearest_also_of_groups(
+    arguments: tuple[str, ...], suggested: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(*arguments) == 2
+    assert f"No such command {suggested}" in capsys.readouterr().err
+
+
 def test_profiles_are_listed_and_explained(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("profiles") == 0
     shown = capsys.readouterr().out
@@ -218,6 +236,8 @@ def test_version_names_all_that_matters(capsys: pytest.CaptureFixture[str]) -> N
     shown = capsys.readouterr().out
     for word in ("djinn-lab", "protocol", "torch", "Python"):
         assert word in shown
+    assert run("--version") == 0
+    assert capsys.readouterr().out == shown
 
 
 @pytest.mark.parametrize("command", ["queue", "why", "pool"])

@@ -357,7 +357,7 @@ def test_a_cell_of_many_parts_ends_well_after_its_worker_died(pool: PoolUnderTes
             x = work()
         killed.result()
     assert torch.equal(x.cpu(), work())
-    assert [job.state for job in pool.rest.jobs() if job.cell != "fetch"] == ["DONE"]
+    assert [job.state for job in pool.rest.jobs() if not job.is_fetch] == ["DONE"]
 
 
 def ops_done(pool: PoolUnderTest) -> int:

@@ -38,6 +38,14 @@ def test_cells_are_captured_after_all_names_were_reset(notebook: NotebookKernel)
     assert notebook.run("%%djinn\nimport torch\nfloat(torch.ones(2).sum())").values == ["2.0"]
 
 
+def test_a_cell_stopped_while_it_was_recorded_is_the_last_one(notebook: NotebookKernel) -> None:
+    assert notebook.run("%%djinn -t cpu:9\ntorch.ones(2) + 1").error == "Refused"
+    loop = "w = torch.randn(600, 600)\nfor _ in range(100_000):\n    w = (w @ w).tanh()"
+    assert notebook.run(f"%%djinn --timeout 1s --progress-after -1\n{loop}").error == "CellCancelled"
+    assert re.search(r"[1-9]\d* ops on cpu", notebook.run("%djinn report").text)
+    assert "2048 nodes" in notebook.run("%djinn graph").shown[0]
+
+
 def test_a_shape_error_is_raised_at_the_users_line(notebook: NotebookKernel) -> None:
     failed = notebook.run("%%djinn\na = torch.ones(2, 3)\nb = torch.ones(4, 5)\nc = a @ b")
     assert failed.error == "RuntimeError"

@@ -2,7 +2,8 @@
 
 ``cuda`` means the pool and lazy tensors claim to be on the CPU, so everything that a device *type* switches
 on (autocast, loss scaling, generators) is switched on for the CPU instead, with the settings that ``cuda``
-stands for. Calls that only a local GPU could answer get the harmless answer.
+stands for. Calls that only a local GPU could answer get the harmless answer, or are refused where there is
+none.
 """
 
 from __future__ import annotations
@@ -177,11 +178,18 @@ def _stream_context(stream: object) -> AbstractContextManager[object]:
     return nullcontext(stream)
 
 
-def _no_memory_info(device: object = None) -> tuple[int, int]:
-    raise CaptureError(
-        "torch.cuda.mem_get_info: a cell does not know which device of the pool it will run on.",
-        "Use %djinn status for the devices and %djinn memory for this session's memory.",
-    )
+def _do_nothing(*args: object, **kwargs: object) -> None:
+    pass
+
+
+def _refusal(name: str) -> Callable[..., object]:
+    def refuse(*args: object, **kwargs: object) -> object:
+        raise CaptureError(
+            f"torch.cuda.{name}: a cell does not know which device of the pool it will run on.",
+            "Use %djinn status for the devices and %djinn memory for this session's memory.",
+        )
+
+    return refuse
 
 
 _STREAMS: tuple[tuple[Any, str, Any], ...] = (
@@ -189,7 +197,25 @@ _STREAMS: tuple[tuple[Any, str, Any], ...] = (
     (torch.cuda, "stream", _stream_context),
     (torch.cuda, "current_stream", PoolStream),
     (torch.cuda, "default_stream", PoolStream),
-    (torch.cuda, "mem_get_info", _no_memory_info),
+)
+_HOUSEKEEPING = (
+    *("init", "ipc_collect", "set_per_process_memory_fraction"),
+    *("reset_peak_memory_stats", "reset_accumulated_memory_stats"),
+    *("reset_max_memory_allocated", "reset_max_memory_cached"),
+    *("reset_peak_host_memory_stats", "reset_accumulated_host_memory_stats"),
+)
+_UNKNOWN = (
+    *("get_device_properties", "get_device_capability"),
+    *("mem_get_info", "memory_summary", "memory_snapshot", "memory_usage", "device_memory_used"),
+    *("utilization", "temperature", "power_draw", "clock_rate"),
+)
+_OF_ONE_DEVICE: tuple[tuple[Any, str, Any], ...] = tuple(
+    (torch.cuda, name, answer)
+    for name, answer in (
+        *((name, _do_nothing) for name in _HOUSEKEEPING),
+        *((name, _refusal(name)) for name in _UNKNOWN),
+    )
+    if hasattr(torch.cuda, name)
 )
 
 
@@ -197,7 +223,7 @@ def cuda_answers(run_pending: Callable[[str], None]) -> list[Wanted]:
     """Return what makes torch's answers about CUDA speak of the pool. ``run_pending`` runs what was
     recorded."""
     event = type("PoolEvent", (PoolEvent,), {"run_pending": staticmethod(run_pending)})
-    answers = (*_WITHOUT_CUDA, *_STREAMS, (torch.cuda, "Event", event))
+    answers = (*_WITHOUT_CUDA, *_STREAMS, *_OF_ONE_DEVICE, (torch.cuda, "Event", event))
     wanted = (*_ALWAYS, *(() if torch.cuda.is_available() else answers))
     return [(owner, name, partial(_instead, new)) for owner, name, new in wanted]
 

@@ -94,6 +94,7 @@ def device_views(driver: Driver) -> list[DeviceView]:
                 flops_per_s=None if info.curves is None else info.curves.flops_per_s,
                 state=_device_state(status, running, health.answers),
                 used_bytes=account.used_bytes if account else 0,
+                reserved_bytes=account.reserved_bytes if account else 0,
                 peak_bytes=account.peak_bytes if account else 0,
                 job=running,
                 queue_length=lengths[device],

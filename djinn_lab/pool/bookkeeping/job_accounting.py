@@ -35,7 +35,7 @@ from djinn_lab.pool.devices.cost_model import CostModel
 from djinn_lab.pool.execution.journaled_engine import JournaledEngine
 from djinn_lab.pool.sessions import answers
 from djinn_lab.pool.sessions.registry import ClientSession, SessionRegistry
-from djinn_lab.protocol.messages import ErrorInfo, JobUpdate, SegmentResult, SubmitSegment
+from djinn_lab.protocol.messages import FETCH_CELL, ErrorInfo, JobUpdate, SegmentResult, SubmitSegment
 from djinn_lab.protocol.worker import SegmentDone, WorkerMemory
 
 RECORDS_MAX = 1000
@@ -87,7 +87,7 @@ class JobAccounting:
         if record is None:
             now_s = self.core.clock.now_s()
             record = self.records[submit.job] = JobRecord.of(submit, session.session, session.user, now_s)
-            session.jobs += 1
+            session.jobs += submit.cell != FETCH_CELL
             while self._ended and len(self.records) > RECORDS_MAX:
                 old = next(iter(self._ended))
                 self._save(old)

@@ -81,9 +81,7 @@ def _matches(query: EndedQuery) -> sa.ColumnElement[bool]:
     if query.find:
         parts.append(_has_text(query, head))
     if not query.fetches:
-        fetch = sa.func.substr(jobs.c.view, 1, FETCH_CHARS).like(
-            f'%"cell":"{FETCH_CELL}"%'
-        ) & jobs.c.view.like('%"ops_total":0,%')
+        fetch = sa.func.substr(jobs.c.view, 1, FETCH_CHARS).like(f'%"cell":"{FETCH_CELL}"%')
         parts.append(~((jobs.c.state == "DONE") & fetch))
     return sa.and_(*parts)
 

@@ -101,7 +101,7 @@ def read_waits(connection: sa.Connection, span: HistorySpan, part: HistoryPart) 
         job.submitted_at >= span.begins(part.first),
         job.submitted_at < until,
         started_at.is_not(None),
-        (view["cell"].as_string() != FETCH_CELL) | (view["ops_total"].as_integer() > 0),
+        view["cell"].as_string() != FETCH_CELL,
     )
     cell = found.subquery().c
     ranked = (

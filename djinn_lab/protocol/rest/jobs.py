@@ -92,8 +92,9 @@ class JobView(msgspec.Struct, frozen=True):
 
     @property
     def is_fetch(self) -> bool:
-        """Return whether the job is no cell: it fetched values that a line between two cells asked for."""
-        return self.cell == FETCH_CELL and not self.ops_total
+        """Return whether the job is no cell: it fetched values that a line between two cells asked for, or
+        views of them."""
+        return self.cell == FETCH_CELL
 
     @property
     def predicted_run_s(self) -> float | None:

@@ -9,10 +9,11 @@ from djinn_lab.jobs.resources import ForecastError
 
 class DeviceView(msgspec.Struct, frozen=True):
     """Show a device. ``state``: ``starting``, ``idle``, ``busy`` or ``lost``. ``failure``: why its worker
-    does not start. ``labels``, ``taints``, ``price`` of a device-hour and ``watts`` when busy: as operators
-    described it. ``own_labels``: those of the labels that the device has by itself. ``workers``: its
-    processes by trust group, empty for one that is not any group's yet. ``host``: its name, where the pool
-    has devices on several."""
+    does not start. ``reserved_bytes``: for the cells that run, beside what sessions hold. ``labels``,
+    ``taints``, ``price`` of a device-hour and ``watts`` when busy: as operators described it.
+    ``own_labels``: those of the labels that the device has by itself. ``workers``: its processes by trust
+    group, empty for one that is not any group's yet. ``host``: its name, where the pool has devices on
+    several."""
 
     device: str
     kind: str = ""
@@ -38,6 +39,7 @@ class DeviceView(msgspec.Struct, frozen=True):
     watts: float | None = None
     workers: dict[str, int] = {}
     host: str = ""
+    reserved_bytes: int = 0
 
 
 class HostView(msgspec.Struct, frozen=True):
