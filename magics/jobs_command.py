@@ -25,8 +25,6 @@ def job_row(job: JobView, now_s: float) -> tuple[str, ...]:
     """Return what stands below :data:`HEADINGS`."""
     took_s = None if job.started_at is None else max(0.0, (job.finished_at or now_s) - job.started_at)
     ago_s = max(0.0, now_s - job.submitted_at)
-    error = job.failure
-    done = job.state == "DONE"
     return (
         job.short_id,
         job.user,
@@ -36,9 +34,12 @@ def job_row(job: JobView, now_s: float) -> tuple[str, ...]:
         "now" if ago_s < 1 else f"{format_seconds(round(ago_s))} ago",
         "" if took_s is None else format_seconds(took_s),
         f"{job.ops_done}/{job.ops_total}" + (" so far" if job.grows else ""),
-        f"{error.type_name}: {error.message}"
-        if error
-        else ""
-        if done
-        else job.reason.removeprefix("Failed: "),
+        "" if job.state == "DONE" and job.failure is None else _in_one_line(job),
     )
+
+
+def _in_one_line(job: JobView) -> str:
+    """Say why the job waits, or what it ended with."""
+    error = job.failure
+    text = f"{error.type_name}: {error.message}" if error else job.reason.removeprefix("Failed: ")
+    return " ".join(text.split())

@@ -37,6 +37,6 @@ def recovered(lost: LostWorker, copied: int) -> str:
         parts.append(f"{many} by replay of {counted(lost.ops, 'op')}")
     if lost.again:
         parts.append("the cell ran again")
-    took = f", {format_seconds(lost.recovery_s)}"
+    took = f", {format_seconds(lost.recovery_s)}" if lost.recovery_s else ""
     what = f"worker of {lost.device} lost{where}" if lost.device else f"pool killed{where} and started again"
     return f"{what}; {', '.join(parts) or 'nothing was lost with it'}{took}"
