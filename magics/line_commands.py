@@ -51,9 +51,8 @@ def status(notebook: Notebook, words: list[str]) -> str:
 
 
 def _device_line(device: DeviceView) -> str:
-    reserved = f", {format_bytes(device.reserved_bytes)} reserved" if device.reserved_bytes else ""
-    used = f"{format_bytes(device.used_bytes)} of {format_bytes(device.memory_bytes)} used{reserved}"
-    return f"  {device.device}: {device.state}, {used}, {device.queue_length} waiting"
+    used = f"{format_bytes(device.used_bytes)} of {format_bytes(device.memory_bytes)} used"
+    return f"  {device.device}: {device.state}, {used}{device.reserved}, {device.queue_length} waiting"
 
 
 def jobs(notebook: Notebook, words: list[str]) -> object:

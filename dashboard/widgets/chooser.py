@@ -9,7 +9,6 @@ import panel as pn
 from djinn_lab.dashboard.board import Board
 from djinn_lab.dashboard.hub import Snapshot
 from djinn_lab.dashboard.widgets.controls import control_bar, select
-from djinn_lab.protocol.messages import FETCH_CELL
 from djinn_lab.protocol.rest.jobs import JobCut, JobView
 
 LARGEST = "largest"
@@ -38,7 +37,7 @@ class JobChooser:
         if found is None and name:
             found = next((job for job in snapshot.jobs if job.job.startswith(name)), JobView(name))
         if found is None:
-            cells = [job for job in snapshot.jobs if job.ops_total and job.cell != FETCH_CELL]
+            cells = [job for job in snapshot.jobs if job.ops_total and not job.is_fetch]
             found = next((job for job in cells if job.state == "DONE"), cells[0] if cells else None)
         whole = self._board.route.get("segment") == WHOLE
         return (found, WHOLE if whole else self._board.route.number("segment")) if found else None

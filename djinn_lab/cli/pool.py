@@ -382,8 +382,7 @@ def _host_row(host: HostView) -> tuple[str, ...]:
 
 
 def _device_row(device: DeviceView) -> tuple[str, ...]:
-    reserved = f", {format_bytes(device.reserved_bytes)} reserved" if device.reserved_bytes else ""
-    used = f"{format_bytes(device.used_bytes)} of {format_bytes(device.memory_bytes)}{reserved}"
+    used = f"{format_bytes(device.used_bytes)} of {format_bytes(device.memory_bytes)}{device.reserved}"
     rate = device.flops_per_s
     return (
         device.device,

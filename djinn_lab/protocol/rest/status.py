@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from djinn_lab.jobs.resources import ForecastError
+from djinn_lab.units import format_bytes
 
 
 class DeviceView(msgspec.Struct, frozen=True):
@@ -40,6 +41,11 @@ class DeviceView(msgspec.Struct, frozen=True):
     workers: dict[str, int] = {}
     host: str = ""
     reserved_bytes: int = 0
+
+    @property
+    def reserved(self) -> str:
+        """Return what follows the words for its used memory; nothing where nothing is reserved."""
+        return f", {format_bytes(self.reserved_bytes)} reserved" if self.reserved_bytes else ""
 
 
 class HostView(msgspec.Struct, frozen=True):
