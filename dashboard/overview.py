@@ -22,7 +22,7 @@ from djinn_lab.errors import DjinnError
 from djinn_lab.protocol.rest.jobs import JobDetail, JobView
 from djinn_lab.protocol.rest.sessions import SessionView
 from djinn_lab.protocol.rest.status import DeviceView, HostView, PoolStatus
-from djinn_lab.units import format_bytes, format_seconds
+from djinn_lab.units import format_bytes, whole_seconds
 
 JOB_COLUMNS = job_columns(
     *("state", "cell", "notebook", "user", "device", "progress", "position", "starts", "why"),
@@ -36,7 +36,7 @@ SESSION_COLUMNS = columns(
     ("device", "Device", "short"),
     ("used", "Memory", "number"),
     ("jobs", "Cells", "number"),
-    ("seen", "Last seen", "number"),
+    ("seen", "Last message", "number"),
 )
 _RUNNING_FIRST = ("RUNNING", "RESTORING", "PREEMPTED", "QUEUED", "SUBMITTED", "WAITING")
 
@@ -279,7 +279,7 @@ def session_row(session: SessionView, now: float) -> dict[str, object]:
 
 
 def _ago(seconds: float) -> str:
-    return "now" if seconds < 15 else f"{format_seconds(float(int(seconds / 15) * 15))} ago"
+    return "now" if seconds < 15 else f"{whole_seconds(float(int(seconds / 15) * 15))} ago"
 
 
 def jobs_sentence(jobs: tuple[JobView, ...]) -> str:

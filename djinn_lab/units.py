@@ -34,6 +34,13 @@ def format_seconds(seconds: float) -> str:
     return f"{minutes // 60} h {minutes % 60} min"
 
 
+def whole_seconds(seconds: float) -> str:
+    """Of something under way, without fractions: ``3.2`` -> ``"3 s"``, ``0.4`` -> ``"< 1 s"``."""
+    if 1 <= seconds < 60:
+        return f"{int(seconds)} s"
+    return "< 1 s" if seconds < 1 else format_seconds(float(int(seconds)))
+
+
 def counted(count: int, word: str) -> str:
     """``1 session``, ``2 sessions``."""
     return f"{count} {word}{'' if count == 1 else 's'}"

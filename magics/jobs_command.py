@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from djinn_lab.magics.text_table import aligned
 from djinn_lab.protocol.rest.jobs import JobView
-from djinn_lab.units import format_seconds
+from djinn_lab.units import format_seconds, whole_seconds
 
 CELL_CHARS_MAX = 24
 HEADINGS = ("job", "user", "cell", "state", "device", "began", "took", "ops", "reason")
@@ -31,7 +31,7 @@ def job_row(job: JobView, now_s: float) -> tuple[str, ...]:
         job.cell if len(job.cell) <= CELL_CHARS_MAX else f"{job.cell[: CELL_CHARS_MAX - 1]}…",
         job.state.lower(),
         job.device or "-",
-        "now" if ago_s < 1 else f"{format_seconds(round(ago_s))} ago",
+        "now" if ago_s < 1 else f"{whole_seconds(ago_s)} ago",
         "" if took_s is None else format_seconds(took_s),
         f"{job.ops_done}/{job.ops_total}" + (" so far" if job.grows else ""),
         "" if job.state == "DONE" and job.failure is None else _in_one_line(job),

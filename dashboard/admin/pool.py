@@ -11,9 +11,8 @@ from djinn_lab.dashboard.hub import Snapshot
 from djinn_lab.dashboard.widgets.changes import Changes
 from djinn_lab.dashboard.widgets.controls import button
 from djinn_lab.dashboard.widgets.panes import heading, html_pane, show_html
-from djinn_lab.dashboard.widgets.table_cells import whole_seconds
 from djinn_lab.protocol.rest.status import PoolStatus
-from djinn_lab.units import counted, format_bytes, format_seconds
+from djinn_lab.units import counted, format_bytes, format_seconds, whole_seconds
 
 
 class PoolSection:

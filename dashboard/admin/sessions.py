@@ -9,9 +9,9 @@ from djinn_lab.dashboard.overview import SESSION_COLUMNS, session_row, sessions_
 from djinn_lab.dashboard.widgets.changes import Changes
 from djinn_lab.dashboard.widgets.controls import button
 from djinn_lab.dashboard.widgets.panes import heading, html_pane, show_html
-from djinn_lab.dashboard.widgets.table_cells import columns, number_cell, whole_seconds
+from djinn_lab.dashboard.widgets.table_cells import columns, number_cell
 from djinn_lab.protocol.rest.sessions import SessionView
-from djinn_lab.units import format_bytes
+from djinn_lab.units import format_bytes, whole_seconds
 
 COLUMNS = [*SESSION_COLUMNS, *columns(("ends", "Closed in", "number"), ("session", "Session", "mono"))]
 

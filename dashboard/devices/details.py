@@ -16,10 +16,9 @@ from djinn_lab.dashboard.devices.tables import (
 )
 from djinn_lab.dashboard.hub import Snapshot
 from djinn_lab.dashboard.memory.cards import device_card as memory_card
-from djinn_lab.dashboard.widgets.table_cells import whole_seconds
 from djinn_lab.protocol.rest.queue import RunningJob
 from djinn_lab.protocol.rest.status import DeviceView
-from djinn_lab.units import counted
+from djinn_lab.units import counted, whole_seconds
 
 Fact = tuple[str, str]
 """Name and text, which are not HTML yet."""

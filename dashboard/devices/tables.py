@@ -8,13 +8,13 @@ from html import escape
 from djinn_lab.dashboard.costs.curve_chart import with_power
 from djinn_lab.dashboard.hub import Snapshot
 from djinn_lab.dashboard.widgets.panes import heading
-from djinn_lab.dashboard.widgets.table_cells import columns, number_cell, whole_seconds
+from djinn_lab.dashboard.widgets.table_cells import columns, number_cell
 from djinn_lab.dashboard.widgets.theme import DEVICE_STATE_COLOURS
 from djinn_lab.protocol.rest.costs import CostView, DeviceCosts
 from djinn_lab.protocol.rest.jobs import JobView
 from djinn_lab.protocol.rest.queue import QueueView, RunningJob, WaitingJob
 from djinn_lab.protocol.rest.status import DeviceView, HostView, PoolStatus
-from djinn_lab.units import counted, format_bytes
+from djinn_lab.units import counted, format_bytes, whole_seconds
 
 DEVICE_COLUMNS = columns(
     ("device", "Device", "short"),

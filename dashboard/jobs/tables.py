@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from djinn_lab.dashboard.widgets.table_cells import columns, number_cell, whole_seconds
+from djinn_lab.dashboard.widgets.table_cells import columns, number_cell
 from djinn_lab.dashboard.widgets.theme import STATE_COLOURS
 from djinn_lab.protocol.rest.jobs import JobView
 from djinn_lab.protocol.rest.notebooks import NotebookView
-from djinn_lab.units import format_clock, format_seconds
+from djinn_lab.units import format_clock, format_seconds, whole_seconds
 
 _FIELDS = {
     "submitted": ("submitted", "Submitted", "number"),

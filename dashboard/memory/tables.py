@@ -10,12 +10,12 @@ from io import StringIO
 import msgspec
 
 from djinn_lab.client.session_memory import STATES, expected_wake
-from djinn_lab.dashboard.widgets.table_cells import columns, number_cell, share_cell, whole_seconds
+from djinn_lab.dashboard.widgets.table_cells import columns, number_cell, share_cell
 from djinn_lab.dashboard.widgets.theme import MEMORY_COLOURS
 from djinn_lab.events import MemoryRelease
 from djinn_lab.memory.snapshot import DeferredSegment, MemoryChange
 from djinn_lab.protocol.rest.sessions import MemorySession, MemoryView
-from djinn_lab.units import capitalised, format_bytes, format_clock, format_seconds
+from djinn_lab.units import capitalised, format_bytes, format_clock, format_seconds, whole_seconds
 
 SESSION_COLUMNS = columns(
     ("name", "Session", "short"),

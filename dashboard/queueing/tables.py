@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 
-from djinn_lab.dashboard.widgets.table_cells import columns, number_cell, share_cell, whole_seconds
+from djinn_lab.dashboard.widgets.table_cells import columns, number_cell, share_cell
 from djinn_lab.dashboard.widgets.theme import STATE_COLOURS
 from djinn_lab.jobs import RANKS
 from djinn_lab.jobs.decision import CalendarReservation
 from djinn_lab.jobs.fairness import AccountView
 from djinn_lab.protocol.rest.queue import QueueView, RunningJob, StallView, WaitingJob, is_leaf
-from djinn_lab.units import format_seconds
+from djinn_lab.units import format_seconds, whole_seconds
 
 SORTS_LAST = 1e15
 ACCOUNT_COLUMNS = columns(

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from djinn_lab.units import format_seconds
-
 
 def columns(*fields: tuple[str, str, str]) -> list[dict[str, str]]:
     """Describe a table's columns, each by its key in the rows, label and kind."""
@@ -22,8 +20,3 @@ def share_cell(
 ) -> dict[str, object] | None:
     """Show a part of one as a bar; nothing for None."""
     return None if share is None else {"done": share, "total": 1, "text": show(share), "sort": share}
-
-
-def whole_seconds(seconds: float) -> str:
-    """Show seconds of something under way, so that a table changes once a second."""
-    return "< 1 s" if seconds < 1 else format_seconds(float(int(seconds)))

@@ -54,7 +54,7 @@ class _Merger:
         meta_of = dict[int | None, int | None]([(None, None), *enumerate(metas)]).__getitem__
         for node in program.nodes:
             self._nodes.append(
-                NodeRecord(  # by position: by name, or as a changed copy, it takes twice as long
+                NodeRecord(
                     templates[node.template],
                     node.inputs,
                     node.outputs,

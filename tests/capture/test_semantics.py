@@ -250,6 +250,44 @@ def test_data_dependent_control_flow_cuts_and_is_right(recorder: Recorder, backe
     assert [cut.cause for cut in backend.cuts] == ["item"] * 7
 
 
+def _batches(steps: int) -> torch.Tensor:
+    data, drawn = torch.arange(500), []
+    for _ in range(steps):
+        starts = torch.randint(len(data) - 16, (8,))
+        rows = [data[start : start + 16] for start in starts]
+        ahead = [data[max(0, start // 2 - 3) :][: 2 * start.clamp(1, 2) + 1] for start in starts]
+        drawn.append(torch.stack(rows).sum() + torch.cat(ahead).sum())
+    return torch.stack(drawn)
+
+
+def test_indices_drawn_as_a_tensor_are_brought_once_and_not_one_by_one(
+    recorder: Recorder, backend: InProcessBackend
+) -> None:
+    torch.manual_seed(3)
+    expected = _batches(3)
+    torch.manual_seed(3)
+    with cell(recorder):
+        drawn = _batches(3)
+    assert torch.equal(drawn.cpu(), expected)
+    assert len(backend.programs) <= 3 * 4
+
+
+def test_arithmetic_on_an_integer_that_was_read_stays_exact_and_shares_no_memory(recorder: Recorder) -> None:
+    with cell(recorder):
+        count = (torch.arange(6) > 2).sum()
+        read = int(count)
+        later, half, root, copied = count + 1, count / 2, count.sqrt(), count.clone()
+        count += 5
+        chosen = torch.where(count > 7, later, -later)
+        scaled = torch.ones(3) * later
+    assert (read, int(count), int(later), int(chosen), int(copied)) == (3, 8, 4, 4, 3)
+    assert (half.item(), root.item()) == (1.5, torch.tensor(3).sqrt().item())
+    assert later.dtype == chosen.dtype == torch.int64
+    assert scaled.tolist() == [4.0, 4.0, 4.0]
+    with cell(recorder), pytest.raises(RuntimeError, match="ZeroDivisionError"):
+        copied // (copied - 3)
+
+
 def test_shape_error_is_eagers_own(recorder: Recorder) -> None:
     with pytest.raises(RuntimeError) as eager:
         torch.randn(2, 3) @ torch.randn(4, 5)

@@ -5,6 +5,7 @@ What stays:
 - moving plain data about (indexing and collating batches, views): the bytes are here, and only the batch
   need travel;
 - arithmetic on plain 0-dim tensors (an optimizer's step counter), or every step would cut;
+- arithmetic on lazy 0-dim integers whose values were fetched, or each ``data[i : i + n]`` would cut;
 - anything drawn from a generator object of the user's;
 - writes to memory that a numpy array shows;
 - whatever runs inside a :class:`torch.utils.data.DataLoader`.
@@ -15,7 +16,7 @@ conjugation among it. Kernels that use conjugates of their own would silently ge
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -39,6 +40,8 @@ SEES_ALL_MEMORY = {_aten.as_strided_copy.default, _aten.as_strided_scatter.defau
 """Ops that may look beyond their tensor, at memory which does not travel with it."""
 MADE_HERE = {_aten.scalar_tensor.default, _aten._efficientzerotensor.default}
 """They make what has no memory worth sending: a scalar, or zeros that stand for no derivative."""
+_FLOOR_DIVISIONS = {_aten.floor_divide.default, _aten.floor_divide.Scalar}
+"""Torch does not tag them as pointwise."""
 _MATH_BITS = ("Conjugate", "Negative", "ZeroTensor")
 
 
@@ -58,6 +61,24 @@ def stays_on_host(
     if signature.is_view or signature.func in MOVES_DATA or signature.func in SEES_ALL_MEMORY:
         return True
     return all(tensor.dim() == 0 for tensor in tensors)
+
+
+def run_on_known_integers(
+    signature: Signature, tensors: Sequence[torch.Tensor], run: Callable[[], object]
+) -> object | None:
+    """Return what arithmetic makes of 0-dim integers, all known here, where that is integers again: those are
+    the same on any device. None: the op is for the pool."""
+    arithmetic = torch.Tag.pointwise in signature.func.tags or signature.func in _FLOOR_DIVISIONS
+    if not arithmetic or signature.random or signature.written:
+        return None
+    if any(tensor.dim() or not _holds_integers(tensor) for tensor in tensors):
+        return None
+    returned = run()
+    return returned if isinstance(returned, torch.Tensor) and _holds_integers(returned) else None
+
+
+def _holds_integers(tensor: torch.Tensor) -> bool:
+    return not (tensor.is_floating_point() or tensor.is_complex())
 
 
 def names_meta(args: tuple[object, ...], kwargs: dict[str, object]) -> bool:

@@ -202,6 +202,7 @@ inline void add_tensor(Recorder& recorder, Call& call, const Tensor& tensor, boo
       input.offset = impl->storage_offset();
     }
     if (impl->dim()) call.all_zero_dim = false;
+    if (impl->dim() || !storage->host_is_current() || !c10::isIntegralType(impl->dtype().toScalarType(), true)) call.known_integers = false;
     call.inputs.push_back(input);
     call.key.push_back(reinterpret_cast<uint64_t>(input.layout));
     if (offsets) call.key.push_back(uint64_t(input.offset));
@@ -539,6 +540,7 @@ inline Verdict judge(Recorder& recorder, const OpInfo* info, at::ArrayRef<IValue
   if (!info->ordinary || call.generator || call.odd || call.plain_written || call.exposed_written || call.any_unready || call.foreign ||
       recorder.host_only)
     return Verdict::python;
+  if (C10_UNLIKELY(call.any_lazy && call.known_integers && !call.any_plain && !info->writes && !info->view)) return Verdict::python;
   if (info->device_argument >= 0 && values[info->device_argument].isDevice() && values[info->device_argument].toDevice().is_meta())
     return Verdict::python;
   if (!call.any_lazy && (info->stays || info->factory || call.all_zero_dim)) {

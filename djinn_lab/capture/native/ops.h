@@ -72,6 +72,6 @@ struct Call {
   uint64_t left_out = 0;                 // arguments that have their default, by bit
   int n_scalars = 0;
   bool any_lazy = false, any_plain = false, any_unready = false, plain_written = false, exposed_written = false, odd = false,
-       all_zero_dim = true, generator = false, foreign = false;
+       all_zero_dim = true, known_integers = true, generator = false, foreign = false;
 };
 }  // namespace djinn

@@ -22,6 +22,7 @@ from djinn_lab.capture.host.ops import (
     has_generator,
     names_meta,
     run_on_host,
+    run_on_known_integers,
     tensors_in,
 )
 from djinn_lab.capture.host.placement import Placement
@@ -159,6 +160,12 @@ class NativeRecorder:
             or self._writes_shown(signature, args, kwargs, tensors)
         ):
             return self._run_here(func, args, kwargs)
+        if tensors and all(native.is_lazy(t) and native.storage_of(t).host_is_current() for t in tensors):
+            known = run_on_known_integers(
+                signature, tensors, lambda: on_host.run(self.memory, func, args, kwargs)
+            )
+            if known is not None:
+                return known
         self.bring_all(signature, args, kwargs)
         if func is _RNN_LAYER and args[-1] is not torch.is_grad_enabled():
             return native.record(func, (*args[:-1], torch.is_grad_enabled()), kwargs)

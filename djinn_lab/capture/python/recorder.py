@@ -24,7 +24,13 @@ from torch._ops import OpOverload
 from torch.utils._python_dispatch import _disable_current_modes
 
 from djinn_lab.capture.arguments import Arguments
-from djinn_lab.capture.host.ops import has_generator, names_meta, run_on_host, tensors_in
+from djinn_lab.capture.host.ops import (
+    has_generator,
+    names_meta,
+    run_on_host,
+    run_on_known_integers,
+    tensors_in,
+)
 from djinn_lab.capture.host.placement import Placement
 from djinn_lab.capture.host.turns import one_thread
 from djinn_lab.capture.python.assembly import PendingSource
@@ -71,6 +77,13 @@ def _elements(tensor: torch.Tensor) -> int:
 
 def _is_lazy(item: object) -> bool:
     return type(item) is LazyTensor
+
+
+def _is_known(tensor: torch.Tensor) -> bool:
+    """Return whether it is a lazy 0-dim tensor whose value is here."""
+    if type(tensor) is not LazyTensor or tensor._value.layout.shape:
+        return False
+    return tensor._value.storage.host_is_current()
 
 
 class PythonRecorder:
@@ -145,8 +158,19 @@ class PythonRecorder:
             if signature.ordinary and args and type(args[0]) is LazyTensor and not names_meta(args, kwargs):
                 if signature.written and self._writes_shown(signature, args, kwargs):
                     return self._run_here(func, args, kwargs)
+                if _is_known(args[0]) and (known := self._run_known(func, args, kwargs)) is not None:
+                    return known
                 return self._record(signature, args, kwargs)
             return self._dispatch_special(func, args, kwargs)
+
+    def _run_known(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> object | None:
+        """Return what the op makes of integers that were fetched; None where it is for the pool."""
+        tensors = tensors_in(args, kwargs)
+        if not all(_is_known(tensor) for tensor in tensors):
+            return None
+        return run_on_known_integers(
+            signature_of(func), tensors, lambda: run_locally(self.copies, func, args, kwargs)
+        )
 
     def _dispatch_special(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Handle an op that may stay on the host, change a layout, or need no node at all."""
@@ -174,6 +198,8 @@ class PythonRecorder:
             or self._writes_shown(signature, args, kwargs)
         ):
             return self._run_here(func, args, kwargs)
+        if (known := self._run_known(func, args, kwargs)) is not None:
+            return known
         return self._record(signature, args, kwargs)
 
     def _run_here(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
