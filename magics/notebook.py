@@ -31,11 +31,13 @@ from djinn_lab.protocol.notebooks import CELL_OPTIONS_VARIABLE, DEADLINE_VARIABL
 DEADLINE_S_MIN = 0.001
 PATH_VARIABLE = "JPY_SESSION_NAME"
 """Where Jupyter's server says which notebook a kernel is for."""
+PATH_NAME = "__vsc_ipynb_file__"
+"""The variable of the notebook where VS Code says so."""
 
 
-def notebook_name() -> str | None:
+def notebook_name(shell: InteractiveShell) -> str | None:
     """The notebook's file name, where the front end reports it, else None."""
-    path = os.environ.get(PATH_VARIABLE, "")
+    path = os.environ.get(PATH_VARIABLE) or str(shell.user_ns.get(PATH_NAME, ""))
     return Path(path).stem if path.endswith(".ipynb") else None
 
 
@@ -70,7 +72,7 @@ class Notebook:
         if self._session is None:
             profile = self.options("", "%%djinn").profile
             again = None if self._closed is None else connect_again(self._closed, profile)
-            self._session = again or connect(profile=profile, name=notebook_name())
+            self._session = again or connect(profile=profile, name=notebook_name(self.shell))
             self._outside_cells(self._session)
             self._note.update(self._session)
             self._session.recorder.may_display = lambda: self._user_cell_runs

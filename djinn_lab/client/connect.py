@@ -98,6 +98,8 @@ def _program_name() -> str:
     path = Path(sys.argv[0] if sys.argv else "")
     name = path.parent.name if path.name == "__main__.py" else path.name
     if name.startswith(("ipykernel", "ipython")):
+        with suppress(OSError):  # the folder may be gone
+            return f"notebook in {Path.cwd().name or '/'}"
         return "notebook"
     return name if name not in ("", "-c", "-m") else "python"
 

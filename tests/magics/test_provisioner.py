@@ -136,6 +136,19 @@ def test_the_session_is_called_like_the_notebook(
     wait_for(lambda: ids(pool) == set())
 
 
+@pytest.mark.parametrize(("first", "name"), [("", "notebook in thesis"), ("{vscode}", "seminar")])
+def test_without_jupyters_server_it_is_called_as_vs_code_says_or_like_the_folder(
+    first: str, name: str, manager: KernelManager, pool: PoolUnderTest, tmp_path: Path
+) -> None:
+    folder = tmp_path / "thesis"
+    folder.mkdir()
+    manager.start_kernel(env=pool.environment, cwd=str(folder))
+    run(manager, first.format(vscode=f"__vsc_ipynb_file__ = {str(folder / 'seminar.ipynb')!r}\n") + HOLD)
+    assert [session.name for session in pool.rest.sessions()] == [name]
+    manager.shutdown_kernel()
+    wait_for(lambda: ids(pool) == set())
+
+
 def test_the_kernel_is_installed_with_it_only_when_asked() -> None:
     template = json.loads((kernel_folder() / "kernel.json").read_text())
     assert "kernel_provisioner" not in kernel_spec(template)["metadata"]
