@@ -9,7 +9,7 @@ from djinn_lab.protocol.rest.jobs import JobView
 from djinn_lab.units import format_seconds, whole_seconds
 
 CELL_CHARS_MAX = 24
-HEADINGS = ("job", "user", "cell", "state", "device", "began", "took", "ops", "reason")
+HEADINGS = ("job", "user", "cell", "state", "device", "submitted", "ran", "ops", "reason")
 
 
 def describe_jobs(jobs: Sequence[JobView], now_s: float, find: str = "") -> str:
@@ -23,7 +23,7 @@ def describe_jobs(jobs: Sequence[JobView], now_s: float, find: str = "") -> str:
 
 def job_row(job: JobView, now_s: float) -> tuple[str, ...]:
     """Return what stands below :data:`HEADINGS`."""
-    took_s = None if job.started_at is None else max(0.0, (job.finished_at or now_s) - job.started_at)
+    ran_s = job.run_s(now_s)
     ago_s = max(0.0, now_s - job.submitted_at)
     return (
         job.short_id,
@@ -32,7 +32,7 @@ def job_row(job: JobView, now_s: float) -> tuple[str, ...]:
         job.state.lower(),
         job.device or "-",
         "now" if ago_s < 1 else f"{whole_seconds(ago_s)} ago",
-        "" if took_s is None else format_seconds(took_s),
+        "" if ran_s is None else format_seconds(ran_s),
         f"{job.ops_done}/{job.ops_total}" + (" so far" if job.grows else ""),
         "" if job.state == "DONE" and job.failure is None else _in_one_line(job),
     )

@@ -58,8 +58,7 @@ def cancel_job(job: JobId) -> None:
 
 
 def _row(job: JobView) -> tuple[str, ...]:
-    stopped = job.finished or job.running_since is None
-    ran_s = job.run_s(job.finished_at or 0.0) if stopped else None
+    ran_s = job.run_s(time.time())
     error = job.failure
     return (
         job.job[:SHORT_ID_CHARS],

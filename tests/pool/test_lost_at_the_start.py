@@ -12,7 +12,7 @@ import psutil
 import pytest
 import torch
 from ray_nodes import three_nodes
-from real_pool import PoolUnderTest
+from real_pool import PoolUnderTest, wait_for
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(600)]
 
@@ -39,8 +39,11 @@ def test_the_pool_begins_with_the_hosts_that_are_there(address: str, tmp_path: P
     more = {"engine": "ray", "address": address, "threads": 2, "host_bytes": 2**28, "link_bytes_per_s": 0}
     with PoolUnderTest(tmp_path, "cpu:1", 2**30, **more) as pool:
         killing.join()
-        hosts = pool.rest.status().hosts
-        assert sorted(host.state for host in hosts) == ["lost", "serves", "serves"]
+
+        def states() -> list[str]:
+            return sorted(host.state for host in pool.rest.status().hosts)
+
+        wait_for(lambda: states() == ["lost", "serves", "serves"])
         with pool.session() as session:
             with session.capture("cell"):
                 value = torch.arange(4.0).sum()
