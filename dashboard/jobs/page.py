@@ -18,17 +18,15 @@ from djinn_lab.dashboard.jobs.tables import (
     job_row,
     listed_notebooks,
     notebook_row,
-    so_far,
 )
 from djinn_lab.dashboard.jobs.trace import trace_rows
 from djinn_lab.dashboard.widgets.components import LiveTable
 from djinn_lab.dashboard.widgets.controls import choice_bar, control_bar, text_input, whose_bar
 from djinn_lab.dashboard.widgets.panes import NO_JOBS, heading, html_pane, notice, show_html, show_known
-from djinn_lab.dashboard.widgets.table_cells import columns
+from djinn_lab.dashboard.widgets.table_cells import columns, time_cell
 from djinn_lab.errors import DjinnError
 from djinn_lab.protocol.rest.jobs import JobDetail, JobView
 from djinn_lab.protocol.rest.queue import WhyAnswer
-from djinn_lab.units import format_seconds
 
 COLUMNS = job_columns(
     "submitted",
@@ -211,8 +209,8 @@ def history_row(job: JobView, now: float, notebooks: Mapping[str, str]) -> dict[
     return {
         **row,
         "submitted": {"text": _clock(submitted, now), "sort": submitted},
-        "waited": _seconds(job.waited_s(now), grows=job.started_at is None and not job.finished),
-        "preempted": _seconds(job.preempted_s or None, grows=job.state == "PREEMPTED"),
+        "waited": time_cell(job.waited_s(now), grows=job.started_at is None and not job.finished),
+        "preempted": time_cell(job.preempted_s or None, grows=job.state == "PREEMPTED"),
     }
 
 
@@ -223,10 +221,3 @@ def _clock(at_s: float, now: float) -> str:
     then, today = time.localtime(at_s), time.localtime(now)
     same_day = (then.tm_year, then.tm_yday) == (today.tm_year, today.tm_yday)
     return time.strftime("%H:%M:%S" if same_day else "%d %b %H:%M:%S", then)
-
-
-def _seconds(seconds: float | None, grows: bool) -> dict[str, object] | None:
-    """Return a time as a table cell. ``grows``: it is still under way."""
-    if seconds is None:
-        return None
-    return so_far(float(int(seconds))) if grows else {"text": format_seconds(seconds), "sort": seconds}

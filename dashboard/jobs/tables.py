@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from djinn_lab.dashboard.widgets.table_cells import columns, number_cell
+from djinn_lab.dashboard.widgets.table_cells import columns, number_cell, time_cell
 from djinn_lab.dashboard.widgets.theme import STATE_COLOURS
 from djinn_lab.protocol.rest.jobs import JobView
 from djinn_lab.protocol.rest.notebooks import NotebookView
@@ -53,7 +53,6 @@ def job_columns(*names: str) -> list[dict[str, str]]:
 
 def job_row(job: JobView, now: float, notebooks: Mapping[str, str]) -> dict[str, object]:
     """Return a cell as a row of the table; ``now`` is the pool's clock. ``notebooks``: names by session."""
-    took = _run_s(job, now)
     return {
         "id": job.job,
         "job": {"text": job.short_id, "title": job.job},
@@ -73,19 +72,8 @@ def job_row(job: JobView, now: float, notebooks: Mapping[str, str]) -> dict[str,
         }
         if job.ops_total
         else None,
-        "took": so_far(took) if took is not None else None,
+        "took": time_cell(job.run_s(now), grows=not job.finished),
     }
-
-
-def so_far(seconds: float) -> dict[str, object]:
-    """Return whole seconds of something still under way, as a table cell."""
-    return {"text": format_seconds(seconds) if seconds else "< 1 s", "sort": seconds}
-
-
-def _run_s(job: JobView, now: float) -> float | None:
-    """Return the time that devices ran it, in whole seconds while it is under way."""
-    seconds = job.run_s(now)
-    return seconds if seconds is None or job.finished else float(int(seconds))
 
 
 def listed_notebooks(notebooks: Sequence[NotebookView]) -> list[NotebookView]:

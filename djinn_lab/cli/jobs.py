@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -44,7 +45,8 @@ def show_jobs(
         found = [*page.unfinished, *page.jobs]
     none = "No jobs. A job appears when a %%djinn cell runs."
     asked = page is not None or user is not None or state is not None
-    print_found(found, as_json, "Jobs", HEADINGS, _row, "No job matches." if asked else none)
+    row = partial(_row, now_s=time.time())
+    print_found(found, as_json, "Jobs", HEADINGS, row, "No job matches." if asked else none)
     if page is not None and page.older and not as_json:
         print_line(f"{page.older:,} more match: --before {page.jobs[-1].short_id}")
 
@@ -57,8 +59,8 @@ def cancel_job(job: JobId) -> None:
     print_line(f"Job {answer.job} is {answer.state}.")
 
 
-def _row(job: JobView) -> tuple[str, ...]:
-    ran_s = job.run_s(time.time())
+def _row(job: JobView, now_s: float) -> tuple[str, ...]:
+    ran_s = job.run_s(now_s)
     error = job.failure
     return (
         job.job[:SHORT_ID_CHARS],
@@ -67,15 +69,15 @@ def _row(job: JobView) -> tuple[str, ...]:
         job.state,
         job.device or "",
         f"{job.ops_done}/{job.ops_total}" + (" so far" if job.grows else ""),
-        _waited(job),
+        _waited(job, now_s),
         "" if ran_s is None else _ran(ran_s, job.used_j),
         _forecast_text(job),
         f"{error.type_name}: {error.message}" if error else job.reason,
     )
 
 
-def _waited(job: JobView) -> str:
-    waited_s = job.waited_s(time.time())
+def _waited(job: JobView, now_s: float) -> str:
+    waited_s = job.waited_s(now_s)
     preempted = f"{format_seconds(job.preempted_s)} preempted" if job.preempted_s else ""
     return ", ".join(filter(None, ("" if waited_s is None else format_seconds(waited_s), preempted)))
 

@@ -203,7 +203,7 @@ def test_an_expectation_can_be_overdue_or_absent() -> None:
 def test_waiting_cells_say_for_what_and_why() -> None:
     [row] = deferred_rows(memory())
     assert row["kind"]["text"] == "admission"
-    assert row["since"]["text"] == "12.0 s"
+    assert row["since"]["text"] == "12 s"
     assert row["estimate"]["text"] == "about 3.0 s"
     assert row["reason"] == "Needs 100.0 MiB"
 

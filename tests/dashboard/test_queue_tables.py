@@ -90,7 +90,7 @@ def test_reservations_are_listed_before_and_during_but_not_after() -> None:
         "1 min 0 s",
     )
     assert (second["devices"], second["accounts"]) == ("cpu:0, cpu:1", "speech, vision")
-    assert (second["begins"]["text"], second["ends"]["text"]) == ("30.0 s", "2 h 0 min")
+    assert (second["begins"]["text"], second["ends"]["text"]) == ("30 s", "2 h 0 min")
 
 
 def test_account_shares_sort_by_number() -> None:
@@ -106,12 +106,12 @@ def test_cell_without_a_predicted_start_says_why_and_sorts_last() -> None:
     )
     unknown, known = (row["expected"] for row in waiting_rows(QueueView(now=10.0, waiting=waiting), {}))
     assert (unknown["text"], unknown["title"]) == ("unknown: later cells may go first", "Behind 2. And more.")
-    assert known["text"] == "9.0 s"
+    assert known["text"] == "9 s"
     assert unknown["sort"] > known["sort"]
 
 
 def test_cell_without_a_predicted_end_says_why_and_sorts_last() -> None:
     running = (RunningJob("1", unpredicted="unknown: longer than predicted"), RunningJob("2", ends_at=19.0))
     unknown, known = (row["left"] for row in running_rows(QueueView(now=10.0, running=running), {}))
-    assert (unknown["text"], known["text"]) == ("unknown: longer than predicted", "9.0 s")
+    assert (unknown["text"], known["text"]) == ("unknown: longer than predicted", "9 s")
     assert unknown["sort"] > known["sort"]
