@@ -118,5 +118,5 @@ def effect_sentence(work: OwnWork | None) -> str:
     speeds = f", default speeds count for {listed(work.unmeasured)}" if work.unmeasured else ", as measured"
     return (
         f"What the scheduler predicts for your last {counted(work.graphs, 'cell')} in one session on "
-        f"{listed(work.devices)}{speeds}"
+        f"{listed(work.devices)} of the running pool{speeds}"
     )

@@ -130,7 +130,8 @@ FIELDS: tuple[Field, ...] = (
     Field(
         "pool.devices",
         "Devices",
-        "which devices the pool starts workers on; auto takes every CUDA device, else two CPU devices",
+        "which devices the pool starts workers on; auto takes every CUDA device, else two CPU devices, "
+        "and cpu:3 three, named cpu:0 to cpu:2",
         f"auto, cuda, or cpu:N with N from 1 to {CPU_DEVICES_MAX}",
         _read_devices,
     ),

@@ -133,5 +133,7 @@ def test_effects_of_own_and_built_in_settings_are_listed() -> None:
     assert [row[0] for row in rows] == ["these settings", *BUILT_IN]
     assert rows[0][1:5] == ("memory", "5%", "cuda:1", "11.1 s")
     assert rows[1][1:5] == ("latency", "5%", "cuda:0", "2.9 s")
-    assert effect_sentence(work).endswith("in one session on cuda:0 and cuda:1, as measured")
+    assert effect_sentence(work).endswith(
+        "in one session on cuda:0 and cuda:1 of the running pool, as measured"
+    )
     assert "no running pool knows cells of yours" in effect_sentence(None)
