@@ -40,9 +40,7 @@ def _present() -> NumericSettings:
     return NumericSettings(
         str(torch.get_default_dtype()).removeprefix("torch."),
         _C._get_mkldnn_enabled(),
-        _C._get_deterministic_algorithms(),
-        _C._get_deterministic_algorithms_warn_only(),
-        _deterministic.fill_uninitialized_memory,
+        *deterministic(),
         _SMALLEST * 1.0 == 0.0,  # torch does not say; the processor flushes Python's numbers as well
         _matmul_precision(),
     )
@@ -58,8 +56,19 @@ def _matmul_precision() -> str:
 def _apply(settings: NumericSettings) -> None:
     torch.set_default_dtype(getattr(torch, settings.default_dtype))
     _C._set_mkldnn_enabled(settings.mkldnn)
-    # torch.use_deterministic_algorithms would import torch's compiler, to notify that
-    _C._set_deterministic_algorithms(settings.deterministic, warn_only=settings.warn_only)
-    _deterministic.fill_uninitialized_memory = settings.fill_uninitialized
+    set_deterministic(settings.deterministic, settings.warn_only, settings.fill_uninitialized)
     torch.set_flush_denormal(settings.flush_denormal)
     torch.set_float32_matmul_precision(settings.matmul_precision)
+
+
+def deterministic() -> tuple[bool, bool, bool]:
+    """Return what :func:`set_deterministic` takes, as it is set."""
+    on, warn_only = _C._get_deterministic_algorithms(), _C._get_deterministic_algorithms_warn_only()
+    return on, warn_only, _deterministic.fill_uninitialized_memory
+
+
+def set_deterministic(on: bool, warn_only: bool, fill: bool) -> None:
+    """Do as torch.use_deterministic_algorithms, which would import torch's compiler to notify that, and take
+    seconds. ``fill``: whether new memory is filled while that is on."""
+    _C._set_deterministic_algorithms(on, warn_only=warn_only)
+    _deterministic.fill_uninitialized_memory = fill

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import select
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -151,3 +153,17 @@ def test_a_release_reaches_a_session_that_is_parked(start: Start) -> None:
     assert worker.run("ann", script.program(release=(gone,))).memory.host_bytes < 5000
     assert ask(worker, messages.Restore(3, "ann")).copied_bytes == 4000
     assert fetched(worker, "ann", script.program(fetch=(kept,)))[0].sum() == 1000
+
+
+def test_an_op_whose_memory_is_filled_does_not_load_torchs_compiler() -> None:
+    """That takes seconds, in each process of a device, at its first LSTM."""
+    program = (
+        "import sys, torch\n"
+        "from djinn_lab.worker.guards.table import find_guard\n"
+        "bag = torch.ops.aten._embedding_bag.default\n"
+        "guard = find_guard('aten._embedding_bag.default', bag._schema)\n"
+        "guard(bag, (torch.randn(9, 3), torch.tensor([1, 2, 4]), torch.tensor([0, 2])), {})\n"
+        "print('torch._inductor' in sys.modules, torch.are_deterministic_algorithms_enabled())\n"
+    )
+    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert said.stdout.split() == ["False", "False"]

@@ -7,15 +7,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-import torch.utils.deterministic
-
 from djinn_lab.srg.ops import base_name, words
 from djinn_lab.worker.guards import losses, norms, pooling, recurrent, results, single_ops
 from djinn_lab.worker.guards.checks import CallArguments, Check
 from djinn_lab.worker.guards.results import After
-
-_deterministic: Any = torch.utils.deterministic
+from djinn_lab.worker.numeric_settings import deterministic, set_deterministic
 
 _CHECKS: Mapping[str, Check] = {
     "_adaptive_avg_pool2d_backward": pooling.averaged(2),
@@ -135,15 +131,9 @@ def find_guard(op: str, schema: Any) -> Guard | None:
 
 @contextmanager
 def _new_memory_filled() -> Iterator[None]:
-    before = (
-        torch.are_deterministic_algorithms_enabled(),
-        torch.is_deterministic_algorithms_warn_only_enabled(),
-    )
-    filled = _deterministic.fill_uninitialized_memory
-    torch.use_deterministic_algorithms(True, warn_only=True)
-    _deterministic.fill_uninitialized_memory = True
+    before = deterministic()
+    set_deterministic(on=True, warn_only=True, fill=True)
     try:
         yield
     finally:
-        _deterministic.fill_uninitialized_memory = filled
-        torch.use_deterministic_algorithms(before[0], warn_only=before[1])
+        set_deterministic(*before)
