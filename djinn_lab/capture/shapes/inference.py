@@ -12,6 +12,7 @@ import logging
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import cached_property
 from typing import Any
 
 import msgspec
@@ -278,10 +279,14 @@ class ShapeInference:
     layouts come from ``values``, the input values in reading order."""
 
     def __init__(self) -> None:
-        self._mode = FakeTensorMode(allow_non_fake_inputs=False)
         self._templates: dict[bytes, Template] = {}
         self._dtypes: dict[tuple[Any, ...], torch.dtype | None] = {}
         self._accepted: set[tuple[Any, ...]] = set()
+
+    @cached_property
+    def _mode(self) -> FakeTensorMode:
+        """Made for the first op that needs it: torch then imports its compiler, which takes seconds."""
+        return FakeTensorMode(allow_non_fake_inputs=False)
 
     def plan(
         self,
