@@ -25,17 +25,15 @@ def assign_modality(wiring: Wiring) -> list[Modality]:
     modalities: list[Modality] = []
     products: list[TensorMeta | None] = []
     indicative = [name in _INDICATIVE for name in wiring.names]
-    kind_of = by_storage.get
+    kind_of, met = by_storage.get, _Met()
     for node, touched, written in zip(wiring.program.nodes, wiring.touched, wiring.writes, strict=True):
-        kinds = set(map(kind_of, touched[: len(node.inputs)]))
-        kinds.discard(None)
+        kind = met[tuple(map(kind_of, touched[: len(node.inputs)]))]
         if indicative[node.template]:
             name = wiring.names[node.template]
-            if not kinds:
-                kinds.add(_starts(name, node, wiring))
+            if kind is None:
+                kind = _starts(name, node, wiring)
             if name in _PRODUCTS:
                 products.extend(wiring.metas[value] for value in node.inputs if value is not None)
-        kind = next(iter(kinds), None) if len(kinds) < 2 else "mixed"
         modalities.append(kind or "unknown")
         if kind is not None:
             for storage in node.storages:
@@ -46,6 +44,15 @@ def assign_modality(wiring: Wiring) -> list[Modality]:
     if not by_storage and products and all(meta is not None and _is_table(meta) for meta in products):
         return ["tabular"] * len(modalities)
     return modalities
+
+
+class _Met(dict[tuple[Modality | None, ...], Modality | None]):
+    """What inputs of these kinds make; found once for each combination."""
+
+    def __missing__(self, key: tuple[Modality | None, ...]) -> Modality | None:
+        kinds = set(key) - {None}
+        found = self[key] = next(iter(kinds), None) if len(kinds) < 2 else "mixed"
+        return found
 
 
 def _is_table(meta: TensorMeta) -> bool:
