@@ -27,6 +27,9 @@ WHOLE_STORAGE_BYTES_MAX = 2**20
 """A view of a storage up to this size is fetched with the whole storage, which then serves its other
 views."""
 
+INTEGERS_BESIDE_MAX = 16
+"""So many 0-dim integers come along with a number that is read: one is often the end of the same slice."""
+
 
 def all_of(storage: NativeStorage, dtype: torch.dtype) -> NativeValue:
     """Return the value that is all of a storage, as elements of ``dtype``."""
@@ -149,11 +152,18 @@ class HostMemory:
         return all_of(storage, value.layout.dtype)
 
     def _bring(self, targets: Sequence[NativeValue], cause: str) -> list[torch.Tensor]:
+        """Fetch, and keep what comes along."""
         if not targets:
             return []
         cut = Cut(cause, self._core.line)
         self._segment.before_cut(cut)
-        return self._segment.flush(cut, self._core.ids(list(targets)))
+        beside = [] if cause != "item" else self._core.pending_integers(INTEGERS_BESIDE_MAX)
+        asked = {target.storage.serial for target in targets}
+        more = [whole(storage) for storage in beside if storage.serial not in asked]
+        fetched = self._segment.flush(cut, self._core.ids([*targets, *more]))
+        for value, tensor in zip(more, fetched[len(targets) :], strict=True):
+            _keep(value, tensor)
+        return fetched[: len(targets)]
 
     # ---------------------------------------------------------------- shared with others
 

@@ -270,6 +270,19 @@ PYBIND11_MODULE(djinn_recorder, m) {
                  found.push_back(StoragePointer::reclaim_copy(base->owner));
              return found;
            }, "Every living storage that the pool has a copy of, or will have.")
+      .def("pending_integers",
+           [](Recorder& r, size_t at_most) {
+             std::vector<StoragePointer> found;
+             std::lock_guard<std::mutex> guard(lock);
+             std::lock_guard<std::mutex> deaths(deaths_lock);
+             for (auto* base : r.living()) {
+               if (base->state != State::pending || !base->layout || !base->layout->sizes.empty()) continue;
+               if (!c10::isIntegralType(base->layout->dtype, true) || !base->owner || !base->owner->usable()) continue;
+               if (c10::raw::intrusive_ptr::use_count(base->owner) > 0) found.push_back(StoragePointer::reclaim_copy(base->owner));
+               if (found.size() == at_most) break;
+             }
+             return found;
+           }, "Living 0-dim storages of whole numbers that pending nodes make.")
       .def("add_twin",
            [](Recorder& r, const Tensor& tensor, StoragePointer storage, bool once) {
              auto* impl = tensor.unsafeGetTensorImpl();
