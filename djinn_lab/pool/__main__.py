@@ -23,7 +23,7 @@ from djinn_lab.pool.identity.settings import decoded
 from djinn_lab.pool.policy_file import read_policy
 from djinn_lab.pool.server import LOOPBACK, PoolOptions, run_pool
 from djinn_lab.pool.sessions.detached import KEPT_S
-from djinn_lab.pool.supervisor import CANNOT_START
+from djinn_lab.pool.supervisor import CANNOT_START, RESTARTED_VARIABLE
 from djinn_lab.pool.user_limits import CONNECTIONS_MAX, REQUESTS_PER_S, SESSIONS_MAX, UserLimits
 from djinn_lab.protocol.isolation import ISOLATION_DEFAULT, ISOLATIONS
 from djinn_lab.protocol.notebooks import OPEN_TO
@@ -31,6 +31,9 @@ from djinn_lab.protocol.runtime_file import data_directory
 
 if TYPE_CHECKING:
     from djinn_lab.pool.launchers.ray_cluster.cluster import Cluster
+
+CLUSTER_BACK_WITHIN_S = 600.0
+"""So long a server that is started again waits for its Ray cluster, the loss of which may be why."""
 
 
 def main() -> int:
@@ -95,7 +98,7 @@ def _cluster(arguments: argparse.Namespace) -> Cluster | None:
         return None
     from djinn_lab.pool.launchers.ray_cluster.cluster import connect
 
-    return connect(arguments.address)
+    return connect(arguments.address, CLUSTER_BACK_WITHIN_S if RESTARTED_VARIABLE in os.environ else 0.0)
 
 
 def _scaling(arguments: argparse.Namespace, cluster: Cluster | None) -> ScalingLimits | None:

@@ -14,6 +14,8 @@ import time
 from collections.abc import Sequence
 from types import FrameType
 
+RESTARTED_VARIABLE = "DJINN_POOL_RESTARTED"
+"""Set for a server that is started again."""
 CANNOT_START = 2
 """The server's exit code for options or a machine with which it cannot start."""
 RESTARTS_MAX = 10
@@ -49,7 +51,8 @@ class Supervisor:
 
     def _serve(self) -> int:
         """Run the server once, and return its exit code; negative for a signal."""
-        self._server = os.posix_spawn(self._command[0], self._command, os.environ)
+        again = {RESTARTED_VARIABLE: "1"} if self._restarts else {}
+        self._server = os.posix_spawn(self._command[0], self._command, {**os.environ, **again})
         if self._stopping:
             self._end()
         server = self._server

@@ -35,6 +35,11 @@ class FakeHost:
     dying: bool = False
     kept: dict[str, list[bytes]] = field(default_factory=dict)
     reads: int = 0
+    machine: str = ""
+
+    @property
+    def node(self) -> str | None:
+        return (self.machine or self.name) if self.up else None
 
     @property
     def second_copies_bytes_max(self) -> int:
@@ -87,12 +92,27 @@ def test_another_host_takes_what_a_dying_one_cannot() -> None:
     assert not copies.behind
 
 
-@pytest.mark.parametrize(("space", "up"), [(10, True), (10**6, False)])
-def test_what_no_host_takes_is_said_and_made_once_one_can(space: int, up: bool) -> None:
+def test_a_second_copy_is_on_another_machine_and_not_with_a_host_that_moved_to_this_one() -> None:
+    home, moved, other = FakeHost("a"), FakeHost("b", machine="a"), FakeHost("c", space=10**5)
+    copies = SecondCopies()
+    asyncio.run(copies.make(manifest_of("/a/one", b"x"), [home, moved, other]))
+    assert kept_by(other) == {b"x"}
+    assert not moved.kept
+    other.up = False
+    copies.lost(other)
+    with pytest.raises(OSError, match="no other machine serves now"):
+        asyncio.run(copies.make(manifest_of("/a/one", b"x"), [home, moved, other]))
+    assert copies.behind
+
+
+@pytest.mark.parametrize(
+    ("space", "up", "said"), [(10, True, "left for second copies"), (10**6, False, "no other machine serves")]
+)
+def test_what_no_host_takes_is_said_and_made_once_one_can(space: int, up: bool, said: str) -> None:
     home, other = FakeHost("a"), FakeHost("b", space=space, up=up)
     copies = SecondCopies()
     manifest = manifest_of("/a/one", b"x")
-    with pytest.raises(OSError, match="left for second copies"):
+    with pytest.raises(OSError, match=said):
         asyncio.run(copies.make(manifest, [home, other]))
     assert copies.behind
     copies.behind = False

@@ -161,6 +161,9 @@ class HostAgent:
                 self._reported = state
                 return replace(state, events=found)
 
+    async def answer(self) -> None:
+        """Say that it lives."""
+
     async def read(self, pieces: Iterable[Piece]) -> Content:
         """Return the bytes of parked sessions. Raises OSError where they are not here, or not parked ones."""
         roots = (self._own / PARKED, self._disk, *self._left)

@@ -7,8 +7,10 @@ import logging
 import os
 import re
 import socket
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -32,10 +34,15 @@ RAY_SETTINGS = {
 }
 """Ray sends no statistics and writes plain logs, and a node that starts here may take its time."""
 CONNECT_WITHIN_S = 5.0
+AGAIN_S = 3.0
+TOKEN_PATH = "~/.ray/auth_token"
+"""Where Ray keeps the token of a cluster that ``ray start`` began."""
 NAME_CHARS_MAX = 40
 STORE_BYTES_MAX = 2 * 2**30
 STORE_SHARE_OF_MEMORY = 0.1
 """Of the object store of a cluster that the pool starts: tensors only pass through it."""
+
+log = logging.getLogger(__name__)
 
 
 class Node(msgspec.Struct, frozen=True):
@@ -208,20 +215,38 @@ class Cluster:
         draining: dict[str, int] = ray._private.state.state.get_draining_nodes()  # as Ray Train asks for it
         return frozenset(draining)
 
+    def lost_own_node(self) -> bool:
+        """Return whether the cluster counts the node of this process as lost. Asks the cluster."""
+        return all(node.node != self.own_node for node in _nodes())
+
     def leave(self) -> None:
         """Disconnect; a cluster that :func:`connect` started ends with that."""
         ray.shutdown()
 
 
-def connect(address: str | None) -> Cluster:
+def connect(address: str | None, patience_s: float = 0.0) -> Cluster:
     """Connect to the cluster at ``HOST:PORT``, or that of this machine (``"auto"``), or start one here
-    (None). Raises PoolError."""
+    (None), and try again for ``patience_s``. Raises PoolError."""
+    give_up_s = time.monotonic() + patience_s
+    while True:
+        try:
+            return _connect(address)
+        except PoolError as error:
+            if time.monotonic() >= give_up_s:
+                raise
+            log.error("%s It is tried again.", error.message)
+            time.sleep(AGAIN_S)
+
+
+def _connect(address: str | None) -> Cluster:
     for name, value in RAY_SETTINGS.items():
         os.environ.setdefault(name, value)
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     store = min(STORE_BYTES_MAX, int(memory * STORE_SHARE_OF_MEMORY))
     if address not in (None, "auto"):
         _expect_answer(address)
+    if address is not None and _has_token():
+        os.environ.setdefault("RAY_AUTH_MODE", "token")
     try:
         if address is None:
             context = ray.init("local", include_dashboard=False, object_store_memory=store)
@@ -229,7 +254,9 @@ def connect(address: str | None) -> Cluster:
             context = ray.init(address, logging_level=logging.WARNING)
     except ConnectionError as error:
         raise PoolError(
-            f"No Ray cluster was found: {error}", "Start one with ray start --head, or leave --address out."
+            f"No Ray cluster was found: {error}",
+            "Start one with ray start --head, or leave --address out. One that asks for a token, as after "
+            f"ray start, needs the same token here, in RAY_AUTH_TOKEN or {TOKEN_PATH}.",
         ) from error
     except Exception as error:  # Ray raises this very class where a node does not start in time
         raise PoolError(
@@ -238,6 +265,13 @@ def connect(address: str | None) -> Cluster:
         ) from error
     dashboard = f"http://{context.dashboard_url}" if context.dashboard_url else ""
     return Cluster(_nodes(), str(ray.get_runtime_context().get_node_id()), address or "", dashboard)
+
+
+def _has_token() -> bool:
+    """Return whether there is a token for clusters that ask for one; others do not mind it."""
+    if os.environ.get("RAY_AUTH_TOKEN"):
+        return True
+    return Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or TOKEN_PATH).expanduser().is_file()
 
 
 def _expect_answer(address: str) -> None:

@@ -17,12 +17,17 @@ log = logging.getLogger(__name__)
 
 class HeldCopies:
     """``secure``: has another host keep what a manifest names; raises OSError where that is not possible.
-    ``report``: takes the reports of a device, those of one session in their order."""
+    ``lives``: waits until the host has answered, for ever where it is lost. ``report``: takes the reports of
+    a device, those of one session in their order."""
 
     def __init__(
-        self, secure: Callable[[bytes], Awaitable[None]], report: Callable[[str, Report], None]
+        self,
+        secure: Callable[[bytes], Awaitable[None]],
+        lives: Callable[[], Awaitable[None]],
+        report: Callable[[str, Report], None],
     ) -> None:
         self._secure = secure
+        self._lives = lives
         self._report = report
         self._held: dict[tuple[str, str], list[Report]] = {}
         """By device and session."""
@@ -77,6 +82,7 @@ class HeldCopies:
                 await self._secure(manifest)
         except (OSError, TimeoutError) as error:
             why = str(error) or f"it takes more than {HELD_S_MAX:.0f} s"
+            await self._lives()  # the loss of this very host may be why: then the copy is lost, too
             log.warning("session %s is on one host only: %s", session, why)
 
 

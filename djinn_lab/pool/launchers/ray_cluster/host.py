@@ -58,6 +58,8 @@ from djinn_lab.protocol.worker import (
 
 AGAIN_MIN_S, AGAIN_MAX_S = 0.5, 30.0
 """How long after the loss of an agent, or after one could not start, another one is placed."""
+ASKED_AGAIN_S = 1.0
+"""How long after an agent did not answer it is asked again, until its loss is known."""
 GONE = WorkerHealth(alive=False, restarts=0, answers=False)
 ANSWERS = SegmentDone | SegmentFailed | SegmentCancelled | RunPreempted
 
@@ -120,7 +122,7 @@ class Host:
         self._sent = SentFiles(0)
         self._unneeded: list[str] = []
         self._orders: asyncio.Queue[tuple[str, ToWorker]] = asyncio.Queue()
-        self._held = HeldCopies(around.secure, self._report_copy)
+        self._held = HeldCopies(around.secure, self._answers, self._report_copy)
         self._number = 0
         self._life: asyncio.Task[None] | None = None
         self._closing = False
@@ -170,6 +172,11 @@ class Host:
         if self._agent is None or self.facts is None:
             return False
         return self.has(path) or any(path.startswith(f"{left}/") for left in self.facts.left)
+
+    @property
+    def node(self) -> str | None:
+        """Return the node where its agent is; None while that is lost."""
+        return None if self._agent is None or self.facts is None else self.facts.node
 
     @property
     def awaits_agent(self) -> bool:
@@ -232,6 +239,18 @@ class Host:
         if self._agent is not None:
             ray.kill(self._agent)
 
+    async def _answers(self) -> None:
+        """Wait until the agent has answered."""
+        while True:
+            if self._agent is not None:
+                try:
+                    await self._agent.answer.remote()
+                except ray.exceptions.RayError as error:
+                    log.warning("the agent of host %s does not answer: %s", self.name, _reason(error))
+                else:
+                    return
+            await asyncio.sleep(ASKED_AGAIN_S)
+
     async def close(self, at_once: bool) -> None:
         """End the agent, and wait for its end."""
         self._closing = True
@@ -264,7 +283,7 @@ class Host:
                 continue
             self._begin(agent, facts)
             how = await self._serve_agent(agent)
-            ray.kill(agent)  # it may live on without one of its objects
+            await asyncio.to_thread(ray.kill, agent)  # it may live on without one of its objects
             if self._around.stopping or self._closing:
                 return
             log.error("the agent of host %s is lost: %s", self.name, how)

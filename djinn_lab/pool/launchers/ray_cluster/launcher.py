@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections.abc import Coroutine, Hashable, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
@@ -138,8 +139,8 @@ class RayLauncher:
             await self.secure(manifest)
             for piece in named_pieces(manifest):
                 having = self._second_copies.holders(piece, self._all)
-                if host in having and len(having) == 1:
-                    raise OSError("what is parked there is on no other host")
+                if {one.node for one in having} == {host.node}:
+                    raise OSError("what is parked there is on no other machine")
         devices = [plan.device for plan in host.plans]
         node = self._cluster.node_of(devices[0])
         for device in devices:
@@ -208,7 +209,10 @@ class RayLauncher:
             tuple({piece.place.path for piece in self._taken.pieces.get(node, ())}),
             self._command,
         )
-        agent = self._cluster.place(HostAgent, node, plans, hard=shares).remote(options)
+        # off the loop: a head node that is lost may answer after a minute
+        agent = await asyncio.to_thread(
+            self._cluster.place(HostAgent, node, plans, hard=shares).remote, options
+        )
         started = asyncio.wrap_future(agent.start.remote().future())
         try:
             while not (await asyncio.wait([started], timeout=PLACED_WITHIN_S))[0]:
@@ -265,6 +269,8 @@ class RayLauncher:
                 self._second_copies.sweep([*self.events.manifests(), *held])
             try:
                 self._leaving = await asyncio.to_thread(self._cluster.leaving)
+                if await asyncio.to_thread(self._cluster.lost_own_node):
+                    _end_process()
             except Exception as error:  # noqa: BLE001 - of Ray's own kinds, none of which it documents
                 log.warning("the cluster does not say which nodes are about to leave: %s", error)
             if self._elastic is not None:
@@ -306,3 +312,10 @@ class RayLauncher:
         if found is None:
             raise OSError("the host that had it is lost")
         return found
+
+
+def _end_process() -> None:
+    """End this process, to which Ray gives no agents any more; the next one connects anew."""
+    log.critical("Ray lost the node of this process, and places no agents for it: the pool is started again")
+    logging.shutdown()
+    os._exit(1)

@@ -25,6 +25,10 @@ class KeepingHost(Protocol):
     name: str
 
     @property
+    def node(self) -> str | None:
+        """Return the node where it is now, which it may share with another host; None while it is lost."""
+
+    @property
     def second_copies_bytes_max(self) -> int:
         """Return how many bytes of second copies it may keep now; 0 while it is lost."""
 
@@ -78,11 +82,13 @@ class SecondCopies:
         alone: dict[KeepingHost, list[tuple[NamedPiece, Piece]]] = {}
         for piece in {one.digest: one for one in named_pieces(manifest)}.values():
             having = self.holders(piece, hosts)
-            if len(having) == 1:
-                [(host, place)] = having.items()
+            if len({host.node for host in having}) == 1:
+                host, place = next(iter(having.items()))
                 alone.setdefault(host, []).append((piece, place))
         for source, pieces in alone.items():
-            others = [one for one in hosts if one is not source]
+            others = [one for one in hosts if one.node not in (None, source.node)]
+            if not others and len(hosts) > 1:
+                raise OSError("no other machine serves now")
             for batch in _batches(pieces) if others else ():
                 await self._copy(source, batch, others)
 
@@ -100,7 +106,7 @@ class SecondCopies:
     ) -> None:
         """Have one of the others keep these pieces: the one with the most space, unless it fails."""
         nbytes = sum(place.nbytes for _, place in pieces)
-        error = OSError(f"no other host has {format_bytes(nbytes)} left for second copies")
+        error = OSError(f"no other machine has {format_bytes(nbytes)} left for second copies")
         content: Content | None = None
         for host in sorted(others, key=self._free_bytes, reverse=True):
             if self._free_bytes(host) < nbytes:
