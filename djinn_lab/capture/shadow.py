@@ -43,6 +43,8 @@ class Shadow(UnwrappedDispatchMode):
         self._changed: WeakKeyDictionary[Any, bool] = WeakKeyDictionary()
         self._stream = torch.default_generator.get_state()
         self._host_stream = self._stream
+        self._drawn = False
+        """Whether the host's generator did not stand behind all draws after the last op."""
         self.failure: tuple[int, Exception] | None = None
 
     def __torch_dispatch__(
@@ -64,6 +66,7 @@ class Shadow(UnwrappedDispatchMode):
             if call is not None or any(is_lazy(leaf) for leaf in tree_leaves(returned)):
                 self._follow(signature, call or self._inputs(signature, args, kwargs), returned, grad)
             self._host_stream = torch.default_generator.get_state()
+            self._drawn = self._recorder.segment.random.drawn
         return returned
 
     # ---------------------------------------------------------------- what the user sees
@@ -108,7 +111,7 @@ class Shadow(UnwrappedDispatchMode):
 
         def convert(leaf: object) -> object:
             if isinstance(leaf, torch.Generator):
-                return leaf.clone_state()
+                return leaf if _is_default(leaf) else leaf.clone_state()
             if isinstance(leaf, torch.Tensor):
                 shadow = self.of(leaf)
                 if shadow is leaf and id(leaf) in written:
@@ -176,10 +179,18 @@ class Shadow(UnwrappedDispatchMode):
             self._plain[memory.data_ptr()] = (memory, memory.clone())
 
     def _follow_stream(self) -> None:
-        """The host's generator was touched between two ops: a seed was set, or the pool returned it."""
+        """Follow what touched the host's generator between two ops: a seed, the pool's return, or that its
+        state was read, and perhaps set to what it had been."""
         state = torch.default_generator.get_state()
-        if not torch.equal(state, self._host_stream):
+        settled = self._drawn and not self._recorder.segment.random.drawn
+        if settled or not torch.equal(state, self._host_stream):
             self._stream = state
+
+
+def _is_default(generator: torch.Generator) -> bool:
+    """Return whether it is the default one, of which a dispatched op gets another Python object."""
+    default: Any = torch.default_generator
+    return bool(generator._cdata == default._cdata)  # type: ignore[attr-defined]
 
 
 def _with_bits(tensor: torch.Tensor, like: torch.Tensor) -> torch.Tensor:

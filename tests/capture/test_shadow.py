@@ -56,8 +56,25 @@ def _reseeded() -> list[torch.Tensor]:
     return [first, second, own, torch.dropout(torch.ones(8), 0.5, True)]
 
 
+def _split() -> list[torch.Tensor]:
+    kept, left = torch.utils.data.random_split(torch.arange(9), [6, 3])
+    return [torch.randn(3), torch.tensor(kept.indices + left.indices), nn.Linear(4, 3).weight]
+
+
+def _state_set_back() -> list[torch.Tensor]:
+    state = torch.get_rng_state()
+    first = torch.rand(2)
+    torch.set_rng_state(state)
+    second = torch.rand(2)
+    third = torch.rand(2)
+    third.sum().item()
+    return [first, second, third, torch.rand(2)]
+
+
 @pytest.mark.parametrize(
-    "code", [_recurrent, _initialised, _loaded, _layouts, _reseeded], ids=lambda f: f.__name__
+    "code",
+    [_recurrent, _initialised, _loaded, _layouts, _reseeded, _split, _state_set_back],
+    ids=lambda f: f.__name__,
 )
 def test_shadows_equal_what_the_pool_computes(
     recorder: Recorder, backend: InProcessBackend, code: Callable[[], list[torch.Tensor]]
