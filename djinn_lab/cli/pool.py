@@ -276,6 +276,7 @@ def stop(
 def status(as_json: AsJson = False) -> None:
     """Show the pool, its devices and how busy they are."""
     from djinn_lab.client.rest import PoolClient
+    from djinn_lab.protocol.rest.jobs import FINISHED_STATES
 
     client = PoolClient.find()
     answer = client.status()
@@ -286,10 +287,11 @@ def status(as_json: AsJson = False) -> None:
         f"Pool {answer.pool} at {client.url}, version {answer.version}, up "
         f"{format_seconds(answer.uptime_s)}; you are {answer.user} ({answer.role})."
     )
-    jobs = ", ".join(f"{count} {state.lower()}" for state, count in answer.jobs.items() if count)
+    under_way = {state: count for state, count in answer.jobs.items() if state not in FINISHED_STATES}
+    cells = ", ".join(f"{count} {state.lower()}" for state, count in under_way.items() if count)
     if client.fingerprint:
         print_line(f"Certificate: {client.fingerprint}")
-    print_line(f"Sessions: {answer.sessions}. Jobs: {jobs or 'none yet'}.")
+    print_line(f"Sessions: {answer.sessions}. Cells under way: {cells or 'none'}.")
     if answer.hosts:
         about_hosts = ("host", "state", "devices", "received", "sent", "link", "second copies")
         print_table("Hosts", about_hosts, [_host_row(host) for host in answer.hosts])
@@ -404,7 +406,7 @@ def _memory(option: str, text: str) -> int:
         raise OptionError(
             f"{option} {text}: {format_bytes(count)} is too little for a device; the minimum is "
             f"{format_bytes(MEMORY_BYTES_MIN)}.",
-            f"Write a size with its unit, such as {option} 10GB.",
+            f"Give more, as a size with its unit, such as {option} 10GB.",
         )
     return count
 

@@ -55,7 +55,7 @@ def test_start_look_list_doctor_and_stop(environment: dict[str, str]) -> None:
     assert status["devices"][0]["memory_bytes"] == 2**28
     shown = command(environment, "pool", "status").stdout
     assert "256.0 MiB" in shown
-    assert "Jobs: none yet" in shown
+    assert "Cells under way: none" in shown
 
     assert json.loads(command(environment, "jobs", "--json").stdout) == []
     assert "No jobs" in command(environment, "jobs").stdout

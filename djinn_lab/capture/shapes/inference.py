@@ -25,6 +25,7 @@ from torch._subclasses.fake_tensor import (
 )
 
 from djinn_lab.capture.arguments import NUMBERS
+from djinn_lab.capture.host.interrupts import held
 from djinn_lab.capture.host.ops import tensors_in
 from djinn_lab.capture.shape_rules.rules import elementwise, is_elementwise, rule_for, stays_as_it_is
 from djinn_lab.capture.shape_rules.views import makes_list, views_of
@@ -314,7 +315,7 @@ class ShapeInference:
             outputs = [Output(layout, begin + offset, source, False) for layout, offset in views]
             listed = list if makes_list(signature) else None
             return OpPlan(template, outputs, listed, literals=[None] * len(outputs))
-        with torch._C.DisableTorchFunction():
+        with held(), torch._C.DisableTorchFunction():  # torch may import modules: not to be left half-way
             if signature.written and call.may_write_twice() and call.is_small():
                 _refuse_memory(call)
             returned = _as_kernels_return(call, self._returned(call))

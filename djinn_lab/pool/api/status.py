@@ -11,7 +11,7 @@ from djinn_lab.pool.devices.fleet import DeviceStatus
 from djinn_lab.pool.execution.driver import Driver
 from djinn_lab.pool.sessions.detached import DetachedRules, ends_at
 from djinn_lab.pool.sessions.registry import ClientSession
-from djinn_lab.protocol.messages import PROTOCOL_VERSION
+from djinn_lab.protocol.messages import FETCH_CELL, PROTOCOL_VERSION
 from djinn_lab.protocol.rest.sessions import MemorySession, MemoryView, SessionView
 from djinn_lab.protocol.rest.status import BlobUsage, DeviceView, HostView, PlanCacheUsage, PoolStatus
 from djinn_lab.protocol.version import VERSION
@@ -24,7 +24,7 @@ def pool_status(
     now_s = driver.core.clock.now_s()
     counts = dict.fromkeys((state.value for state in JobState), 0)
     for record in driver.accounting.records.values():
-        counts[record.state] += 1
+        counts[record.state] += record.cell != FETCH_CELL
     return PoolStatus(
         pool=driver.core.pool,
         version=VERSION,

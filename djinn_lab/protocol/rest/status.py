@@ -86,9 +86,10 @@ class PlanCacheUsage(msgspec.Struct, frozen=True):
 
 
 class PoolStatus(msgspec.Struct, frozen=True):
-    """Show the pool. ``jobs``: how many, by state. ``forecast_error``: of what cells take, as predicted from
-    their graphs. ``event_loop_lag_s``: the worst delay of the last ten seconds. ``hosts``: none where the
-    pool's own machine has all devices. ``warnings``: sentences for operators.
+    """Show the pool. ``jobs``: how many cells, by state, of the newest since its start.
+    ``forecast_error``: of what cells take, as predicted from their graphs. ``event_loop_lag_s``: the worst
+    delay of the last ten seconds. ``hosts``: none where the pool's own machine has all devices.
+    ``warnings``: sentences for operators.
     ``cluster_dashboard``: URL of the page that the hosts' cluster has of itself, empty for none.
     ``node_requests``: on nodes that are asked for or given back, empty for none."""
 

@@ -283,7 +283,7 @@ class Host:
                 continue
             self._begin(agent, facts)
             how = await self._serve_agent(agent)
-            await asyncio.to_thread(ray.kill, agent)  # it may live on without one of its objects
+            ray.kill(agent)  # it may live on without one of its objects
             if self._around.stopping or self._closing:
                 return
             log.error("the agent of host %s is lost: %s", self.name, how)

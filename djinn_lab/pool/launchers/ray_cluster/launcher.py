@@ -209,10 +209,7 @@ class RayLauncher:
             tuple({piece.place.path for piece in self._taken.pieces.get(node, ())}),
             self._command,
         )
-        # off the loop: a head node that is lost may answer after a minute
-        agent = await asyncio.to_thread(
-            self._cluster.place(HostAgent, node, plans, hard=shares).remote, options
-        )
+        agent = self._cluster.place(HostAgent, node, plans, hard=shares).remote(options)
         started = asyncio.wrap_future(agent.start.remote().future())
         try:
             while not (await asyncio.wait([started], timeout=PLACED_WITHIN_S))[0]:
