@@ -10,7 +10,6 @@ import socket
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -35,8 +34,6 @@ RAY_SETTINGS = {
 """Ray sends no statistics and writes plain logs, and a node that starts here may take its time."""
 CONNECT_WITHIN_S = 5.0
 AGAIN_S = 3.0
-TOKEN_PATH = "~/.ray/auth_token"
-"""Where Ray keeps the token of a cluster that ``ray start`` began."""
 NAME_CHARS_MAX = 40
 STORE_BYTES_MAX = 2 * 2**30
 STORE_SHARE_OF_MEMORY = 0.1
@@ -245,8 +242,6 @@ def _connect(address: str | None) -> Cluster:
     store = min(STORE_BYTES_MAX, int(memory * STORE_SHARE_OF_MEMORY))
     if address not in (None, "auto"):
         _expect_answer(address)
-    if address is not None and _has_token():
-        os.environ.setdefault("RAY_AUTH_MODE", "token")
     try:
         if address is None:
             context = ray.init("local", include_dashboard=False, object_store_memory=store)
@@ -255,8 +250,7 @@ def _connect(address: str | None) -> Cluster:
     except ConnectionError as error:
         raise PoolError(
             f"No Ray cluster was found: {error}",
-            "Start one with ray start --head, or leave --address out. One that asks for a token, as after "
-            f"ray start, needs the same token here, in RAY_AUTH_TOKEN or {TOKEN_PATH}.",
+            f"Start one with ray start --head, or leave --address out.{_about_token()}",
         ) from error
     except Exception as error:  # Ray raises this very class where a node does not start in time
         raise PoolError(
@@ -267,11 +261,15 @@ def _connect(address: str | None) -> Cluster:
     return Cluster(_nodes(), str(ray.get_runtime_context().get_node_id()), address or "", dashboard)
 
 
-def _has_token() -> bool:
-    """Return whether there is a token for clusters that ask for one; others do not mind it."""
-    if os.environ.get("RAY_AUTH_TOKEN"):
-        return True
-    return Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or TOKEN_PATH).expanduser().is_file()
+def _about_token() -> str:
+    """Say how to connect to a cluster with a token: Ray's own error does not name that. Empty where it is so
+    already."""
+    if os.environ.get("RAY_AUTH_MODE") == "token":
+        return ""
+    return (
+        " If it was started with a token, as ray start does unless RAY_AUTH_MODE=disabled is set, set "
+        "RAY_AUTH_MODE=token here, too."
+    )
 
 
 def _expect_answer(address: str) -> None:
