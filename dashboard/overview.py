@@ -279,7 +279,7 @@ def session_row(session: SessionView, now: float) -> dict[str, object]:
 
 
 def _ago(seconds: float) -> str:
-    return "now" if seconds < 15 else f"{whole_seconds(float(int(seconds / 15) * 15))} ago"
+    return "now" if seconds < 15 else f"{whole_seconds(int(seconds / 15) * 15)} ago"
 
 
 def jobs_sentence(jobs: tuple[JobView, ...]) -> str:

@@ -214,7 +214,8 @@ class Cluster:
 
     def lost_own_node(self) -> bool:
         """Return whether the cluster counts the node of this process as lost. Asks the cluster."""
-        return all(node.node != self.own_node for node in _nodes())
+        rows = ray.nodes()  # type: ignore[no-untyped-call]
+        return any(row["NodeID"] == self.own_node and not row["Alive"] for row in rows)
 
     def leave(self) -> None:
         """Disconnect; a cluster that :func:`connect` started ends with that."""

@@ -266,10 +266,13 @@ class RayLauncher:
                 self._second_copies.sweep([*self.events.manifests(), *held])
             try:
                 self._leaving = await asyncio.to_thread(self._cluster.leaving)
-                if await asyncio.to_thread(self._cluster.lost_own_node):
-                    _end_process()
             except Exception as error:  # noqa: BLE001 - of Ray's own kinds, none of which it documents
                 log.warning("the cluster does not say which nodes are about to leave: %s", error)
+            try:
+                if await asyncio.to_thread(self._cluster.lost_own_node):
+                    _end_process()
+            except Exception as error:  # noqa: BLE001 - as above
+                log.warning("the cluster does not say whether this node is lost: %s", error)
             if self._elastic is not None:
                 try:
                     await self._elastic.look()
@@ -313,6 +316,6 @@ class RayLauncher:
 
 def _end_process() -> None:
     """End this process, to which Ray gives no agents any more; the next one connects anew."""
-    log.critical("Ray lost the node of this process, and places no agents for it: the pool is started again")
+    log.critical("Ray lost the node of this process, and places no agents for it: it ends, to connect anew")
     logging.shutdown()
     os._exit(1)
