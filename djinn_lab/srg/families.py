@@ -19,7 +19,7 @@ from djinn_lab.srg.estimates import plain_name
 from djinn_lab.srg.family_table import FAMILY_OF
 from djinn_lab.srg.flops import OpCall
 from djinn_lab.srg.ops import words
-from djinn_lab.srg.program import TensorMeta, row_major
+from djinn_lab.srg.program import DTYPE_BYTES, TensorMeta, row_major
 
 COMPUTE = words("""
     matmul matmul_short batched attention attention_backward convolution convolution_1x1 depthwise
@@ -33,6 +33,9 @@ UNKNOWN = "unknown"
 """Family of the ops that no table names: priced by their bytes, and reported by name."""
 VIEW = "view"
 SHARED_MAX = 50_000
+_FLOAT_BYTES = {
+    dtype: size if "float" in dtype or "complex" in dtype else 0 for dtype, size in DTYPE_BYTES.items()
+}
 
 
 class FamilyWork(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -74,13 +77,8 @@ def _charge(family: str, dtype: str, work: float, lane: float, calls: int) -> Fa
 
 def _dtype(call: OpCall) -> str:
     """The widest floating-point dtype in the call, else that of its first tensor."""
-    metas = (*call.outputs, *call.tensors)
-    floats = [meta.dtype for meta in metas if "float" in meta.dtype or "complex" in meta.dtype]
-    return max(floats, key=_width, default=metas[0].dtype if metas else "float32")
-
-
-def _width(dtype: str) -> int:
-    return int("".join(filter(str.isdigit, dtype.partition("_")[0])) or 0)
+    dtypes = [meta.dtype for meta in (*call.outputs, *call.tensors)]
+    return max(dtypes, key=_FLOAT_BYTES.__getitem__, default="float32")
 
 
 def _calls(name: str, call: OpCall) -> int:

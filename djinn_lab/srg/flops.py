@@ -9,17 +9,17 @@ their sibling.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import Any
+
+import msgspec
 
 from djinn_lab.srg.program import Template, TensorHole, TensorMeta
 
 Shape = Sequence[int]
 
 
-@dataclass(frozen=True)
-class OpCall:
+class OpCall(msgspec.Struct, frozen=True):
     """An op with its tensors replaced by their metas. ``args`` and ``kwargs`` follow the template;
     ``tensors`` are the filled holes in order; ``outputs`` are the results; ``written`` the inputs changed
     in place."""
@@ -45,15 +45,15 @@ def fill_template(
     rest = iter(inputs)
 
     def fill(argument: object) -> object:
-        if isinstance(argument, list):
-            return [fill(item) for item in argument]
-        return next(rest, None) if isinstance(argument, TensorHole) else argument
+        if isinstance(argument, TensorHole):
+            return next(rest, None)
+        return list(map(fill, argument)) if isinstance(argument, list) else argument
 
     return OpCall(
-        args=tuple(fill(argument) for argument in template.args),
+        args=tuple(map(fill, template.args)),
         kwargs={name: fill(argument) for name, argument in template.kwargs.items()},
-        tensors=tuple(meta for meta in inputs if meta is not None),
-        outputs=tuple(meta for meta in outputs if meta is not None),
+        tensors=tuple([meta for meta in inputs if meta is not None]),
+        outputs=tuple([meta for meta in outputs if meta is not None]),
         written=tuple(written),
         output_slots=tuple(outputs),
     )

@@ -72,14 +72,14 @@ class TensorMeta(msgspec.Struct, frozen=True, array_like=True, gc=False):
     @property
     def nbytes(self) -> int:
         """Bytes of the elements (not of the memory span, which strides can widen or shrink)."""
-        return self.numel * DTYPE_BYTES[self.dtype]
+        return prod(self.shape) * DTYPE_BYTES[self.dtype]
 
     @property
     def span_bytes(self) -> int:
         """Bytes from the first to the last element in memory."""
-        if self.numel == 0:
+        if 0 in self.shape:
             return 0
-        span = 1 + sum((size - 1) * step for size, step in zip(self.shape, self.stride, strict=True))
+        span = 1 + sum([(size - 1) * step for size, step in zip(self.shape, self.stride, strict=True)])
         return span * DTYPE_BYTES[self.dtype]
 
     @property
