@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import chain, repeat
+from operator import attrgetter
 from typing import NamedTuple, TypeVar
 
 from djinn_lab.srg.program import Program
@@ -84,15 +85,9 @@ def first_uses(program: Program, executed: int = 0) -> FirstUses | None:
     nodes = program.nodes[executed:]
     if not nodes:
         return None
-    known: set[int | None] = {None}
-    if not executed:
-        known.update(source.value for source in program.sources if not source.held)
-    found: dict[int, None] = {}
-    first = 0
-    for index, node in enumerate(nodes):
-        if not known.issuperset(node.inputs):
-            found |= dict.fromkeys(value for value in node.inputs if value not in known and value is not None)
-        if index == 0:
-            first = len(found)
-        known.update(node.outputs)
-    return FirstUses(tuple(found), first)
+    before: set[int | None] = {source.value for source in program.sources if executed or source.held}
+    before.update(chain.from_iterable(node.outputs for node in program.nodes[:executed]))
+    before.discard(None)
+    read = chain.from_iterable(map(attrgetter("inputs"), nodes))
+    first = len(before.intersection(nodes[0].inputs))
+    return FirstUses(tuple(dict.fromkeys(filter(before.__contains__, read))), first)
