@@ -130,13 +130,14 @@ class AttentionTracer:
         )
 
 
-def find_attention(wiring: Wiring) -> list[Attention]:
-    """Return every attention of the program, in program order."""
-    tracer = AttentionTracer(lambda value: None if (meta := wiring.metas[value]) is None else meta.shape)
+def find_attention(wiring: Wiring, traced: bool = True) -> list[Attention]:
+    """Return every attention of the program, in program order. ``traced``: ``key`` and ``value`` are
+    traced back to what produced them; else they may be what the attention reads."""
     names = set(wiring.names)
     if not names & _MADE_BY:
         return []
-    followed = _INDICATIVE if names & _SOFTMAX else _FUSED | LAYOUT
+    tracer = AttentionTracer(wiring.shape)
+    followed = _INDICATIVE if names & _SOFTMAX else _FUSED | LAYOUT if traced else _FUSED
     indicative = [name in followed for name in wiring.names]
     scopes = wiring.program.scopes
     for index, node in enumerate(wiring.program.nodes):

@@ -129,39 +129,37 @@ def _attended(wiring: Wiring) -> tuple[tuple[int, int], ...]:
     if any("backward" in name for name in wiring.names):
         return ()
     layouts = wiring.layouts
-    pairs = ((layouts[one.query], layouts[one.values]) for one in find_attention(wiring))
+    pairs = ((layouts[one.query], layouts[one.values]) for one in find_attention(wiring, traced=False))
     return tuple(dict.fromkeys((query, key) for query, key in pairs if query is not None and key is not None))
 
 
 def _source_sizes(program: Program) -> tuple[dict[int, int], tuple[tuple[int, ...], ...]]:
     """Return the size of each storage that sources lie in: what the program sees of it, of several the
     widest. And the groups of metas of which that is found."""
-    metas: dict[int, dict[int, None]] = {}
-    for source in program.sources:
-        metas.setdefault(source.storage, {})[source.meta] = None
-    widest: list[tuple[int, ...]] = []
     sizes: dict[int, int] = {}
-    for storage, group in metas.items():
-        if len(group) > 1:
-            sizes[storage] = len(program.metas) + len(widest)
-            widest.append(tuple(group))
-        else:
-            sizes[storage] = next(iter(group))
-    return sizes, tuple(widest)
+    several: dict[int, dict[int, None]] = {}
+    for source in program.sources:
+        first = sizes.setdefault(source.storage, source.meta)
+        if first != source.meta:
+            several.setdefault(source.storage, {first: None})[source.meta] = None
+    for place, storage in enumerate(several, len(program.metas)):
+        sizes[storage] = place
+    return sizes, tuple(map(tuple, several.values()))
 
 
 def _touched(wiring: Wiring, sizes: Mapping[int, int]) -> Iterator[tuple[Sizes, int]]:
-    """Yield the different sizes that ops need at once, with the first node that does."""
+    """Yield the different sizes that ops need at once, with the first node that does. An op on one storage
+    of before, such as a view, is left out: that is a source, or what made it needs as much."""
     program = wiring.program
     size_of: Lookup = sizes.get  # type: ignore[assignment]  # of None: None
     lists = [template.op.startswith(ON_LISTS) for template in program.templates]
     found: dict[tuple[int | None, ...], int] = {}
-    for position, (node, storages) in enumerate(zip(program.nodes, wiring.touched, strict=True)):
+    for position, (node, storages) in enumerate(zip(program.nodes, map(set, wiring.touched), strict=True)):
         if lists[node.template]:
             for piece in _pieces(wiring, position):
                 found.setdefault(tuple(map(size_of, piece)), position)
-        else:
-            found.setdefault(tuple(map(size_of, set(storages))), position)
+        elif len(storages) > 1 or not node.inputs:
+            found.setdefault(tuple(map(size_of, storages)), position)
     for group, position in found.items():
         yield tuple(size for size in group if size is not None), position
 

@@ -73,6 +73,11 @@ class Wiring:
         table = self.program.metas
         return {value: None if meta is None else table[meta] for value, meta in self.layouts.items()}
 
+    def shape(self, value: int) -> tuple[int, ...] | None:
+        """Return the shape of a value, None while data-dependent."""
+        meta = self.layouts[value]
+        return None if meta is None else self.program.metas[meta].shape
+
     @cached_property
     def views(self) -> list[bool]:
         """Per node, whether it only looks at its inputs' memory."""
@@ -116,9 +121,11 @@ def trace_wiring(program: Program) -> Wiring:
         read = tuple(map(storage_of, inputs))
         layout = tuple(map(layout_of, inputs))
         if len(made) == 1 == len(metas) and (storage := made[0]) is not None:  # most nodes
-            shared: tuple[bool | None, ...] = _SHARED if storage in read else _OWN
+            shared: tuple[bool | None, ...] = _SHARED
+            if storage not in read:
+                shared = _OWN
+                begins(storage, (position, metas[0]))
             storages[outputs[0]], layouts[outputs[0]] = storage, metas[0]  # type: ignore[index]
-            begins(storage, (position, metas[0]))
         else:
             shared = tuple(None if storage is None else storage in read for storage in made)
             for value, storage, meta in zip(outputs, made, metas or repeat(None), strict=False):
