@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from djinn_lab.srg.ops import words
+from djinn_lab.srg.ops import base_name, words
 from djinn_lab.srg.program import Phase, Program
-from djinn_lab.srg.wiring import Wiring, present
+from djinn_lab.srg.wiring import Call, Wiring, present, trace_wiring
 
 _FUSED = words(
     """_scaled_dot_product_flash_attention_for_cpu _scaled_dot_product_flash_attention
@@ -130,14 +130,13 @@ class AttentionTracer:
         )
 
 
-def find_attention(wiring: Wiring, traced: bool = True) -> list[Attention]:
-    """Return every attention of the program, in program order. ``traced``: ``key`` and ``value`` are
-    traced back to what produced them; else they may be what the attention reads."""
+def find_attention(wiring: Wiring) -> list[Attention]:
+    """Return every attention of the program, in program order."""
     names = set(wiring.names)
     if not names & _MADE_BY:
         return []
     tracer = AttentionTracer(wiring.shape)
-    followed = _INDICATIVE if names & _SOFTMAX else _FUSED | LAYOUT if traced else _FUSED
+    followed = _INDICATIVE if names & _SOFTMAX else _FUSED | LAYOUT
     indicative = [name in followed for name in wiring.names]
     scopes = wiring.program.scopes
     for index, node in enumerate(wiring.program.nodes):
@@ -146,6 +145,22 @@ def find_attention(wiring: Wiring, traced: bool = True) -> list[Attention]:
             output = outputs[0] if outputs else None
             tracer.visit(index, wiring.names[node.template], inputs, output, scopes[node.scope].call)
     return tracer.found
+
+
+def attended_metas(
+    program: Program, calls: Sequence[Call], wiring: Wiring | None = None
+) -> list[tuple[int, int]]:
+    """Return the metas of ``query`` and ``values`` of every attention in a valid program, of equal calls at
+    least once. ``calls``: the program's different ones. ``wiring``: traced here where none is given."""
+    names = [base_name(template.op) for template in program.templates]
+    if not _SOFTMAX.isdisjoint(names):
+        wiring = wiring or trace_wiring(program)
+        layouts = wiring.layouts
+        pairs = [(layouts[one.query], layouts[one.values]) for one in find_attention(wiring)]
+        return [(query, values) for query, values in pairs if query is not None and values is not None]
+    fused = [present(call.inputs)[:3] for call in calls if names[call.template] in _FUSED]
+    rank = [len(meta.shape) for meta in program.metas]
+    return [(one[0], one[2]) for one in fused if len(one) == 3 and min(rank[one[0]], rank[one[2]]) > 1]
 
 
 def refine_phases(program: Program, attentions: Sequence[Attention]) -> list[Phase]:

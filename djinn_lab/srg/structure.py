@@ -3,19 +3,24 @@
 Programs of equal structure differ in the shapes of their tensors and in whole numbers among the arguments of
 their ops, as the steps of a decoder do while its key-value cache grows. Their footprints and their work are
 the same functions of the sizes, so that only these are evaluated anew.
+
+``srg/native/structure.h`` walks through the nodes in C++, where it is built.
 """
 
 from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Literal
+from itertools import starmap
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from djinn_lab.srg.attention import find_attention
+from djinn_lab.native import load
+from djinn_lab.srg.attention import attended_metas
 from djinn_lab.srg.list_ops import ON_LISTS, parts_of
 from djinn_lab.srg.liveness import FirstUses, first_uses, last_touches
+from djinn_lab.srg.ops import base_name
 from djinn_lab.srg.program import Program, TensorMeta
 from djinn_lab.srg.wiring import BEFORE, Call, Lookup, Wiring, trace_wiring
 
@@ -38,10 +43,11 @@ class ProgramStructure(msgspec.Struct, frozen=True):
     node that makes it or BEFORE, the last node that touches it or LASTING.
 
     ``widest``: metas whose widest span is the size of one storage. ``touched``: the different sizes that an
-    op, or one tensor's part of an op on lists, needs at once, with the first node that does. ``sources``: of
-    all sources. ``kept``: of storages that outlive the program, but for those of blobs. ``reads``: places of
-    the sources that the ops read and the session holds. ``attended``: the different pairs of metas whose last
-    size but one is an attention's number of queries, and of keys; none where there is a backward pass."""
+    op, or one tensor's part of an op on lists, needs at once, with the first node that does, but for ops on
+    one storage of before, such as views. ``sources``: of all sources. ``kept``: of storages that outlive the
+    program, but for those of blobs. ``reads``: places of the sources that the ops read and the session holds.
+    ``attended``: the different pairs of metas whose last size but one is an attention's number of queries,
+    and of keys; none where there is a backward pass."""
 
     names: tuple[str, ...]
     calls: tuple[Call, ...]
@@ -92,10 +98,66 @@ class ProgramStructure(msgspec.Struct, frozen=True):
         return spans + [max(spans[place] for place in group) for group in self.widest]
 
 
-def structure_of(program: Program) -> ProgramStructure:
-    """Return the structure of a valid program."""
-    wiring = trace_wiring(program)
+class _Columns(NamedTuple):
+    """The fields of a structure that take a walk through the nodes."""
+
+    calls: tuple[Call, ...]
+    call_of: array[int]
+    counts: tuple[int, ...]
+    sizes: array[int]
+    made: array[int]
+    freed: array[int]
+    touched: tuple[tuple[Sizes, int], ...]
+    kept: Sizes
+    reads: FirstUses | None
+    attended: tuple[tuple[int, int], ...]
+
+
+def structure_of(program: Program, material: bytes = b"") -> ProgramStructure:
+    """Return the structure of a valid program. ``material``: what its plan key is made of, if it has one; the
+    wire extension, where it is built, walks through that instead."""
     seen, widest = _source_sizes(program)
+    names = tuple(template.op for template in program.templates)
+    sources = tuple(seen[source.storage] for source in program.sources)
+    native = load("wire") if material and not any(name.startswith(ON_LISTS) for name in names) else None
+    if native is None:
+        columns = _walk(program, seen)
+    else:
+        columns = _of_native(program, *native.structure(material, sources))
+    return ProgramStructure(names=names, widest=widest, sources=sources, **columns._asdict())
+
+
+def _of_native(
+    program: Program,
+    calls: Sequence[tuple[Any, ...]],
+    call_of: bytes,
+    counts: tuple[int, ...],
+    sizes: bytes,
+    made: bytes,
+    freed: bytes,
+    touched: tuple[tuple[Sizes, int], ...],
+    kept: Sizes,
+    reads: tuple[int, ...],
+    first_reads: int,
+) -> _Columns:
+    found = tuple(starmap(Call, calls))
+    return _Columns(
+        calls=found,
+        call_of=array("q", call_of),
+        counts=counts,
+        sizes=array("q", sizes),
+        made=array("q", made),
+        freed=array("q", freed),
+        touched=touched,
+        kept=kept,
+        reads=FirstUses(reads, first_reads) if call_of else None,
+        attended=_attended(program, found),
+    )
+
+
+def _walk(program: Program, seen: Mapping[int, int]) -> _Columns:
+    """Do in Python what the wire extension does. ``seen``: the size of each storage that sources lie in."""
+    wiring = trace_wiring(program)
     loaded = {source.storage: source.meta for source in reversed(program.sources) if source.blob is not None}
     made = {
         storage: (node, meta)
@@ -106,31 +168,28 @@ def structure_of(program: Program) -> ProgramStructure:
     last = last_touches(wiring.touched)
     lasting = {source.storage for source in program.sources}
     lasting.update(wiring.storages[value] for value in (*program.keep, *program.fetch))
-    kept = {wiring.storages[value] for value in program.keep} - loaded.keys()
+    kept = dict.fromkeys(wiring.storages[value] for value in program.keep)
     size = loaded | fresh
-    return ProgramStructure(
-        names=tuple(template.op for template in program.templates),
+    return _Columns(
         calls=wiring.calls,
         call_of=array("q", wiring.call_of),
         counts=wiring.counts,
         sizes=array("q", size.values()),
         made=array("q", [BEFORE] * len(loaded) + [node for node, _ in made.values()]),
         freed=array("q", [LASTING if storage in lasting else last[storage] for storage in size]),
-        widest=widest,
-        touched=tuple(_touched(wiring, seen | fresh)),
-        sources=tuple(seen[source.storage] for source in program.sources),
-        kept=tuple(size[storage] for storage in kept if storage in size),
+        touched=tuple(_touched(wiring, {**seen, **fresh})),
+        kept=tuple(fresh[storage] for storage in kept if storage in fresh),
         reads=_reads(program),
-        attended=_attended(wiring),
+        attended=_attended(program, wiring.calls, wiring),
     )
 
 
-def _attended(wiring: Wiring) -> tuple[tuple[int, int], ...]:
-    if any("backward" in name for name in wiring.names):
+def _attended(
+    program: Program, calls: Sequence[Call], wiring: Wiring | None = None
+) -> tuple[tuple[int, int], ...]:
+    if any("backward" in base_name(template.op) for template in program.templates):
         return ()
-    layouts = wiring.layouts
-    pairs = ((layouts[one.query], layouts[one.values]) for one in find_attention(wiring, traced=False))
-    return tuple(dict.fromkeys((query, key) for query, key in pairs if query is not None and key is not None))
+    return tuple(dict.fromkeys(attended_metas(program, calls, wiring)))
 
 
 def _source_sizes(program: Program) -> tuple[dict[int, int], tuple[tuple[int, ...], ...]]:
@@ -148,18 +207,18 @@ def _source_sizes(program: Program) -> tuple[dict[int, int], tuple[tuple[int, ..
 
 
 def _touched(wiring: Wiring, sizes: Mapping[int, int]) -> Iterator[tuple[Sizes, int]]:
-    """Yield the different sizes that ops need at once, with the first node that does. An op on one storage
-    of before, such as a view, is left out: that is a source, or what made it needs as much."""
+    """Yield what :attr:`ProgramStructure.touched` holds. An op on one storage of before needs no more than
+    what made that, or than that source."""
     program = wiring.program
     size_of: Lookup = sizes.get  # type: ignore[assignment]  # of None: None
     lists = [template.op.startswith(ON_LISTS) for template in program.templates]
     found: dict[tuple[int | None, ...], int] = {}
-    for position, (node, storages) in enumerate(zip(program.nodes, map(set, wiring.touched), strict=True)):
+    for position, (node, storages) in enumerate(zip(program.nodes, wiring.touched, strict=True)):
         if lists[node.template]:
             for piece in _pieces(wiring, position):
                 found.setdefault(tuple(map(size_of, piece)), position)
-        elif len(storages) > 1 or not node.inputs:
-            found.setdefault(tuple(map(size_of, storages)), position)
+        elif len(different := dict.fromkeys(storages)) > 1 or not node.inputs:
+            found.setdefault(tuple(map(size_of, different)), position)
     for group, position in found.items():
         yield tuple(size for size in group if size is not None), position
 

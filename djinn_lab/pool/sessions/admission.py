@@ -174,7 +174,7 @@ def _measure(
         return _measured(structure, sized.metas, sized.templates, sized.structure), contents.sources
     program = _decoded(encoded, decode_program)
     validate_program(program)
-    structure = structure_of(program)
+    structure = structure_of(program, named.material)
     if sized is not None:
         plans.keep_structure(sized.structure, structure)
     name = b"" if sized is None else sized.structure

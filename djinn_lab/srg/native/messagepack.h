@@ -169,6 +169,12 @@ class Input {
     return true;
   }
 
+  DJINN_INLINE bool boolean() {
+    const uint8_t tag = *take(1);
+    expect((tag & 0xfe) == 0xc2, "a truth value was expected");
+    return tag == 0xc3;
+  }
+
   // Only the shortest form of each number, as encoders write it: then rewriting loses nothing.
   DJINN_INLINE int64_t number() {
     const uint8_t tag = *take(1);

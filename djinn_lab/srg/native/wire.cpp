@@ -1,4 +1,4 @@
-// The relative form of programs and the material of plan keys, for Python. Everything here may come from a
+// The relative form of programs, the material of plan keys and structures, for Python. Everything here may come from a
 // stranger: whatever is not exactly as expected raises ValueError.
 
 #define PY_SSIZE_T_CLEAN
@@ -9,10 +9,12 @@
 #include <new>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "plan_material.h"
 #include "relative.h"
+#include "structure.h"
 
 namespace djinn_wire {
 namespace {
@@ -105,12 +107,76 @@ PyObject* plan_material(PyObject*, PyObject* argument) {
   }
 }
 
+template <class Item, class Make>
+PyObject* tuple_of(const std::vector<Item>& items, Make make) {
+  PyObject* tuple = PyTuple_New(static_cast<Py_ssize_t>(items.size()));
+  for (size_t place = 0; tuple != nullptr && place < items.size(); ++place) {
+    PyObject* item = make(items[place]);
+    if (item == nullptr) {
+      Py_CLEAR(tuple);
+    } else {
+      PyTuple_SET_ITEM(tuple, static_cast<Py_ssize_t>(place), item);
+    }
+  }
+  return tuple;
+}
+
+PyObject* numbers(const Numbers& row) {
+  return tuple_of(row, [](int64_t one) { return one == kNone ? Py_NewRef(Py_None) : PyLong_FromLongLong(one); });
+}
+
+PyObject* truths(const Numbers& row) {
+  return tuple_of(row, [](int64_t one) { return one == kNone ? Py_NewRef(Py_None) : PyBool_FromLong(one); });
+}
+
+PyObject* call(const Call& one) {
+  return Py_BuildValue("LNNN", static_cast<long long>(one.pattern), numbers(one.inputs), numbers(one.outputs),
+                       truths(one.shared));
+}
+
+PyObject* together(const Together& one) {
+  return Py_BuildValue("NL", numbers(one.sizes), static_cast<long long>(one.node));
+}
+
+// As an array of Python holds them.
+PyObject* column(const Numbers& row) {
+  return PyBytes_FromStringAndSize(reinterpret_cast<const char*>(row.data()),
+                                   static_cast<Py_ssize_t>(row.size() * sizeof(row[0])));
+}
+
+bool read_numbers(PyObject* tuple, Numbers& row) {
+  for (Py_ssize_t place = 0; place < PyTuple_GET_SIZE(tuple); ++place) {
+    row.push_back(PyLong_AsLongLong(PyTuple_GET_ITEM(tuple, place)));
+  }
+  return PyErr_Occurred() == nullptr;
+}
+
+PyObject* structure(PyObject*, PyObject* arguments) {
+  Buffer material;
+  PyObject* sources;
+  if (!PyArg_ParseTuple(arguments, "y*O!", &material.view, &PyTuple_Type, &sources)) return nullptr;
+  try {
+    Numbers sizes;
+    if (!read_numbers(sources, sizes)) return nullptr;
+    Structure found(material.bytes(), std::move(sizes));
+    if (!done(found, material.bytes().size())) return nullptr;
+    return Py_BuildValue("NNNNNNNNNn", tuple_of(found.calls, call), column(found.call_of),
+                         numbers(found.counts), column(found.sizes), column(found.made),
+                         column(found.freed), tuple_of(found.touched, together), numbers(found.kept),
+                         numbers(found.reads), static_cast<Py_ssize_t>(found.first_reads));
+  } catch (const std::bad_alloc&) {
+    return PyErr_NoMemory();
+  }
+}
+
 PyMethodDef methods[] = {
     {"to_relative", rewrite<ToRelative>, METH_VARARGS,
      "to_relative(program, highest, floor, call, state) -> (bytes, (highest, floor, call))"},
     {"to_whole", rewrite<ToWhole>, METH_VARARGS,
      "to_whole(relative, highest, floor, call, state) -> (bytes, (highest, floor, call))"},
     {"plan_material", plan_material, METH_O, "plan_material(program) -> (bytes, list[str] | None)"},
+    {"structure", structure, METH_VARARGS,
+     "structure(material, sizes of sources) -> the columns of a ProgramStructure, see structure.py"},
     {nullptr, nullptr, 0, nullptr},
 };
 
