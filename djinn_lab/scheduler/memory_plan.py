@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import msgspec
 
 from djinn_lab.srg.graph import SRG
-from djinn_lab.srg.liveness import last_touches, live_bytes
+from djinn_lab.srg.liveness import live_bytes
 
 
 class MemoryPlan(msgspec.Struct, frozen=True):
@@ -39,15 +39,14 @@ def storage_bytes(srg: SRG) -> dict[int, int]:
 def plan_memory(srg: SRG, order: Sequence[int]) -> MemoryPlan:
     """Plan the memory of ``srg`` when its nodes run in ``order``."""
     values, sizes = srg.values, storage_bytes(srg)
-    resident = {value.storage for value in values.values() if value.producer is None}
-    held = {value.storage for value in values.values() if value.producer is None and not value.upload_bytes}
+    sources = [value for value in values.values() if value.producer is None]
+    resident = {value.storage for value in sources}
+    held = {value.storage for value in sources if not value.upload_bytes}
     storage_of = {value.id: value.storage for value in values.values()}.__getitem__
     nodes = [srg.nodes[node] for node in order]
-    made = [tuple(map(storage_of, node.outputs)) for node in nodes]
-    touched = [(*map(storage_of, node.inputs), *one) for node, one in zip(nodes, made, strict=True)]
     live = live_bytes(
-        made,
-        last_touches(touched),
+        (map(storage_of, node.inputs) for node in nodes),
+        (map(storage_of, node.outputs) for node in nodes),
         sizes,
         resident,
         held | {values[value].storage for value in (*srg.keep, *srg.fetch)},

@@ -106,14 +106,16 @@ def colocation_groups(srg: SRG) -> tuple[tuple[int, ...], ...]:
         return storage
 
     storage_of = {value.id: value.storage for value in srg.values.values()}
-    home: list[int | None] = []
+    homes: list[tuple[int, int]] = []
     for node in srg.nodes:
-        storages = [storage_of[value] for value in node.outputs + node.writes]
-        for other in storages[1:]:
-            parent[root(other)] = root(storages[0])
-        home.append(storages[0] if storages else None)
+        for place, value in enumerate(node.outputs + node.writes):
+            storage = storage_of[value]
+            if place == 0:
+                home = storage
+                homes.append((node.id, home))
+            elif storage != home:
+                parent[root(storage)] = root(home)
     members: dict[int, list[int]] = {}
-    for node_id, storage in enumerate(home):
-        if storage is not None:
-            members.setdefault(root(storage), []).append(node_id)
+    for node_id, home in homes:
+        members.setdefault(root(home) if parent else home, []).append(node_id)
     return tuple(tuple(group) for group in members.values() if len(group) > 1)

@@ -5,7 +5,7 @@ what its session holds.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, repeat
 from operator import attrgetter
 from typing import NamedTuple, TypeVar
@@ -35,25 +35,32 @@ def last_touches(touched: Sequence[Sequence[Key]]) -> dict[Key, int]:
 
 
 def live_bytes(
-    made: Sequence[Sequence[int]],
-    last_touch: Mapping[int, int],
+    read: Iterable[Iterable[int]],
+    made: Iterable[Iterable[int]],
     sizes: Mapping[int, int],
     resident: Collection[int],
     lasting: Collection[int],
 ) -> LiveBytes:
     """Follow the bytes alive through all ops.
 
-    ``made``: storages that each op writes, by position. ``sizes``: in bytes; storages without one are not
-    counted. ``resident``: alive from the start. ``lasting``: alive to the end, the others until their last
-    touch.
+    ``read``, ``made``: storages that each op reads, and that its results lie in, by position. ``sizes``: in
+    bytes; storages without one are not counted. ``resident``: alive from the start. ``lasting``: alive to the
+    end, the others until the last op that reads or makes them.
     """
-    added, freed = [0] * len(made), [0] * len(made)
-    begun = set(resident)
-    for storage, position in zip(chain.from_iterable(made), positions_of(made), strict=True):
-        if storage not in begun:
-            begun.add(storage)
-            added[position] += sizes.get(storage, 0)
-    for storage, position in last_touch.items():
+    begun, last = set(resident), dict[int, int]()
+    added: list[int] = []
+    for position, (before, results) in enumerate(zip(read, made, strict=True)):
+        more = 0
+        for storage in before:
+            last[storage] = position
+        for storage in results:
+            last[storage] = position
+            if storage not in begun:
+                begun.add(storage)
+                more += sizes.get(storage, 0)
+        added.append(more)
+    freed = [0] * len(added)
+    for storage, position in last.items():
         if storage not in lasting:
             freed[position] += sizes.get(storage, 0)
     return sweep(sum(sizes.get(storage, 0) for storage in set(resident)), added, freed)

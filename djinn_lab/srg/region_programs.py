@@ -9,12 +9,12 @@ from collections.abc import Iterable
 from typing import TypeVar
 
 from djinn_lab.errors import Refused
-from djinn_lab.srg.liveness import last_touches, live_bytes
+from djinn_lab.srg.liveness import live_bytes
 from djinn_lab.srg.program import NodeRecord, Program, Scalar, Scope, Source, Template, TensorMeta, row_major
 from djinn_lab.srg.region_ops import is_eligible, with_number_as_tensor
 from djinn_lab.srg.regions import Region
 from djinn_lab.srg.validation import validate_program
-from djinn_lab.srg.wiring import trace_wiring
+from djinn_lab.srg.wiring import present, trace_wiring
 
 Key = TypeVar("Key", int, TensorMeta)
 Values = tuple[int | None, ...]
@@ -55,12 +55,9 @@ def region_peak_bytes(region: Program) -> int:
         meta = wiring.metas[value]
         if storage not in given and meta is not None:
             sizes[storage] = max(sizes.get(storage, 0), meta.span_bytes)
-    touched = [
-        [wiring.storages[value] for value in (*node.inputs, *node.outputs) if value is not None]
-        for node in region.nodes
-    ]
+    read = [[wiring.storages[value] for value in present(node.inputs)] for node in region.nodes]
     lasting = {wiring.storages[value] for value in region.keep}
-    return max(live_bytes(made, last_touches(touched), sizes, (), lasting).during, default=0)
+    return max(live_bytes(read, made, sizes, (), lasting).during, default=0)
 
 
 class _Extract:
