@@ -3,6 +3,8 @@
 It covers ops, arguments, layouts, wiring, aliasing, source residency, and what is kept and fetched. It
 leaves out value and storage numbers (renumbered by first use), table order, scopes (module paths, cells,
 lines) and the data itself.
+
+``srg/native/hashed_content.h`` has the same in C++, which is used where it is built.
 """
 
 from __future__ import annotations
@@ -13,7 +15,8 @@ from itertools import chain
 
 import msgspec
 
-from djinn_lab.srg.program import Program
+from djinn_lab.native import load
+from djinn_lab.srg.program import Program, encode_program
 
 _encode = msgspec.msgpack.Encoder().encode
 
@@ -35,6 +38,12 @@ class _Numbering(dict[int | None, int | None]):
 
 def structural_hash(program: Program) -> str:
     """Return 64 hex digits that equal programs have in common, in any process."""
+    native = load("wire")
+    content = _content(program) if native is None else native.hashed_content(encode_program(program))
+    return hashlib.blake2b(content, digest_size=32).hexdigest()
+
+
+def _content(program: Program) -> bytes:
     values = _Numbering(chain.from_iterable(node.inputs + node.outputs for node in program.nodes))
     storages = _Numbering(chain.from_iterable(node.storages for node in program.nodes))
     metas, templates = _Numbering(), _Numbering()
@@ -66,4 +75,4 @@ def structural_hash(program: Program) -> str:
         program.rng_state is not None,
         *(() if program.settings is None else (program.settings,)),
     )
-    return hashlib.blake2b(_encode(content), digest_size=32).hexdigest()
+    return _encode(content)

@@ -11,11 +11,13 @@ from pathlib import Path
 import msgspec
 import networkx
 import pytest
-from drawn_programs import Step, build, steps
-from hypothesis import given
+from drawn_programs import Step, build, steps, tangled
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from programs import LAYER, Script
 
+from djinn_lab.native import load
+from djinn_lab.srg import identity as module
 from djinn_lab.srg.export import from_json, to_dot, to_json, to_networkx
 from djinn_lab.srg.graph import SRG
 from djinn_lab.srg.identity import structural_hash
@@ -86,6 +88,32 @@ def test_different_programs_hash_differently(one: list[Step], other: list[Step])
     assert (structural_hash(first) == structural_hash(second)) == (
         encode_program(first) == encode_program(second)
     )
+
+
+@pytest.mark.skipif(load("wire") is None, reason="the wire extension is not built")
+@settings(deadline=None, max_examples=300)
+@given(tangled)
+def test_the_hash_is_the_same_without_the_extension(program: Program) -> None:
+    native = load("wire")
+    assert native is not None
+    assert native.hashed_content(encode_program(program)) == module._content(program)
+
+
+@pytest.mark.skipif(load("wire") is None, reason="the wire extension is not built")
+@settings(deadline=None)
+@given(tangled, st.data())
+def test_bytes_that_are_damaged_are_refused_or_have_other_content(
+    program: Program, data: st.DataObject
+) -> None:
+    native = load("wire")
+    assert native is not None
+    encoded = bytearray(encode_program(program))
+    for _ in range(data.draw(st.integers(1, 3))):
+        encoded[data.draw(st.integers(0, len(encoded) - 1))] = data.draw(st.integers(0, 255))
+    try:
+        assert native.hashed_content(bytes(encoded))
+    except ValueError:
+        return
 
 
 def test_another_process_computes_the_same_hash(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-// The relative form of programs, the material of plan keys and structures, for Python. Everything here may come from a
+// The relative form of programs, what their keys and hashes cover, and their structures, for Python. Everything here may come from a
 // stranger: whatever is not exactly as expected raises ValueError.
 
 #define PY_SSIZE_T_CLEAN
@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "hashed_content.h"
 #include "plan_material.h"
 #include "relative.h"
 #include "structure.h"
@@ -107,6 +108,19 @@ PyObject* plan_material(PyObject*, PyObject* argument) {
   }
 }
 
+PyObject* hashed_content(PyObject*, PyObject* argument) {
+  Buffer data;
+  if (PyObject_GetBuffer(argument, &data.view, PyBUF_SIMPLE) != 0) return nullptr;
+  try {
+    HashedContent work(data.bytes());
+    if (!done(work, data.bytes().size())) return nullptr;
+    const std::string_view bytes = work.bytes();
+    return PyBytes_FromStringAndSize(bytes.data(), static_cast<Py_ssize_t>(bytes.size()));
+  } catch (const std::bad_alloc&) {
+    return PyErr_NoMemory();
+  }
+}
+
 template <class Item, class Make>
 PyObject* tuple_of(const std::vector<Item>& items, Make make) {
   PyObject* tuple = PyTuple_New(static_cast<Py_ssize_t>(items.size()));
@@ -175,6 +189,7 @@ PyMethodDef methods[] = {
     {"to_whole", rewrite<ToWhole>, METH_VARARGS,
      "to_whole(relative, highest, floor, call, state) -> (bytes, (highest, floor, call))"},
     {"plan_material", plan_material, METH_O, "plan_material(program) -> (bytes, list[str] | None)"},
+    {"hashed_content", hashed_content, METH_O, "hashed_content(program) -> bytes"},
     {"structure", structure, METH_VARARGS,
      "structure(material, sizes of sources) -> the columns of a ProgramStructure, see structure.py"},
     {nullptr, nullptr, 0, nullptr},
