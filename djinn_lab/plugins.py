@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from importlib.metadata import EntryPoint, entry_points
 from typing import NamedTuple
 
@@ -17,25 +18,32 @@ class Plugin(NamedTuple):
     made: object
 
 
-def load_plugin(group: str, noun: str, name: str) -> Plugin:
-    """Make what an installed package offers in an entry-point group: the entry is called without arguments.
+def find_plugin(group: str, noun: str, name: str, built_in: Collection[str] = ()) -> EntryPoint:
+    """Return what an installed package offers under a name in an entry-point group, without importing it.
 
-    ``noun``: what it is, for messages. Raises OptionError for a name that no package or several packages
-    offer, and for one that cannot be made."""
+    ``noun``: what it is, and ``built_in``: names that need no package, for messages. Raises OptionError for a
+    name that no package or several packages offer."""
     offered = tuple(entry_points(group=group))
     found = [entry for entry in offered if entry.name == name]
     if not found:
         names = sorted({entry.name for entry in offered})
+        known = f"Built in: {', '.join(built_in)}. " if built_in else ""
         raise OptionError(
-            f"There is no {noun} {name!r}{did_you_mean(name, names)}.",
-            f"Installed packages offer: {', '.join(names) or 'none'}.",
+            f"There is no {noun} {name!r}{did_you_mean(name, [*built_in, *names])}.",
+            f"{known}Installed packages offer: {', '.join(names) or 'none'}.",
         )
     if len(found) > 1:
         packages = ", ".join(sorted(map(_package, found)))
         raise OptionError(
             f"Several packages offer the {noun} {name!r}: {packages}.", "Uninstall all but one of them."
         )
-    [entry] = found
+    return found[0]
+
+
+def load_plugin(group: str, noun: str, name: str) -> Plugin:
+    """Make what an installed package offers: the entry is called without arguments. Raises OptionError as
+    :func:`find_plugin` does, and for one that cannot be made."""
+    entry = find_plugin(group, noun, name)
     try:
         made = entry.load()()
     except (Exception, SystemExit) as error:

@@ -31,9 +31,12 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 FIRST_BEGAN_S = pytest.StashKey[float]()
-SERVE_ALL = ("in-process worker", "asyncio_", "ThreadPoolExecutor-", "QueueFeederThread", "asyncio-waitpid-")
+SERVE_ALL = (
+    *("in-process worker", "asyncio_", "ThreadPoolExecutor-", "QueueFeederThread", "asyncio-waitpid-"),
+    "tqdm_monitor",
+)
 """Names of threads that outlive a module on purpose: of executors that are used again, and of torch's data
-loaders, asyncio and playwright."""
+loaders and export, asyncio and playwright."""
 ENDS_WITHIN_S = 20.0
 
 

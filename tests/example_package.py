@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-EXAMPLE = Path(__file__).parents[1] / "examples/cost-estimator"
+EXAMPLES = Path(__file__).parents[1] / "examples"
+EXAMPLE = EXAMPLES / "cost-estimator"
 
 
 def install(place: Path, *sources: Path) -> Path:

@@ -69,6 +69,13 @@ def start(
         str | None,
         typer.Option(help="Cost estimator of an installed package, or built-in. Default: the profile's."),
     ] = None,
+    region_compiler: Annotated[
+        str | None,
+        typer.Option(
+            help="What compiles cells with a tolerance: inductor (the default), cuda-graphs, or one of an "
+            "installed package."
+        ),
+    ] = None,
     notebook_slots: Annotated[
         int | None, typer.Option(min=1, max=1000, help="Batch notebooks that run at once. Default: 2.")
     ] = None,
@@ -192,6 +199,7 @@ def start(
         "memory_policy": memory_policy,
         "queue_policy": queue_policy,
         "cost_estimator": cost_estimator,
+        "region_compiler": region_compiler,
         "notebook_slots": notebook_slots,
         "notebooks_for": notebooks_for,
         "database": database,

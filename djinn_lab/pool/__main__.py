@@ -17,7 +17,7 @@ from djinn_lab.memory import POLICIES
 from djinn_lab.pool.certificates import ServerCertificate, given_certificate, own_certificate
 from djinn_lab.pool.database.address import DATABASE_VARIABLE, checked_url, sqlite_url
 from djinn_lab.pool.database.engine import DATABASE_FILE, DatabaseLost
-from djinn_lab.pool.devices.plans import plan_devices
+from djinn_lab.pool.devices.plans import checked_region_compiler, plan_devices
 from djinn_lab.pool.engines import ENGINES, LOCAL_ENGINE, RAY_ENGINE, check_engine, check_nodes
 from djinn_lab.pool.identity.settings import decoded
 from djinn_lab.pool.policy_file import read_policy
@@ -25,6 +25,7 @@ from djinn_lab.pool.server import LOOPBACK, PoolOptions, run_pool
 from djinn_lab.pool.sessions.detached import KEPT_S
 from djinn_lab.pool.supervisor import CANNOT_START, RESTARTED_VARIABLE
 from djinn_lab.pool.user_limits import CONNECTIONS_MAX, REQUESTS_PER_S, SESSIONS_MAX, UserLimits
+from djinn_lab.protocol.compiling import INDUCTOR
 from djinn_lab.protocol.isolation import ISOLATION_DEFAULT, ISOLATIONS
 from djinn_lab.protocol.notebooks import OPEN_TO
 from djinn_lab.protocol.runtime_file import data_directory
@@ -52,6 +53,7 @@ def main() -> int:
             host_bytes=arguments.host_bytes,
             disk_bytes=arguments.disk_bytes,
             link_bytes_per_s=arguments.link_bytes_per_s,
+            region_compiler=checked_region_compiler(arguments.region_compiler),
         )
         command = shlex.split(arguments.worker_command) if arguments.worker_command else None
         options = PoolOptions(
@@ -162,6 +164,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--upload-bytes-per-user", type=int, help="default: half, once there are two users")
     parser.add_argument("--requests-per-s", type=float, default=REQUESTS_PER_S, help="of a user")
     parser.add_argument("--cost-estimator", default=BUILT_IN_ESTIMATOR, help="of an installed package")
+    parser.add_argument("--region-compiler", default=INDUCTOR, help="of cells with a tolerance")
     parser.add_argument("--identity", default="{}", help="identity providers, as JSON")
     parser.add_argument("--worker-command", help="the worker's command line, before its own options")
     return parser

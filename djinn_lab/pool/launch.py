@@ -21,10 +21,11 @@ from djinn_lab.pool import supervisor
 from djinn_lab.pool.certificates import encrypts
 from djinn_lab.pool.database.address import DATABASE_VARIABLE, checked_url
 from djinn_lab.pool.devices.estimator_plugin import load_estimator
-from djinn_lab.pool.devices.plans import plan_devices
+from djinn_lab.pool.devices.plans import checked_region_compiler, plan_devices
 from djinn_lab.pool.engines import LOCAL_ENGINE, RAY_ENGINE, START_WITHIN_S, check_engine, check_nodes
 from djinn_lab.pool.policy_file import read_policy
 from djinn_lab.protocol.certificates import pinned_context
+from djinn_lab.protocol.compiling import INDUCTOR
 from djinn_lab.protocol.isolation import ISOLATIONS
 from djinn_lab.protocol.notebooks import OPEN_TO
 from djinn_lab.protocol.runtime_file import (
@@ -69,6 +70,7 @@ def start_pool(
     memory_policy: str | None = None,
     queue_policy: str | None = None,
     cost_estimator: str | None = None,
+    region_compiler: str | None = None,
     notebook_slots: int | None = None,
     notebooks_for: str | None = None,
     database: str | None = None,
@@ -99,7 +101,8 @@ def start_pool(
     all; those that are idle for ``nodes_idle_s`` are given back. ``memory_policy``: a name in
     :data:`djinn_lab.memory.POLICIES`, ``queue_policy`` in :data:`djinn_lab.jobs.decision.POLICIES`, or the
     path of one (:mod:`djinn_lab.pool.policy_file`). ``cost_estimator``: the name of an installed one
-    (:func:`djinn_lab.pool.devices.estimator_plugin.load_estimator`). ``notebook_slots``: batch notebooks that
+    (:func:`djinn_lab.pool.devices.estimator_plugin.load_estimator`), ``region_compiler`` of another
+    (:func:`djinn_lab.pool.devices.plans.checked_region_compiler`). ``notebook_slots``: batch notebooks that
     run at once, ``notebooks_for``: users that may submit them. ``database``: a URL, in place of
     ``DJINN_DATABASE`` or of a file. ``standby``: wait while another pool leads on that database. ``host``:
     the address to listen on. ``tls``: encrypt, which is the default for addresses that other machines reach;
@@ -119,8 +122,9 @@ def start_pool(
     here = engine != RAY_ENGINE
     url = database or os.environ.get(DATABASE_VARIABLE)
     environment = os.environ | ({DATABASE_VARIABLE: checked_url(url)} if url else {})
+    compiler = INDUCTOR if region_compiler is None else checked_region_compiler(region_compiler)
     if here:
-        plan_devices(devices, memory_bytes, threads)
+        plan_devices(devices, memory_bytes, threads, region_compiler=compiler)
     _check_policies(memory_policy, queue_policy, notebooks_for)
     if cost_estimator is not None:
         load_estimator(cost_estimator)
@@ -157,6 +161,7 @@ def start_pool(
             "--memory-policy": memory_policy,
             "--queue-policy": queue_policy,
             "--cost-estimator": cost_estimator,
+            "--region-compiler": region_compiler,
             "--notebook-slots": notebook_slots,
             "--notebooks-for": notebooks_for,
             "--isolation": isolation,

@@ -43,6 +43,7 @@ def settings_of(options: PoolOptions) -> dict[str, Setting]:
         "memory_policy": options.memory_policy,
         "queue_policy": policy if isinstance(policy, str) else policy.name,
         "cost_estimator": options.cost_estimator,
+        "region_compiler": first.region_compiler,
         "engine": LOCAL_ENGINE if options.cluster is None else RAY_ENGINE,
         "address": "" if options.cluster is None else options.cluster.address,
         "nodes_max": 0 if options.scaling is None else options.scaling.nodes_max,

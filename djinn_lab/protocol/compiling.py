@@ -9,6 +9,12 @@ import hashlib
 
 import msgspec
 
+INDUCTOR = "inductor"
+"""TorchInductor compiles regions, which is the default."""
+CUDA_GRAPHS = "cuda-graphs"
+"""Nothing is compiled: a GPU's worker records a region's kernels, and starts them as one."""
+REGION_COMPILERS = "djinn_lab.region_compilers"
+"""The entry points of others."""
 LIBRARY_SUFFIX = ".so"
 GENERATED = "generated"
 """Below the directory of work: sources and objects, of no use once the library is there."""

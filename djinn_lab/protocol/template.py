@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import msgspec
 
+from djinn_lab.protocol.compiling import INDUCTOR
+
 PACKET_BYTES_MAX = 64 * 2**10
 
 
@@ -16,7 +18,7 @@ class WorkerOptions(msgspec.Struct, frozen=True):
     the throttle that stands for a CPU device's link, 0 for none. ``host_directory``, ``disk_directory``:
     of the worker's trust group. ``host_fits``: another worker of the device has found that its host tier fits
     the machine, and may have filled it since. ``compiled_directory``: where the pool puts the libraries of
-    compiled regions; None: it compiles none."""
+    compiled regions; None: it compiles none. ``region_compiler``: what compiles them."""
 
     device: str
     memory_bytes: int
@@ -30,6 +32,7 @@ class WorkerOptions(msgspec.Struct, frozen=True):
     disk_directory: str | None = None
     link_bytes_per_second: float = 0.0
     compiled_directory: str | None = None
+    region_compiler: str = INDUCTOR
 
     def arguments(self) -> list[str]:
         """Return the options as those of ``python -m djinn_lab.worker``."""
@@ -44,6 +47,7 @@ class WorkerOptions(msgspec.Struct, frozen=True):
             found += ["--disk-bytes", str(self.disk_bytes), "--disk-directory", self.disk_directory]
         if self.compiled_directory is not None:
             found += ["--compiled-directory", self.compiled_directory]
+            found += ["--region-compiler", self.region_compiler]
         return found
 
 

@@ -8,6 +8,7 @@ import gc
 import signal
 import socket
 
+from djinn_lab.protocol.compiling import INDUCTOR
 from djinn_lab.protocol.template import WorkerOptions
 
 
@@ -26,6 +27,7 @@ def main() -> None:
     parser.add_argument("--disk-directory")
     parser.add_argument("--link-bytes-per-second", type=float, default=0.0)
     parser.add_argument("--compiled-directory")
+    parser.add_argument("--region-compiler", default=INDUCTOR)
     arguments = vars(parser.parse_args())
     signal.signal(
         signal.SIGINT, signal.SIG_IGN

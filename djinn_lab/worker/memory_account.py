@@ -36,6 +36,8 @@ class MemoryAccount:
         self.offload: Callable[[int], str] | None = None
         """Called where so many bytes do not fit, in the thread that runs programs: frees what it can, and
         returns why that may not be enough."""
+        self.spare: Callable[[], None] | None = None
+        """Called before it, in the same thread: frees what is there only to be faster."""
         self._beside_bytes = 0
         """Of the limit, what other processes of the device have; counted as if it were used here."""
 
@@ -67,6 +69,9 @@ class MemoryAccount:
         """Take ``nbytes``, or raise DeviceMemoryError when they would not fit."""
         used = self.counts.reserve(nbytes)
         why = ""
+        if used is not None and self.spare is not None:
+            self.spare()
+            used = self.counts.reserve(nbytes)
         if used is not None and self.offload is not None:
             why = self.offload(nbytes)
             used = self.counts.reserve(nbytes)

@@ -21,8 +21,9 @@ from djinn_lab.worker import numa, tier_service
 from djinn_lab.worker.batched.batches import Batches
 from djinn_lab.worker.batched.batches import Given as BatchMember
 from djinn_lab.worker.calibration import calibration
-from djinn_lab.worker.compiled.libraries import Libraries
+from djinn_lab.worker.compiled.libraries import Libraries, Load
 from djinn_lab.worker.compiled.programs import CompiledPrograms
+from djinn_lab.worker.cuda import graphs
 from djinn_lab.worker.cuda.link import CudaLink
 from djinn_lab.worker.framing import FrameReader, send_frame
 from djinn_lab.worker.host_arena import HostArena
@@ -56,7 +57,8 @@ class GivenBatch:
 
 class WorkerProcess:
     """``store``: the directory of uploaded blobs. ``results``: where what is fetched or handed on goes.
-    ``compiled``: where the libraries of compiled regions lie; None: nothing is compiled."""
+    ``compiled``: where the libraries of compiled regions lie; None: nothing is compiled. ``load``: of
+    what compiles them; None: regions are recorded instead."""
 
     def __init__(
         self,
@@ -68,6 +70,7 @@ class WorkerProcess:
         limits: TierLimits | None = None,
         sandbox: SandboxLevel = "none",
         compiled: Path | None = None,
+        load: Load | None = None,
     ) -> None:
         self._connection = connection
         self._sandbox = sandbox
@@ -81,7 +84,8 @@ class WorkerProcess:
         link = CudaLink(self._device) if cuda else CpuLink(limits.link_bytes_per_second)
         self._interpreter = Interpreter(self._device, memory_bytes, results, tiers, link=link)
         self._batches = Batches(self._interpreter)
-        self._compiled = CompiledPrograms(self._interpreter, Libraries(compiled, self._device, self._send))
+        libraries = Libraries(compiled, self._device, self._send, load, None if load else graphs.record)
+        self._compiled = CompiledPrograms(self._interpreter, libraries)
         self._link_bytes_per_s = link.bytes_per_second
         self._sending = threading.Lock()
         self._tiers = TierService(

@@ -15,6 +15,7 @@ import torch
 from djinn_lab.protocol.isolation import SandboxLevel
 from djinn_lab.protocol.template import WorkerOptions
 from djinn_lab.worker import sandbox
+from djinn_lab.worker.compiled.libraries import loader
 from djinn_lab.worker.executor import find_executor
 from djinn_lab.worker.process import WorkerProcess
 from djinn_lab.worker.tiers import TierLimits
@@ -30,6 +31,7 @@ def serve(connection: socket.socket, options: WorkerOptions) -> Never:
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     if options.device.startswith("cpu"):
         _limit_address_space(options.memory_bytes)
+    load = loader(options.region_compiler)  # an installed package, which may lie anywhere
     level = _enter_sandbox(options)
     limits = TierLimits(
         options.host_bytes,
@@ -48,6 +50,7 @@ def serve(connection: socket.socket, options: WorkerOptions) -> Never:
         limits,
         level,
         _path(options.compiled_directory),
+        load,
     ).serve()
     sys.stdout.flush()
     sys.stderr.flush()

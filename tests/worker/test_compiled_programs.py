@@ -3,99 +3,24 @@ that every bit can be compared; what TorchInductor makes is tested with a pool."
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 import torch
 from audit import audit
 from comparing import Left, summary
+from compiling import Change, Compiling
 from programs import HOLE, Script, contiguous
 from random_programs import SIZE, RandomPrograms
 from worker_kit import MIB, Device, read_fetched
 
-from djinn_lab.protocol.compiling import region_key
-from djinn_lab.protocol.worker import CompileRegion, RegionCompiled, Resume, RunSegment
-from djinn_lab.srg.plan_key import plan_key
-from djinn_lab.srg.program import Program, ScalarHole, decode_program, encode_program
-from djinn_lab.srg.regions import RegionSize
-from djinn_lab.worker.compiled.libraries import Libraries, RunLibrary
-from djinn_lab.worker.compiled.programs import CompiledPrograms
-from djinn_lab.worker.compiled.replay import RegionReplay
+from djinn_lab.protocol.worker import Resume
+from djinn_lab.srg.program import Program, ScalarHole
 from djinn_lab.worker.compiled.trial import ROUNDS, RUNS_BEFORE, UNUSED_MAX
-from djinn_lab.worker.outcome import Outcome, Stop
-from djinn_lab.worker.templates import Call
+from djinn_lab.worker.outcome import Stop
 
 MakeDevice = Callable[..., Device]
-Change = Callable[[list[torch.Tensor]], list[torch.Tensor]]
-TOLERANCE = 1e-5
-ANY_SIZE = RegionSize(ops_min=1, seconds_min=0.0, seconds_max=1e9)
 MATRIX = torch.arange(12.0).view(3, 4)
-
-
-def unchanged(roots: list[torch.Tensor]) -> list[torch.Tensor]:
-    return roots
-
-
-class Compiling:
-    """A device whose sessions have a tolerance. ``change``: what a library does to the results of its
-    region's ops. ``regions``: that were asked for. ``inputs``: of the region that ran last."""
-
-    def __init__(self, device: Device, change: Change = unchanged) -> None:
-        self.device = device
-        self.change = change
-        self.regions: list[Program] = []
-        self.inputs: Sequence[torch.Tensor] = ()
-        self._asked: list[bytes] = []
-        libraries = Libraries(device.directory, torch.device("cpu"), self._ask, self._load)
-        self.programs = CompiledPrograms(device.interpreter, libraries, ANY_SIZE)
-
-    def _ask(self, message: CompileRegion) -> None:
-        self._asked.append(message.region)
-        self.regions.append(decode_program(message.region))
-
-    def _load(self, path: Path, device: torch.device) -> RunLibrary:
-        region = next(one for one in self.regions if region_key(encode_program(one)) == path.stem)
-        replay = RegionReplay(region, [Call(template, device) for template in region.templates])
-
-        def run(inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-            self.inputs = inputs
-            return self.change(replay(inputs))
-
-        return run
-
-    def answer(self, problem: str = "") -> None:
-        """Answer what was asked for, as a pool does."""
-        asked, self._asked = self._asked, []
-        for region in asked:
-            self.programs.answered(RegionCompiled(region_key(region), problem, 1.0))
-
-    def run(
-        self, session: str, program: Program, should_stop: Callable[[], Stop | None] = lambda: None
-    ) -> Outcome:
-        """Run a program, and all that follows a run."""
-        encoded = encode_program(program)
-        blobs = {
-            source.blob: str(self.device.directory / source.blob)
-            for source in program.sources
-            if source.blob is not None
-        }
-        message = RunSegment("job", 0, session, encoded, key=plan_key(encoded), tolerance=TOLERANCE)
-        outcome = self.programs.run(message, blobs, should_stop, lambda done, total: None)
-        self.programs.after_run(message, outcome)
-        self.answer()
-        return outcome
-
-    def fetch(self, session: str, program: Program) -> list[torch.Tensor]:
-        outcome = self.run(session, program)
-        assert outcome.failure is None, outcome.failure
-        return [read_fetched(item, self.device.results) for item in outcome.fetched]
-
-    def settle(self, program: Program) -> Outcome:
-        """Run a program until it is compiled and checked."""
-        for _ in range(RUNS_BEFORE + 1):
-            outcome = self.run("earlier", program)
-        return outcome
 
 
 def chain(kept: int = 1) -> Program:

@@ -13,7 +13,8 @@ from msgspec.structs import replace
 from programs import HOLE, Script
 
 from djinn_lab.srg.program import Argument, Template, encode_program
-from djinn_lab.worker.compiled.compiler import compile_region
+from djinn_lab.worker.compiled.compiler import Target, compile_region
+from djinn_lab.worker.compiled.compilers import Inductor
 from djinn_lab.worker.sandbox import landlock
 
 TRIES = """
@@ -77,5 +78,5 @@ def one_op(op: str, *more: Argument, **named: Argument) -> bytes:
     ],
 )
 def test_what_is_no_region_is_not_compiled(tmp_path: Path, region: bytes, why: str) -> None:
-    assert why in compile_region(region, tmp_path, "cpu", 1).problem
+    assert why in compile_region(region, tmp_path, Target("cpu", 1, tmp_path), Inductor()).problem
     assert list(tmp_path.iterdir()) == []

@@ -7,12 +7,15 @@ import os
 import re
 import shutil
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 
 from djinn_lab.config import PoolSettings
 from djinn_lab.errors import OptionError
+from djinn_lab.plugins import find_plugin
+from djinn_lab.protocol.compiling import CUDA_GRAPHS, INDUCTOR, REGION_COMPILERS
 from djinn_lab.protocol.host_limit import largest_host_bytes
 from djinn_lab.units import format_bytes
 
@@ -31,7 +34,8 @@ CUDA_SHARE_FOR_HOST = 0.8
 class DevicePlan(msgspec.Struct, frozen=True):
     """Describe a worker to start. ``memory_bytes`` is the limit it enforces. ``host_bytes``, ``disk_bytes``:
     of its sessions' parked state, 0 for none. ``link_bytes_per_s``: of a CPU device, 0 for as fast as
-    memory. ``host``: where it is, empty for the pool's own machine."""
+    memory. ``host``: where it is, empty for the pool's own machine. ``region_compiler``: what compiles for
+    it (:func:`checked_region_compiler`)."""
 
     device: str
     kind: str
@@ -41,6 +45,7 @@ class DevicePlan(msgspec.Struct, frozen=True):
     disk_bytes: int = 0
     link_bytes_per_s: int = 0
     host: str = ""
+    region_compiler: str = INDUCTOR
 
 
 def plan_devices(
@@ -51,10 +56,12 @@ def plan_devices(
     host_bytes: int | None = None,
     disk_bytes: int = 0,
     link_bytes_per_s: int | None = None,
+    region_compiler: str = INDUCTOR,
 ) -> list[DevicePlan]:
     """``devices``: ``"auto"`` (or None), ``"cpu:N"``, ``"cpu"`` or ``"cuda"``. The sizes are per device; None
     takes a share of what this machine has. Raises OptionError."""
     plans = _computing(devices, memory_bytes, threads)
+    check_recording(region_compiler, plans)
     rate = PoolSettings().link_bytes_per_s if link_bytes_per_s is None else link_bytes_per_s
     return [
         msgspec.structs.replace(
@@ -62,9 +69,31 @@ def plan_devices(
             host_bytes=_host_bytes(plan, len(plans), host_bytes),
             disk_bytes=disk_bytes,
             link_bytes_per_s=rate if plan.kind == "cpu" else 0,
+            region_compiler=compiler_for(plan.kind, region_compiler),
         )
         for plan in plans
     ]
+
+
+def checked_region_compiler(name: str) -> str:
+    """Return the name of a region compiler: ``"inductor"``, ``"cuda-graphs"``, or one that an installed
+    package offers. Raises OptionError for any other."""
+    built_in = (INDUCTOR, CUDA_GRAPHS)
+    return name if name in built_in else find_plugin(REGION_COMPILERS, "region compiler", name, built_in).name
+
+
+def compiler_for(kind: str, name: str) -> str:
+    """Return what compiles for a kind of device: a CPU has no CUDA graphs."""
+    return INDUCTOR if name == CUDA_GRAPHS and kind != "cuda" else name
+
+
+def check_recording(name: str, plans: Sequence[DevicePlan]) -> None:
+    """Raise OptionError for CUDA graphs without a GPU."""
+    if name == CUDA_GRAPHS and all(plan.kind != "cuda" for plan in plans):
+        raise OptionError(
+            f"--region-compiler {name}: the pool has no GPU.",
+            f"Leave it out: {INDUCTOR} compiles for CPU devices.",
+        )
 
 
 def _host_bytes(plan: DevicePlan, count: int, wanted: int | None) -> int:

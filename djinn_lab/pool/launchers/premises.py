@@ -53,6 +53,7 @@ class Premises:
             disk_directory=_made(self._disk, name) if plan.disk_bytes else None,
             link_bytes_per_second=float(plan.link_bytes_per_s),
             compiled_directory=str(self.compiler.directory_of(plan)),
+            region_compiler=plan.region_compiler,
         )
 
     def is_first(self, group: str) -> bool:

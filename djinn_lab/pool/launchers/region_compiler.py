@@ -25,7 +25,7 @@ import msgspec
 from djinn_lab.native.compiler import find_compiler
 from djinn_lab.pool.devices.plans import DevicePlan
 from djinn_lab.pool.launchers.template import scrubbed
-from djinn_lab.protocol.compiling import GENERATED, decode_compilation, library_name, region_key
+from djinn_lab.protocol.compiling import GENERATED, INDUCTOR, decode_compilation, library_name, region_key
 from djinn_lab.protocol.runtime_file import process_is_alive
 from djinn_lab.protocol.worker import CompileRegion, RegionCompiled
 
@@ -72,7 +72,7 @@ class RegionCompiler:
 
     def directory_of(self, plan: DevicePlan) -> Path:
         """Return where libraries for such a device lie. Libraries are compiled for a number of threads."""
-        made = self._directory / f"{plan.kind}-{plan.threads}"
+        made = self._directory / f"{plan.region_compiler}-{plan.kind}-{plan.threads}"
         made.mkdir(exist_ok=True)
         return made
 
@@ -83,7 +83,7 @@ class RegionCompiler:
         path = directory / library_name(key)
         request = self._requests.get(path)
         if request is None:
-            problem = self._problem(message)
+            problem = self._problem(message, plan)
             if problem:
                 answer(RegionCompiled(key, problem, 0.0))
                 return
@@ -127,8 +127,8 @@ class RegionCompiler:
 
     # -- parts ---------------------------------------------------------------------------------------------
 
-    def _problem(self, message: CompileRegion) -> str:
-        if find_compiler() is None:
+    def _problem(self, message: CompileRegion, plan: DevicePlan) -> str:
+        if plan.region_compiler == INDUCTOR and find_compiler() is None:
             return "this pool's machine has no C++ compiler (g++)"
         if len(message.region) > REGION_BYTES_MAX:
             return "it is too large"
@@ -167,7 +167,7 @@ class RegionCompiler:
         environment = scrubbed(os.environ) | ({"CXX": compiler.command[0]} if compiler else {})
         self._process = process = await asyncio.create_subprocess_exec(
             *(*COMMAND, "--into", str(request.directory), "--work", str(self._work_directory)),
-            *("--device", plan.kind),
+            *("--device", plan.kind, "--compiler", plan.region_compiler),
             *("--threads", str(plan.threads), "--seconds", str(SECONDS_MAX)),
             *("--memory-bytes", str(MEMORY_BYTES_MAX)),
             stdin=asyncio.subprocess.PIPE,

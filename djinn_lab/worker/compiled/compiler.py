@@ -2,7 +2,7 @@
 
 It reads what a session asked for, so it gives up what compiling does not need before that: other files than
 its own, libraries and compilers, TCP, and most of the machine's time and memory. It runs no op: the region is
-traced with tensors that have no memory, and TorchInductor writes C++ for it."""
+traced with tensors that have no memory, and that is what TorchInductor or another compiler gets."""
 
 from __future__ import annotations
 
@@ -15,13 +15,18 @@ import sysconfig
 from collections.abc import Callable, Collection
 from pathlib import Path
 from time import perf_counter
+from typing import TYPE_CHECKING, NamedTuple
 
+from djinn_lab.errors import OptionError
 from djinn_lab.protocol.compiling import GENERATED, Compilation, encode_compilation, library_name, region_key
 from djinn_lab.srg.program import decode_program
 from djinn_lab.srg.region_programs import validate_region
 from djinn_lab.worker.sandbox import kernel, landlock
 from djinn_lab.worker.sandbox.entering import CODE, MACHINE
 from djinn_lab.worker.sandbox.landlock import Access
+
+if TYPE_CHECKING:
+    from djinn_lab.worker.compiled.compilers import Compiler
 
 NICENESS = 19
 FILE_BYTES_MAX = 2**30
@@ -32,11 +37,22 @@ _RUN = CODE | Access.EXECUTE
 _PROBLEM_CHARS_MAX = 300
 
 
-def confine(own: Collection[Path], memory_bytes: int, seconds: int) -> None:
-    """Give up what compiling does not need, for good, and end with the pool. ``own``: directories to write
-    to."""
+class Target(NamedTuple):
+    """``device``: the kind of device to compile for. ``threads``: of a CPU. ``directory``: to work in."""
+
+    device: str
+    threads: int
+    directory: Path
+
+
+def yield_to_others() -> None:
+    """Let other processes of the machine go first, and end with the pool."""
     kernel.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     os.nice(NICENESS)
+
+
+def confine(own: Collection[Path], memory_bytes: int, seconds: int) -> None:
+    """Give up what compiling does not need, for good. ``own``: directories to write to."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_DATA, (memory_bytes, memory_bytes))
     resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
@@ -56,38 +72,25 @@ def _reach(own: Collection[Path]) -> dict[Path, Access]:
     return found | dict.fromkeys(own, _ALL)
 
 
-def compile_region(region: bytes, into: Path, device: str, threads: int) -> Compilation:
+def compile_region(region: bytes, into: Path, target: Target, compiler: Compiler) -> Compilation:
     """Compile an encoded region for a device, into a library that is named by the region's key."""
     began = perf_counter()
     problem = ""
     try:
-        _compile(region, into, device, threads)
+        _compile(region, into, target, compiler)
     except Exception as error:  # noqa: BLE001 - a compiler may raise anything, and the pool reports it
         first = str(error).strip().splitlines() or [""]
         problem = f"{type(error).__name__}: {first[0]}"[:_PROBLEM_CHARS_MAX]
     return Compilation(problem, perf_counter() - began)
 
 
-def _compile(region: bytes, into: Path, device: str, threads: int) -> None:
+def _compile(region: bytes, into: Path, target: Target, compiler: Compiler) -> None:
     program = decode_program(region)
     validate_region(program)
-    import torch  # which takes seconds
-    import torch._inductor
+    from djinn_lab.worker.compiled.tracing import traced  # which takes seconds
 
-    from djinn_lab.worker.compiled.tracing import traced
-
-    torch.set_num_threads(threads)
-    graph, inputs = traced(program, torch.device(device))
-    with torch.no_grad():
-        made = torch._inductor.aot_compile(graph, inputs, options=_OPTIONS)
-    assert isinstance(made, str)
-    _publish(Path(made), into / library_name(region_key(region)))
-
-
-_OPTIONS: dict[str, bool | int | str] = {
-    "compile_threads": 1,
-    "cpp.vec_isa_ok": True,  # it would compile and load a test each time
-}
+    made = compiler.compile(traced(program, target.device, target.threads), target.directory)
+    _publish(made, into / library_name(region_key(region)))
 
 
 def _publish(made: Path, library: Path) -> None:
@@ -99,12 +102,15 @@ def _publish(made: Path, library: Path) -> None:
     made.replace(library)
 
 
-def _settle_in(work: Path) -> None:
-    """Write everything on the way below this directory. Precompiled headers stay there for the next process,
-    which they save most of its time."""
+def _settle_in(work: Path) -> Path:
+    """Write everything on the way below this directory, and what is of no use afterwards below the one that
+    is returned. Precompiled headers stay for the next process, which they save most of its time."""
+    generated = work / GENERATED
+    generated.mkdir(exist_ok=True)
     os.environ["TMPDIR"] = os.environ["HOME"] = str(work)
-    os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(work / GENERATED)
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(generated)
     os.environ["USER"] = "djinn"
+    return generated
 
 
 def main(answer: Callable[[bytes], object] = sys.stdout.buffer.write) -> None:
@@ -112,14 +118,22 @@ def main(answer: Callable[[bytes], object] = sys.stdout.buffer.write) -> None:
     parser.add_argument("--into", type=Path, required=True)
     parser.add_argument("--work", type=Path, required=True)
     parser.add_argument("--device", required=True)
+    parser.add_argument("--compiler", required=True)
     parser.add_argument("--threads", type=int, required=True)
     parser.add_argument("--memory-bytes", type=int, required=True)
     parser.add_argument("--seconds", type=int, required=True)
     given = parser.parse_args()
-    _settle_in(given.work)
+    target = Target(given.device, given.threads, _settle_in(given.work))
+    yield_to_others()
+    from djinn_lab.worker.compiled.compilers import find_compiler  # torch takes seconds
+
+    try:
+        compiler = find_compiler(given.compiler)
+    except OptionError as error:
+        answer(encode_compilation(Compilation(str(error), 0.0)))
+        return
     confine((given.into, given.work), given.memory_bytes, given.seconds)
-    region = sys.stdin.buffer.read()
-    answer(encode_compilation(compile_region(region, given.into, given.device, given.threads)))
+    answer(encode_compilation(compile_region(sys.stdin.buffer.read(), given.into, target, compiler)))
     sys.stdout.flush()
 
 

@@ -1,49 +1,63 @@
-"""Compiled libraries of regions, as they come from the pool, and what is known of each."""
+"""What runs regions in place of their ops: libraries, as they come from the pool, or recordings; and what is
+known of each."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any
 from weakref import WeakValueDictionary
 
 import torch
 
-from djinn_lab.protocol.compiling import library_name, region_key
+from djinn_lab.errors import OptionError
+from djinn_lab.protocol.compiling import CUDA_GRAPHS, library_name, region_key
 from djinn_lab.protocol.worker import CompileRegion, RegionCompiled
+from djinn_lab.srg.program import decode_program
+from djinn_lab.worker.compiled.compilers import RunLibrary, find_compiler
+from djinn_lab.worker.compiled.recorded import Record
+from djinn_lab.worker.compiled.replay import RegionReplay
+from djinn_lab.worker.templates import Call
 
-RunLibrary = Callable[[Sequence[torch.Tensor]], list[torch.Tensor]]
+_CHARS_MAX = 300
+
+Load = Callable[[Path, torch.device], RunLibrary]
 
 
 class Library:
     """What became of one region. ``run``: returns the roots for its inputs; None where there is no library.
-    ``problem``: why there is none, or will be none. ``seconds``: that compiling took."""
+    ``record``: records what ``run`` does, where that is its ops. ``problem``: why there is no library, or
+    will be none. ``seconds``: that compiling took."""
 
     def __init__(self) -> None:
         self.run: RunLibrary | None = None
+        self.record: Record | None = None
         self.problem = ""
         self.seconds = 0.0
 
     @property
     def answered(self) -> bool:
-        """Return whether the pool has answered."""
+        """Return whether it is known what became of it."""
         return self.run is not None or bool(self.problem)
 
 
 class Libraries:
     """``directory``: where the pool puts them; None: nothing is compiled for this worker. ``ask``: sends a
-    request to the pool. ``load``: loads a library for a device."""
+    request to the pool. ``load``: loads a library for a device. ``record``: regions are recorded, and nothing
+    is compiled."""
 
     def __init__(
         self,
         directory: Path | None,
         device: torch.device,
         ask: Callable[[CompileRegion], None],
-        load: Callable[[Path, torch.device], RunLibrary] | None = None,
+        load: Load | None,
+        record: Record | None = None,
     ) -> None:
         self._directory = directory
         self._device = device
-        self._load = load or load_library
+        self._load = load
+        self._record = record
         self._ask = ask
         self._known: WeakValueDictionary[str, Library] = WeakValueDictionary()
         """Those that a program has, or waits for."""
@@ -54,36 +68,48 @@ class Libraries:
         found = self._known.get(key)
         if found is None:
             found = self._known[key] = Library()
-            if self._directory is None:
+            if self._record is not None:
+                found.run, found.record = self._ops(region), self._record
+            elif self._directory is None or self._load is None:
                 found.problem = "this pool compiles nothing"
             else:
                 self._ask(CompileRegion(region))
         return found
 
+    def _ops(self, region: bytes) -> RunLibrary:
+        program = decode_program(region)
+        return RegionReplay(program, [Call(template, self._device) for template in program.templates])
+
     def answered(self, message: RegionCompiled) -> None:
         """Note the pool's answer, and load the library."""
         found = self._known.get(message.region)
-        if found is None or self._directory is None:
+        if found is None or self._directory is None or self._load is None:
             return
         found.seconds, found.problem = message.seconds, message.problem
         if found.problem:
             return
         try:
             found.run = self._load(self._directory / library_name(message.region), self._device)
-        except (RuntimeError, OSError) as error:
-            found.problem = f"its library cannot be loaded: {error}"
+        except Exception as error:  # noqa: BLE001 - a compiler of an installed package may raise anything
+            found.problem = f"its library cannot be loaded: {first_line(error)}"
 
 
-def load_library(path: Path, device: torch.device) -> RunLibrary:
-    """Load a library. Raises RuntimeError for a file that is none."""
-    runners: Any = torch._C._aoti
-    if device.type == "cpu":
-        runner = runners.AOTIModelContainerRunnerCpu(str(path), 1)
-    else:
-        runner = runners.AOTIModelContainerRunnerCuda(str(path), 1, str(device))
+def first_line(error: Exception) -> str:
+    """Return what an error says first, or its type where it says nothing."""
+    said = str(error).strip().partition("\n")[0]
+    return said[:_CHARS_MAX] or type(error).__name__
 
-    def run(inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        returned: list[torch.Tensor] = runner.run(list(inputs))
-        return returned
 
-    return run
+def loader(name: str) -> Load | None:
+    """Return what loads the libraries of a region compiler, None where regions are recorded. A compiler that
+    cannot be made says so for each library."""
+    if name == CUDA_GRAPHS:
+        return None
+    try:
+        return find_compiler(name).load
+    except OptionError as error:
+        return partial(_refuse, error)
+
+
+def _refuse(error: OptionError, file: Path, device: torch.device) -> RunLibrary:
+    raise error

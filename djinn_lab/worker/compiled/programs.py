@@ -53,11 +53,24 @@ class FollowedProgram:
         with these numbers as inputs, once."""
         self.trial.unused("its numbers are others in each run")
         if self.trial.state == "dropped" and not self.anew:
-            self.anew, self.trial, self.plan = True, Trial(), None
+            self.anew, self.trial = True, Trial()
+            self.run_by(None)
+
+    def run_by(self, plan: CompiledPlan | None) -> None:
+        """Let the program run by a plan from here on."""
+        self.drop_recordings()
+        self.plan = plan
+
+    def drop_recordings(self) -> None:
+        """Free the memory of recordings. They are made again when their regions run."""
+        for call in () if self.plan is None else self.plan.calls:
+            if call.recorded is not None:
+                call.recorded.drop()
 
     def forget(self) -> None:
         """Free what a program that was dropped needs no more."""
-        self.whole = self.plan = None
+        self.run_by(None)
+        self.whole = None
         self.seconds = self.regions = self.libraries = ()
 
     @property
@@ -77,18 +90,26 @@ class FollowedProgram:
             case "compiling":
                 return f"run op by op; {self._extent()} being compiled"
             case "checking":
-                return f"{self._extent()} compiled, and are checked by the next run"
+                return f"{self._extent()} {self._made}, and are checked by the next run"
             case "measuring":
                 return (
-                    f"{self._extent()} compiled and within {self.difference:.1e}; being measured in turns "
-                    "with op by op"
+                    f"{self._extent()} {self._made} and within {self.difference:.1e}; being measured in "
+                    "turns with op by op"
                 )
             case "compiled":
-                return (
-                    f"{self._extent()} compiled: {format_seconds(trial.compiled_s)} for "
-                    f"{format_seconds(trial.plain_s)} op by op, largest difference {self.difference:.1e}; "
-                    f"compiling took {format_seconds(trial.compile_s)}, which {trial.runs_to_pay:,} runs save"
+                said = (
+                    f"{self._extent()} {self._made}: {format_seconds(trial.compiled_s)} for "
+                    f"{format_seconds(trial.plain_s)} op by op, largest difference {self.difference:.1e}"
                 )
+                if not trial.compile_s:
+                    return said
+                took = format_seconds(trial.compile_s)
+                return f"{said}; compiling took {took}, which {trial.runs_to_pay:,} runs save"
+
+    @property
+    def _made(self) -> str:
+        recorded = any(library.record is not None for library in self.libraries)
+        return "recorded as CUDA graphs" if recorded else "compiled"
 
     def _extent(self) -> str:
         regions = self.regions
@@ -107,6 +128,7 @@ class CompiledPrograms:
         self._interpreter = interpreter
         self._libraries = libraries
         self._followed: OrderedDict[tuple[bytes, float], FollowedProgram] = OrderedDict()
+        interpreter.memory.spare = self._drop_recordings
 
     # --- runs
 
@@ -151,6 +173,7 @@ class CompiledPrograms:
         ):
             _, gone = self._followed.popitem(last=False)
             self._nodes -= gone.nodes
+            gone.forget()
         return found
 
     def _by_plan(
@@ -209,8 +232,12 @@ class CompiledPrograms:
         if len(good) < len(plan.calls):
             known.regions, known.libraries = [region for region, _ in good], [one for _, one in good]
             self._make_plan(known)
-        elif way == "checked" and all(call.difference is not None for call in plan.calls):
+        elif way == "checked" and all(call.is_checked for call in plan.calls):
             known.trial.checked()
+
+    def _drop_recordings(self) -> None:
+        for known in self._followed.values():
+            known.drop_recordings()
 
     # --- between runs
 
@@ -288,6 +315,6 @@ class CompiledPrograms:
         region_calls = [RegionCall(program, region, library, calls, memory) for region, library in usable]
         known.plans += 1
         key = known.key + f"compiled {known.plans} within {known.tolerance}".encode()
-        known.plan = CompiledPlan(program, known.regions, region_calls, key, known.seconds)
+        known.run_by(CompiledPlan(program, known.regions, region_calls, key, known.seconds))
         seconds = {id(library): library.seconds for library in known.libraries}
         known.trial.compiled(sum(seconds.values()))

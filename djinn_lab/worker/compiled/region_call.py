@@ -11,7 +11,8 @@ from djinn_lab.srg.program import Program, Scalar
 from djinn_lab.srg.region_programs import region_ops, region_peak_bytes
 from djinn_lab.srg.regions import REGION_OP, Region
 from djinn_lab.worker.compiled.distance import distance
-from djinn_lab.worker.compiled.libraries import Library
+from djinn_lab.worker.compiled.libraries import Library, first_line
+from djinn_lab.worker.compiled.recorded import NotRecorded, RecordedRun
 from djinn_lab.worker.compiled.replay import RegionReplay
 from djinn_lab.worker.memory_account import MemoryAccount
 from djinn_lab.worker.outcome import RegionLeft
@@ -27,7 +28,8 @@ class RegionCall:
     (:func:`djinn_lab.srg.regions.with_regions`).
 
     ``checking``: the region's ops run, too, and theirs are the results. ``difference``: the largest that was
-    found, as :func:`~djinn_lab.worker.compiled.distance.distance` has it; None before a check."""
+    found, as :func:`~djinn_lab.worker.compiled.distance.distance` has it; None before a check. ``recorded``:
+    what runs, where the region's ops are recorded."""
 
     op = REGION_OP
     resizes = appends = False
@@ -56,8 +58,18 @@ class RegionCall:
         self.fresh = (True,) * len(self._roots) + (False,) * views
         self._root_bytes = sum(root.span_bytes for root in self._roots)
         self._peak_bytes = max(region_peak_bytes(ops), self._root_bytes)
+        self.recorded = (
+            None
+            if library.run is None or library.record is None
+            else RecordedRun(library.run, library.record, region.written, memory, self._peak_bytes)
+        )
         self._numbered = [place.node - region.first for place in region.numbers]
         self._replay = RegionReplay(ops, [calls[template] for template in used], expected)
+
+    @property
+    def is_checked(self) -> bool:
+        """Return whether the last check was one of what will run."""
+        return self.difference is not None and (self.recorded is None or self.recorded.settled)
 
     def __call__(self, tensors: Sequence[torch.Tensor | None], scalars: Sequence[Scalar]) -> list[Any]:
         """Return the roots and what the region's views make. The roots' memory is reserved; the rest is
@@ -82,8 +94,8 @@ class RegionCall:
     def _compiled(self, inputs: Tensors, scalars: Sequence[Scalar]) -> list[torch.Tensor]:
         try:
             return self._run(inputs, scalars)
-        except RegionLeft:
-            if not self.writes:
+        except RegionLeft as left:
+            if not self.writes or isinstance(left, NotRecorded):
                 raise
             raise AssertionError(
                 f"{self.library.problem}, and may have written some of what its ops write."
@@ -91,8 +103,8 @@ class RegionCall:
 
     def _run(self, inputs: Tensors, scalars: Sequence[Scalar]) -> list[torch.Tensor]:
         """Run the library. Raises RegionLeft where that fails, after which it is not used any more."""
-        run = self.library.run
-        if run is None:
+        run = self.recorded or self.library.run
+        if self.library.run is None or run is None:
             raise RegionLeft(self.library.problem)
         given = [*inputs, *torch.tensor(scalars, dtype=torch.float64).unbind()] if scalars else inputs
         if scalars and inputs[0].is_cuda:
@@ -101,8 +113,10 @@ class RegionCall:
         try:
             returned = run(given)
             return [_own(root, as_is, taken) for root, as_is in zip(returned, self._roots, strict=True)]
-        except (RuntimeError, AssertionError, ValueError) as error:
-            self.library.run, self.library.problem = None, f"its compiled form failed: {error}"
+        except RegionLeft:
+            raise
+        except Exception as error:  # a compiler of an installed package may raise anything
+            self.library.run, self.library.problem = None, f"its compiled form failed: {first_line(error)}"
             raise RegionLeft(self.library.problem) from error
 
     def _checked(self, inputs: Tensors, scalars: Sequence[Scalar]) -> list[torch.Tensor]:

@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.fx import GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from djinn_lab.srg.program import Program, Template, TensorMeta
+from djinn_lab.srg.wiring import trace_wiring
+from djinn_lab.worker.compiled.compilers import TracedRegion
 from djinn_lab.worker.compiled.replay import RegionReplay
 from djinn_lab.worker.templates import Call
 
 
-def traced(region: Program, device: torch.device) -> tuple[GraphModule, tuple[torch.Tensor, ...]]:
-    """Return a region (:mod:`djinn_lab.srg.region_programs`) as a graph of ATen ops, with the inputs that it
-    was traced with. These have layouts and no memory."""
+def traced(region: Program, kind: str, threads: int) -> TracedRegion:
+    """Return a region (:mod:`djinn_lab.srg.region_programs`) as a graph of ATen ops, for a kind of device."""
+    device, wiring = torch.device(kind), trace_wiring(region)
     replay = RegionReplay(region, [Call(_traceable(one), device).unguarded for one in region.templates])
     with FakeTensorMode(), torch.no_grad():
         inputs = tuple(_of_layout(region.metas[source.meta], device) for source in region.sources)
-        return make_fx(lambda *tensors: tuple(replay(tensors)))(*inputs), inputs
+        graph = make_fx(lambda *tensors: tuple(replay(tensors)))(*inputs)
+    touched = {wiring.storages[value] for node in wiring.writes for value in node}
+    written = [place for place, source in enumerate(region.sources) if source.storage in touched]
+    return TracedRegion(graph, inputs, written, device, threads)
 
 
 def _traceable(template: Template) -> Template:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
@@ -15,6 +15,7 @@ from djinn_lab.client.session import Session
 from djinn_lab.config import default_profile
 
 GIB = 2**30
+Act = Callable[[PoolUnderTest, Session], str]
 
 
 def _model() -> tuple[nn.Module, torch.optim.Optimizer, torch.Tensor]:
@@ -100,22 +101,41 @@ def two_sessions(pool: PoolUnderTest, session: Session) -> str:
     return f"{'equal bits' if before == after else 'other bits'}, {total}"
 
 
-ACTS: tuple[Callable[[PoolUnderTest, Session], str], ...] = (
+def repeated_cell(pool: PoolUnderTest, session: Session) -> str:
+    """A cell with a tolerance, until the pool has decided what becomes of its region."""
+    with session.capture("make"):
+        x, weights = torch.randn(64, 512).cuda(), [torch.randn(512, 512).cuda() / 23 for _ in range(8)]
+    found, said = set(), ""
+    for _ in range(200):
+        with session.capture("layers", tolerance=1e-3) as cell:
+            made = x
+            for weight in weights:
+                made = torch.tanh(made @ weight) + made
+            found.add(round(made.sum().item(), 1))
+        said = cell.report.compiled
+        if "largest difference" in said or "op by op: " in said:
+            break
+        time.sleep(0.5 if "being compiled" in said else 0.0)
+    return f"{said} | {len(found)} different sums"
+
+
+ACTS: tuple[Act, ...] = (
     one_op_cell,
     trains_alike_through_a_death,
     two_sessions,
     larger_than_the_device,
     index_out_of_range,
+    repeated_cell,
 )
 
 
-def gpu_pool(directory: Path) -> PoolUnderTest:
-    return PoolUnderTest(directory, devices="cuda", memory_bytes=2 * GIB, host_bytes=8 * GIB)
+def gpu_pool(directory: Path, **options: str) -> PoolUnderTest:
+    return PoolUnderTest(directory, devices="cuda", memory_bytes=2 * GIB, host_bytes=8 * GIB, **options)
 
 
-def walk(pool: PoolUnderTest) -> dict[str, str]:
+def walk(pool: PoolUnderTest, acts: Sequence[Act] = ACTS) -> dict[str, str]:
     found = {}
-    for act in ACTS:
+    for act in acts:
         session = connect(name=act.__name__)
         try:
             found[act.__name__] = act(pool, session)

@@ -21,10 +21,13 @@ from djinn_lab.errors import OptionError, PoolError
 from djinn_lab.pool.devices.plans import (
     CPU_DEVICES_DEFAULT,
     DevicePlan,
+    check_recording,
+    compiler_for,
     cpu_count_of,
     cpu_limit_bytes,
     default_host_bytes,
 )
+from djinn_lab.protocol.compiling import INDUCTOR
 
 RAY_SETTINGS = {
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -71,6 +74,7 @@ class Asked(msgspec.Struct, frozen=True):
     host_bytes: int | None = None
     disk_bytes: int = 0
     link_bytes_per_s: int = 0
+    region_compiler: str = INDUCTOR
 
 
 class Cluster:
@@ -103,12 +107,13 @@ class Cluster:
         host_bytes: int | None = None,
         disk_bytes: int = 0,
         link_bytes_per_s: int | None = None,
+        region_compiler: str = INDUCTOR,
     ) -> list[DevicePlan]:
         """Plan the devices of every node. ``devices``: ``"cpu:N"``, ``"cuda"`` or ``"auto"``, of each node;
         the sizes are those of each device. Raises OptionError."""
         wanted = _wanted(devices)
         rate = PoolSettings().link_bytes_per_s if link_bytes_per_s is None else link_bytes_per_s
-        self._asked = Asked(wanted, memory_bytes, threads, host_bytes, disk_bytes, rate)
+        self._asked = Asked(wanted, memory_bytes, threads, host_bytes, disk_bytes, rate, region_compiler)
         plans = [plan for node in self.nodes for plan in self._plan_node(node, self._asked)]
         if not plans:
             raise OptionError(
@@ -117,6 +122,7 @@ class Cluster:
                 else f"No node of the cluster has {devices}.",
                 "Start nodes with ray start --num-cpus=N, and --num-gpus=N where there are GPUs.",
             )
+        check_recording(region_compiler, plans)
         self._pattern = [plan for plan in plans if plan.host == plans[-1].host]
         return plans
 
@@ -136,7 +142,11 @@ class Cluster:
             parked = parked if asked.host_bytes is None else asked.host_bytes
             link = asked.link_bytes_per_s if kind == "cpu" else 0
             plans.append(
-                DevicePlan(device, kind, limit, each, parked, asked.disk_bytes, link, host=node.name)
+                DevicePlan(
+                    *(device, kind, limit, each, parked, asked.disk_bytes, link),
+                    host=node.name,
+                    region_compiler=compiler_for(kind, asked.region_compiler),
+                )
             )
         return plans
 

@@ -1,0 +1,150 @@
+"""Region compilers of installed packages, on real pools: ones that work, and others that do not."""
+
+from __future__ import annotations
+
+import importlib.util
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from example_package import EXAMPLES, import_from, install, write_package
+from real_pool import PoolUnderTest
+
+from djinn_lab.cli.app import main
+from djinn_lab.client.session import Session
+
+pytestmark = pytest.mark.processes
+
+GROUP = "djinn_lab.region_compilers"
+TOLERANCE = 1e-5
+DECIDED_WITHIN_S = 120.0
+CODE = """
+from pathlib import Path
+
+import torch
+
+
+class Exported:
+    def compile(self, region, directory):
+        inputs = tuple(torch.empty_strided(one.shape, one.stride()) for one in region.inputs)
+        made = directory / "region.pt2"
+        torch.export.save(torch.export.export(region.graph, inputs), made)
+        return made
+
+    def load(self, file, device):
+        module = torch.export.load(file).module()
+        return lambda inputs: module(*inputs)
+
+
+class Wrong(Exported):
+    def load(self, file, device):
+        run = super().load(file, device)
+        return lambda inputs: [one + 0.1 for one in run(inputs)]
+
+
+class Fails(Exported):
+    def compile(self, region, directory):
+        raise LookupError("no kernel for tanh")
+
+
+class Unloadable(Exported):
+    def load(self, file, device):
+        raise LookupError("made by another version")
+
+
+class Raises(Exported):
+    def load(self, file, device):
+        return {}.__getitem__
+
+
+class Unready:
+    def __init__(self):
+        raise LookupError("no licence for this machine")
+"""
+OFFERED = ("exported", "wrong", "fails", "unloadable", "raises", "unready")
+SAID = {
+    "wrong": "run op by op: the results of a region differ by ",
+    "fails": "run op by op: LookupError: no kernel for tanh",
+    "unloadable": "run op by op: its library cannot be loaded: made by another version",
+    "raises": "run op by op: its compiled form failed: ",
+    "unready": "run op by op: The region compiler 'unready' of region_compilers 1.0 cannot be made: "
+    "LookupError: no licence for this machine",
+}
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("plugins")
+    offers = {name: name.capitalize() for name in OFFERED}
+    package = write_package(place, "region_compilers", CODE, GROUP, offers)
+    return install(place, package, EXAMPLES / "region-compilers")
+
+
+@pytest.fixture(autouse=True)
+def installed(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import_from(monkeypatch, site)
+
+
+def computed(numbers: torch.Tensor) -> torch.Tensor:
+    for _ in range(4):
+        numbers = torch.tanh(numbers * numbers + 0.5)
+    return numbers.t()
+
+
+def decided(session: Session) -> str:
+    """Run cells until one says what became of its region. All have the right numbers."""
+    numbers = torch.randn(300, 400)
+    deadline_s = time.monotonic() + DECIDED_WITHIN_S
+    while True:
+        with session.capture("repeated", tolerance=TOLERANCE) as cell:
+            result = computed(numbers)
+        torch.testing.assert_close(session.fetch(result), computed(numbers), rtol=TOLERANCE, atol=TOLERANCE)
+        said = cell.report.compiled
+        if "and within" in said or "op by op: " in said:
+            return said
+        assert time.monotonic() < deadline_s, said
+        if "being compiled" in said:
+            time.sleep(0.2)  # beside the compiler, which is niced
+
+
+def test_pool_compiles_with_what_a_package_offers(tmp_path: Path) -> None:
+    pool = PoolUnderTest(tmp_path, devices="cpu:1", region_compiler="exported")
+    with pool, pool.session() as session:
+        assert decided(session).startswith("12 ops in 1 region are compiled and within ")
+
+
+@pytest.mark.parametrize("name", list(SAID))
+def test_compiler_that_does_not_do_what_it_should_says_so_and_cells_run_op_by_op(
+    tmp_path: Path, name: str
+) -> None:
+    pool = PoolUnderTest(tmp_path, devices="cpu:1", region_compiler=name)
+    with pool, pool.session() as session:
+        assert decided(session).startswith(SAID[name])
+
+
+@pytest.mark.skipif(importlib.util.find_spec("openvino") is None, reason="openvino is not installed")
+def test_example_compiles_with_openvino(tmp_path: Path) -> None:
+    pool = PoolUnderTest(tmp_path, devices="cpu:1", region_compiler="openvino")
+    with pool, pool.session() as session:
+        assert decided(session).startswith("12 ops in 1 region are compiled and within ")
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("exportd", "There is no region compiler 'exportd' (did you mean 'exported'?)."),
+        ("inducter", "(did you mean 'inductor'?)"),
+        ("cuda-graphs", "--region-compiler cuda-graphs: the pool has no GPU."),
+    ],
+)
+def test_pool_does_not_start_with_a_compiler_that_is_not_there(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, name: str, message: str
+) -> None:
+    monkeypatch.setenv("COLUMNS", "160")
+    with pytest.raises(SystemExit) as ended:
+        main(["pool", "start", "--devices", "cpu:1", "--region-compiler", name])
+    assert ended.value.code == 1
+    said = " ".join(capsys.readouterr().err.split())
+    assert message in said
+    assert "inductor" in said
