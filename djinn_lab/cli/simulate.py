@@ -178,7 +178,10 @@ def _trace(name: str, folder: Path | None, pools: Path | None, jobs: int | None)
     try:
         found = open_trace(name, folder, pools)
     except NoTraces as error:
-        raise UserError(f"{str(error)[0].upper()}{str(error)[1:]}.") from None
+        raise UserError(
+            f"{str(error)[0].upper()}{str(error)[1:]}.",
+            "djinn-lab simulate --help says which traces there are; a file is given by its path.",
+        ) from None
     return found if jobs is None else replace(found, jobs=tuple(islice(found.jobs, jobs)))
 
 

@@ -86,8 +86,8 @@ class WakeUps(msgspec.Struct, frozen=True):
     """How long wake-ups took. From the wish to compute to the grant, of sessions that hold state; waits for
     admission are not among them. ``hits``: without a copy to wait for. ``p50_s`` and the rest are None
     without samples; ``p99_ratio``: the 99th percentile of wake-up over its own floor (bytes over the link's
-    rate), over those that were not on the device when they were last evicted. ``recent_s``: the last
-    thousand, oldest first; ``recent_ratios`` run parallel (0 where nothing had to be copied)."""
+    rate), over those that were not on the device, and take a millisecond to copy. ``recent_s``: the last
+    thousand, oldest first; ``recent_ratios`` run parallel (0 for the others)."""
 
     count: int = 0
     hits: int = 0

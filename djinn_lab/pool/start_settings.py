@@ -125,4 +125,4 @@ def _option(name: str) -> str:
 def _text(name: str, value: Setting) -> str:
     if name in DURATIONS:
         return format_seconds(float(value))
-    return format_bytes(int(value)) if name in SIZES else str(value)
+    return format_bytes(int(value)) if name in SIZES else str(value) or "none"

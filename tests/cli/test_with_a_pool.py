@@ -105,6 +105,12 @@ def test_start_beside_a_pool_names_the_options_without_effect(environment: dict[
     assert f"These options have no effect on it: {missed}." in other.stderr
     assert "stop it first" in other.stderr
 
+    cluster = command(environment, "pool", "start", *same, "--engine", "ray", "--address", "auto")
+    assert "--engine ray (the pool has local), --address auto (the pool has none)." in cluster.stderr
+    unknown = command(environment, "jobs", "--state", "ended")
+    assert (unknown.returncode, unknown.stdout) == (1, "")
+    assert "There is no state 'ENDED'.\nStates are SUBMITTED, " in unknown.stderr
+
     for wrong, reason in (("--memory=10", "10 B is too little"), ("--devices=4", "'4' names no devices")):
         refused = command(environment, "pool", "start", wrong)
         assert (refused.returncode, refused.stdout) == (1, "")

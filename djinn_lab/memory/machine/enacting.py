@@ -38,6 +38,8 @@ from djinn_lab.memory.messages import (
 from djinn_lab.memory.states import PLACES
 
 RETRY_S = 0.25
+FLOOR_MIN_S = 0.001
+"""A wake-up is not compared with copying that takes less: it would say nothing of the copying."""
 """After a failed transfer its session is left alone for this long, doubled with each failure in a row."""
 NOTIFY_EVERY_S = 0.25
 """The user of a deferred segment is notified of changes at most this often."""
@@ -110,7 +112,8 @@ def _woke(tables: Tables, session: SessionRecord, segment: PlacedSegment, device
     else:
         seconds = tables.now_s - session.wish_s
     seconds = max(0.0, seconds - segment.lined_s)
-    floor_s = device.seconds_for(session.total_bytes)
+    copying_s = device.seconds_for(session.total_bytes) or 0.0
+    floor_s = copying_s if copying_s >= FLOOR_MIN_S else None
     session.last_wake_s, session.last_floor_s = seconds, floor_s
     tables.statistics.woke(seconds, floor_s, session.wish_hit)
     reason = "it was on the device" if session.wish_hit else "it was restored"

@@ -286,7 +286,7 @@ async def _find(context: PoolContext, job: str) -> BatchNotebook:
     if len(matching) > 1:
         raise HTTPException(409, f"{job!r} is the start of several notebooks' ids; give a longer one.")
     if not matching:
-        raise HTTPException(404, f"There is no notebook {job[:80]!r}.")
+        raise HTTPException(404, f"There is no notebook {job[:80]!r}. djinn-lab notebooks lists them.")
     return matching[0]
 
 
