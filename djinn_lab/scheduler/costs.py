@@ -12,6 +12,7 @@ from djinn_lab.srg.curves import Bound, DeviceCurves
 from djinn_lab.srg.families import FamilyWork
 from djinn_lab.srg.graph import Node
 from djinn_lab.srg.program_costs import NotSeconds, checked_seconds
+from djinn_lab.units import format_bytes
 
 GIB = 2**30
 _DEFAULT_RATES = {"cpu": (5e10, 1e10, 3e-6), "cuda": (2e13, 1e12, 5e-6)}
@@ -38,6 +39,12 @@ class DeviceProfile(msgspec.Struct, frozen=True):
     below_bytes: int = 0
     link_bytes_per_s: float | None = None
     watts: float | None = None
+
+    def __repr__(self) -> str:
+        """Leave out the curves, which are hundreds of numbers."""
+        free = format_bytes(max(0, self.memory_bytes - self.used_bytes))
+        speed = "measured" if self.measured else "not measured"
+        return f"<DeviceProfile {self.device}: {free} of {format_bytes(self.memory_bytes)} free, {speed}>"
 
     def __post_init__(self) -> None:
         if min(self.memory_bytes, self.used_bytes) < 0:

@@ -74,6 +74,11 @@ class AdaptiveScheduler(Scheduler, remembers=True):
         super().__init__(cost_estimator, environment.devices, settings, strategies)
         self._settle()
 
+    def __repr__(self) -> str:
+        devices = ", ".join(device.device for device in self.devices)
+        features = listed(self.features) or "no features"
+        return f"<{type(self).__name__} in mode {self.mode} for {devices}: {features}>"
+
     def enable_feature(self, name: str, on: bool = True) -> None:
         """Switch a feature on or off for all graphs from now on, whatever the mode. Raises OptionError, as
         :func:`~djinn_lab.scheduler.features.checked_switch`."""

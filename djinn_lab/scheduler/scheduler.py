@@ -70,6 +70,10 @@ class Scheduler:
         self.strategies = load_strategies(strategies)
         self.bound_by = bound_by
 
+    def __repr__(self) -> str:
+        devices = ", ".join(device.device for device in self.devices)
+        return f"<{type(self).__name__} of profile {self.profile.name} for {devices}>"
+
     def set_cost_model(self, estimator: CostEstimator) -> None:
         """Predict the times of nodes by another estimator, from the next schedule on. Raises OptionError for
         an object without a method ``estimate(node, device)``."""

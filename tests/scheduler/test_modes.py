@@ -17,6 +17,7 @@ from djinn_lab.scheduler import (
     SESSION_BOUND,
     AdaptiveScheduler,
     DeviceProfile,
+    Scheduler,
     create_advanced_scheduler,
     create_basic_scheduler,
     create_semantic_scheduler,
@@ -246,3 +247,13 @@ def test_the_environment_is_the_callers_then_the_pools_then_the_machines() -> No
     assert [(one.device, one.memory_bytes) for one in plain.devices] == [("cpu:0", 8 * GIB)]
     assert plain.describe()[0] == "No pool is connected; this machine has 1 device: cpu:0 with 8.0 GiB."
     assert "Default speeds count for cpu:0." in plain.describe()[1]
+
+
+def test_what_a_notebook_shows_of_a_scheduler_is_one_line() -> None:
+    device = DeviceProfile.default("cpu")
+    scheduler = AdaptiveScheduler("semantic", devices=[device])
+    scheduler.enable_feature("colocation", False)
+    assert repr(device) == "<DeviceProfile cpu:0: 4.0 GiB of 4.0 GiB free, not measured>"
+    assert repr(scheduler).startswith("<AdaptiveScheduler in mode semantic for cpu:0: ")
+    assert "colocation" not in repr(scheduler)
+    assert repr(Scheduler(devices=[device])) == "<Scheduler of profile basic_inference for cpu:0>"
