@@ -87,7 +87,10 @@ def path_sentence(schedule: ExecutionSchedule, paths: CriticalPaths) -> str:
     if paths.measured is not None and paths.figures.measured_s is not None:
         busy_s = float(paths.figures.measured_s.sum())
         sentence += " " + _one("That of the run", paths.measured, len(schedule.nodes), busy_s)
-    return sentence + " Each of its ops needs the one before: more devices could not make the cell faster."
+    return (
+        sentence
+        + " Each of its ops needs the one before, so the cell takes no less on any number of devices."
+    )
 
 
 def _one(name: str, path: CriticalPath, ops: int, all_s: float) -> str:

@@ -135,7 +135,7 @@ def schedule_sentence(schedule: ExecutionSchedule) -> str:
     for node in schedule.nodes:
         shares[short_op(node.op)] += node.end_s - node.start_s  # type: ignore[assignment]
     total = sum(shares.values())
-    sentence = f"{len(schedule.nodes)} ops, predicted {format_seconds(schedule.predicted_s)}"
+    sentence = f"{len(schedule.nodes)} ops, now predicted {format_seconds(schedule.predicted_s)}"
     measured = schedule.measured_s
     if measured is None:
         sentence += ", not measured yet"

@@ -49,6 +49,8 @@ class Cell:
         self._stack = ExitStack()
         self._nested = False
         self._pending: PendingCell | None = None
+        self.planned: ExecutionSchedule | None = None
+        """Of a cell that is only rehearsed."""
         self.result: object = None
 
     def __repr__(self) -> str:
@@ -122,7 +124,10 @@ class Cell:
     @property
     def schedule(self) -> ExecutionSchedule:
         """Return the schedule of :attr:`graph` on the device it ran on: order, predicted times, memory
-        plan. Raises DeviceMemoryError where it does not fit there."""
+        plan; of a cell that was only rehearsed what was planned then. Raises DeviceMemoryError where it does
+        not fit there."""
+        if self.planned is not None:
+            return self.planned
         profiles = self._devices(self.report.device)
         target = self.terms.target
         bound_by = SESSION_BOUND if target is None else f"the cell asked for {target}"

@@ -101,7 +101,7 @@ class DryRun:
                 "" if bound is None else f"the cell asked for {terms.target}" if moves else SESSION_BOUND
             )
             scheduler = Scheduler(devices=profiles, profile=scheduler_profile(terms), bound_by=bound_by)
-            schedule = scheduler.create_schedule(graph)
+            self._cell.planned = schedule = scheduler.create_schedule(graph)
         except DeviceMemoryError as error:
             yield f"It would be refused: {error}"
             return

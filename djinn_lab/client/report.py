@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from djinn_lab.client.cuts import CutRecord, loops_of_cuts
+from djinn_lab.protocol.compiling import OP_BY_OP
 from djinn_lab.protocol.messages import JobUpdate, SegmentResult
 from djinn_lab.srg.merging import STREAMED
 from djinn_lab.units import counted, format_bytes, format_seconds
@@ -27,6 +29,7 @@ STAGES = (
     "fetch",
     "receive",
 )
+_SAID_MAX = 4
 WAITING_STATES = ("RESTORING", "QUEUED", "PREEMPTED")
 
 
@@ -44,7 +47,7 @@ class CellReport:
     ``ops_sent``: in the segments that the pool has answered; ``ops_run``: those of them that ran.
     ``gang``: what became of the wish for several devices, in the last segment, ``""`` without one.
     ``recovery``: what was made again after a worker was lost, ``""`` for nothing.
-    ``compiled``: what became of compiled regions, in the last segment, ``""`` without a tolerance.
+    ``regions``: what became of compiled regions, with the number of segments of which it was said.
     ``batched_with``: the most other sessions with which a segment ran as one batch.
     ``out_bytes``, ``in_bytes``: values that went to the host or the disk, because the device had no memory
     for them beside others, and came back for the ops that read them; ``ahead_bytes``: of these, while ops
@@ -79,7 +82,7 @@ class CellReport:
     cuts: list[CutRecord] = field(default_factory=list)
     gang: str = ""
     recovery: str = ""
-    compiled: str = ""
+    regions: Counter[str] = field(default_factory=Counter)
     batched_with: int = 0
     out_bytes: int = 0
     in_bytes: int = 0
@@ -98,7 +101,8 @@ class CellReport:
         self.device = result.device
         self.gang = result.gang or self.gang
         self.recovery = result.recovery or self.recovery
-        self.compiled = result.compiled or self.compiled
+        if result.compiled:
+            self.regions[result.compiled] += 1
         self.batched_with = max(self.batched_with, result.batched_with)
         self.program_hits += result.plan_cached
         self.program_misses += not result.plan_cached
@@ -125,6 +129,17 @@ class CellReport:
         network = max(0.0, total_s - pool_s)
         if network > 0:
             self.add("network", min(left, network))
+
+    @property
+    def compiled(self) -> str:
+        """Say what became of compiled regions, of each part between two cuts where that differs; ``""``
+        without a tolerance."""
+        if len(self.regions) < 2:
+            return "".join(self.regions)
+        compiled_first = sorted(self.regions, key=lambda said: said.startswith(OP_BY_OP))
+        said = [f"{one} ({counted(self.regions[one], 'part')})" for one in compiled_first[:_SAID_MAX]]
+        rest = sum(self.regions[one] for one in compiled_first[_SAID_MAX:])
+        return "; ".join([*said, *([f"and something else of {counted(rest, 'part')}"] if rest else [])])
 
     @property
     def parts(self) -> int:

@@ -256,9 +256,9 @@ def _size_text(count: int) -> str:
     return str(count)
 
 
-def did_you_mean(found: str, known: list[str] | tuple[str, ...]) -> str:
+def did_you_mean(found: object, known: list[str] | tuple[str, ...]) -> str:
     """Return ``" (did you mean 'x'?)"`` or an empty string, for the middle of a sentence."""
-    matches = get_close_matches(found, known, n=1)
+    matches = get_close_matches(found, known, n=1) if isinstance(found, str) else []
     return f" (did you mean {matches[0]!r}?)" if matches else ""
 
 

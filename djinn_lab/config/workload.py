@@ -33,6 +33,10 @@ class Guess(msgspec.Struct, frozen=True):
     workload: Workload
     evidence: str
 
+    def because(self, why: str) -> Guess:
+        """Return the same workload, with a reason before the evidence."""
+        return Guess(self.workload, f"{why}{self.evidence[0].lower()}{self.evidence[1:]}")
+
 
 def detect_workload(source: str | None, packages: Iterable[str] = (), graphs: Guess | None = None) -> Guess:
     """Return the workload: training when gradients are computed, LLM serving when tokens are generated, else
@@ -47,8 +51,8 @@ def detect_workload(source: str | None, packages: Iterable[str] = (), graphs: Gu
             return _from_code(tree) or Guess(
                 "basic_inference", "The code neither computes gradients nor generates tokens"
             )
-        if graphs is None:
-            return _from_packages(packages, f"The code could not be read ({problem}); ")
+        because = f"The code could not be read ({problem}); "
+        return _from_packages(packages, because) if graphs is None else graphs.because(because)
     return graphs or _from_packages(packages, "")
 
 

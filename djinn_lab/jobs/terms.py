@@ -43,6 +43,8 @@ class Terms(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fiel
         """Return what is wrong with the terms, None when nothing is."""
         if self == NO_TERMS:
             return None
+        if not isinstance(self.gang, int) or not isinstance(self.gang_min, int):
+            return f"a gang of {self.gang!r} that starts with {self.gang_min!r}, which are no whole numbers"
         if not 1 <= self.gang_min <= self.gang <= GANG_MAX:
             return (
                 f"a gang of {self.gang} that starts with {self.gang_min} (1 to {GANG_MAX}, the least first)"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Protocol
+from typing import Protocol, get_args
 
 import msgspec
 
@@ -128,6 +128,8 @@ class CheckedEstimates:
             if not isinstance(found, NodeEstimate):
                 raise NotSeconds(f"an object of type {type(found).__name__} instead of a NodeEstimate")
             checked_seconds(found.seconds)
+            if found.bound not in get_args(Bound):
+                raise NotSeconds(f"a time bound by {found.bound!r}, not by {', '.join(get_args(Bound))}")
         except NotSeconds as error:
             raise OptionError(
                 f"The cost estimator {type(self._estimator).__name__} returned {error} for node {node.id} "

@@ -17,7 +17,7 @@ from djinn_lab.scheduler.memory_plan import plan_memory
 from djinn_lab.scheduler.ordering import Arrangement, OptimizationStrategy, colocation_groups
 from djinn_lab.scheduler.profiles import SchedulerProfile, profile_named
 from djinn_lab.scheduler.schedule import ExecutionSchedule
-from djinn_lab.scheduler.scheduler import Scheduler
+from djinn_lab.scheduler.scheduler import Scheduler, check_graph
 from djinn_lab.srg.graph import SRG
 from djinn_lab.units import listed
 
@@ -149,26 +149,28 @@ class AdaptiveScheduler(Scheduler, remembers=True):
 
     def create_schedule(self, srg: SRG) -> ExecutionSchedule:
         """Return the schedule; raise DeviceMemoryError as :meth:`Scheduler.create_schedule`."""
-        draft = self.draft(srg)
+        draft = self.draft(check_graph(srg))
         settings = msgspec.structs.replace(draft.profile, reserve_fraction=draft.reserve_fraction)
         devices, bound_by = self.devices, self.bound_by
         if not draft.compares:
-            devices = _first_fitting(srg, draft, devices)
-            bound_by = bound_by or "the first listed that has enough memory"
+            devices, why = _first_fitting(srg, draft, devices)
+            bound_by = bound_by or why
         inner = Scheduler(self.cost_estimator, devices, settings, (), bound_by)
         made = inner.schedule_in(srg, draft.arranged)
         return msgspec.structs.replace(made, groups=draft.groups, decisions=(*draft.reasons, *made.decisions))
 
 
-def _first_fitting(srg: SRG, draft: Draft, devices: tuple[DeviceProfile, ...]) -> tuple[DeviceProfile, ...]:
-    """Return the first device that holds the plan with its reserve, else the first that holds it, else all:
-    none is left then."""
+def _first_fitting(
+    srg: SRG, draft: Draft, devices: tuple[DeviceProfile, ...]
+) -> tuple[tuple[DeviceProfile, ...], str]:
+    """Return the first device that holds the plan with its reserve, else the first that holds it, else all,
+    and why it is that one."""
     peak_bytes = plan_memory(srg, draft.arranged.order).peak_bytes
     for reserve in (draft.reserve_fraction, 0.0):
         for device in devices:
             if peak_bytes <= int(device.memory_bytes * (1 - reserve)) - device.used_bytes:
-                return (device,)
-    return devices
+                return (device,), "the first listed that has enough memory"
+    return devices, ""
 
 
 def create_basic_scheduler(**settings: Any) -> AdaptiveScheduler:

@@ -83,9 +83,9 @@ class Thresholds(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     enable_on_pressure: float = 0.85
 
     def __post_init__(self) -> None:
-        if self.enable_after_success < 1:
+        if not isinstance(self.enable_after_success, int) or self.enable_after_success < 1:
             raise ValueError(f"enable_after_success is {self.enable_after_success}; it must be at least 1")
-        if not 0 < self.enable_on_pressure <= 1:
+        if not isinstance(self.enable_on_pressure, (int, float)) or not 0 < self.enable_on_pressure <= 1:
             raise ValueError(
                 f"enable_on_pressure is {self.enable_on_pressure}; it must be above 0, at most 1"
             )
@@ -168,12 +168,18 @@ def _after_success(state: Progress, thresholds: Thresholds, outcome: RunOutcome)
         ratios = (*state.ratios, *state.tried)[-RATIOS_KEPT:]
         state = msgspec.structs.replace(kept, trial=None, successes=0, ratios=ratios, tried=())
         enough = False
-    if outcome.peak_fraction >= thresholds.enable_on_pressure:
+    pressing = outcome.peak_fraction >= thresholds.enable_on_pressure
+    if pressing and _next(state, SAVES_MEMORY) is not None:
         return _under_pressure(state, f"{outcome.peak_fraction:.0%} of the memory were in use")
-    found = _next(state, LADDER)
+    found = next_feature(state)
     if state.trial is None and enough and found is not None:
         return _tried(state, found, f"{state.successes} runs succeeded")
     return state
+
+
+def next_feature(state: Progress) -> str | None:
+    """Return the feature that is to be tried next after successes; None where none is left now."""
+    return _next(state, LADDER)
 
 
 def _with_ratio(state: Progress, ratio: float | None) -> Progress:

@@ -18,6 +18,7 @@ from djinn_lab.scheduler.progress import (
     RunOutcome,
     SavedProgress,
     Thresholds,
+    next_feature,
     pinned,
     progressed,
     read_progress,
@@ -81,12 +82,13 @@ class ProgressiveScheduler(AdaptiveScheduler, remembers=True):
     def explain(self) -> tuple[str, ...]:
         """Return what is on and why, as sentences; the latest decisions last."""
         now = self._progress
-        left = self.thresholds.enable_after_success - now.successes
-        trial = (
-            f"{now.trial} is on trial, for {left} more"
-            if now.trial
-            else f"the next is tried after {left} more"
-        )
+        left, following = self.thresholds.enable_after_success - now.successes, next_feature(now)
+        if now.trial is not None:
+            trial = f"{now.trial} is on trial, for {left} more"
+        elif following is not None:
+            trial = f"{following} is tried after {max(1, left)} more"
+        else:
+            trial = "no other feature is left to try now"
         paused = [name for name, pause in now.pauses.items() if now.now_s < pause.until_s]
         return (
             f"Features on: {listed(now.on) or 'none'}.",

@@ -14,7 +14,7 @@ from typing import NoReturn, Self
 
 import msgspec
 
-from djinn_lab.errors import DeviceMemoryError
+from djinn_lab.errors import DeviceMemoryError, OptionError
 from djinn_lab.scheduler.costs import (
     CheckedEstimates,
     CostEstimator,
@@ -40,13 +40,33 @@ SESSION_BOUND = "the session is bound to it"
 """``bound_by`` of cells that ran: a cell runs where its session's values are."""
 
 
+def check_graph(given: object) -> SRG:
+    """Return a graph. Raises OptionError for anything else."""
+    if isinstance(given, SRG):
+        return given
+    raise OptionError(
+        f"an object of type {type(given).__name__} cannot be scheduled.",
+        "Pass a graph (SRG), such as the graph of a captured cell: cell.graph.",
+    )
+
+
+def _checked_devices(devices: Sequence[DeviceProfile]) -> tuple[DeviceProfile, ...]:
+    wrong = next((one for one in devices if not isinstance(one, DeviceProfile)), None)
+    if devices and wrong is None:
+        return tuple(devices)
+    raise OptionError(
+        "there are no devices to schedule for." if not devices else f"{wrong!r} is no DeviceProfile.",
+        "Pass profiles, such as DeviceProfile.default('cpu'); without devices there is one such.",
+    )
+
+
 class Scheduler:
     """Turns graphs into schedules. ``profile``: a name in
     :data:`djinn_lab.scheduler.profiles.SCHEDULER_PROFILES` or a profile of your own. ``devices``: the
-    candidates; none means one unmeasured CPU device. ``strategies`` may change the order, one after the
+    candidates; None means one unmeasured CPU device. ``strategies`` may change the order, one after the
     other; text is the name of an installed one. ``bound_by``: why no other device is a candidate, such as
     :data:`SESSION_BOUND`, for the schedule's reasons. Raises OptionError for an unknown profile or strategy,
-    and for what is no cost estimator."""
+    for what is no cost estimator, and for what are no devices."""
 
     _remembers = True
 
@@ -65,7 +85,7 @@ class Scheduler:
         self.cost_estimator: CostEstimator = GraphCostEstimator()
         if cost_estimator is not None:
             self.set_cost_model(cost_estimator)
-        self.devices = tuple(devices) if devices else (DeviceProfile.default("cpu"),)
+        self.devices = (DeviceProfile.default("cpu"),) if devices is None else _checked_devices(devices)
         self.profile = profile_named(profile) if isinstance(profile, str) else profile
         self.strategies = load_strategies(strategies)
         self.bound_by = bound_by
@@ -83,7 +103,7 @@ class Scheduler:
         """Return the schedule; raise :class:`~djinn_lab.errors.DeviceMemoryError` when no device can hold the
         graph at its peak, ValueError when a strategy proposes an order that would change results, and
         OptionError when the cost estimator returns what is no time."""
-        return self.schedule_in(srg, self.arrange(srg))
+        return self.schedule_in(check_graph(srg), self.arrange(srg))
 
     def schedule_program(self, program: Program) -> ExecutionSchedule:
         """Return the schedule of a valid program's graph. Where an equal program was scheduled with equal

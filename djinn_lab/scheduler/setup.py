@@ -155,6 +155,10 @@ def interactive_scheduler_setup(
     where there is no terminal to ask.
     """
     _check_level(expertise_level)
+    if not isinstance(answers, Mapping | None):
+        raise OptionError(
+            f"answers={answers!r} are not given by question.", "Give a dict, such as {'mode': 'auto'}."
+        )
     given, questions = dict(answers or {}), QUESTIONS[expertise_level]
     unknown = next((name for name in given if name not in questions), None)
     if unknown is not None:
@@ -222,13 +226,21 @@ class _Interview:
 
     def _answer(self, name: str, question: str, default: str, accept: Callable[[str], Answer]) -> Answer:
         if name in self._given or self._ask is None:
-            return accept(self._given.get(name, default))
+            return accept(_text(name, self._given.get(name, default)))
         shown = question
         while True:
             try:
                 return accept(self._ask(shown, default))
             except OptionError as error:
                 shown = f"{error.message} {question}"
+
+
+def _text(name: str, answer: object) -> str:
+    if isinstance(answer, str):
+        return answer
+    raise OptionError(
+        f"the answer to {name!r} is {answer!r}, which is no text.", "Give it as it would be typed."
+    )
 
 
 def _terminal(question: str, default: str) -> str:

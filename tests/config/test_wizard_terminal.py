@@ -102,6 +102,8 @@ def test_code_and_own_graphs_win_over_installed_packages(machine: Machine, conso
     assert "What the scheduler predicts for your last 3 cells in one session on cuda:0" in said(console)
     assert "1.5 s" in said(console)
     assert workload(work=OneDevice(), source="loss.backward()") == "research_training"
+    assert workload(work=OneDevice(), source="def broken(:") == "llm_serving"
+    assert "The code could not be read (line 1: " in said(console)
 
 
 class OneDevice:

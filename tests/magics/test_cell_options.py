@@ -162,6 +162,8 @@ def test_dry_run_plans_for_the_devices_that_suit_the_target(notebook: NotebookKe
     here = notebook.run("%%djinn --dry-run --target kind=cpu\nplanned = planned + 1")
     assert here.status == "ok", here.traceback
     assert "Queue: cpu:" in here.text
+    planned = next(line for line in here.text.splitlines() if line.startswith("Device "))
+    assert planned in notebook.run("%djinn schedule").shown[0]
     nowhere = notebook.run("%%djinn --dry-run --target gpu=h200\nplanned = planned + 1")
     assert nowhere.status == "ok", nowhere.traceback
     assert "It would be refused: no device is gpu=h200 (devices: cpu:0 (kind=cpu" in nowhere.text

@@ -121,6 +121,14 @@ def test_a_failure_switches_only_the_feature_on_trial_off() -> None:
     assert set(made.features) == set(FEATURES) - {"order_for_memory"}
 
 
+def test_all_features_are_tried_while_memory_stays_scarce() -> None:
+    made = scheduler(enable_after_success=2)
+    for at_s in range(1, 30):
+        made.record(success(at_s, peak_fraction=0.95))
+    assert set(made.features) == set(FEATURES)
+    assert made.explain()[1].endswith("successes in a row, no other feature is left to try now.")
+
+
 def test_what_the_user_switched_stays() -> None:
     made = scheduler(enable_after_success=1)
     made.enable_feature("order_for_memory", False)
@@ -145,7 +153,7 @@ def test_explain_gives_state_and_decisions() -> None:
     made = scheduler()
     assert made.explain() == (
         "Features on: none.",
-        "After 0 successes in a row, the next is tried after 3 more.",
+        "After 0 successes in a row, workload is tried after 3 more.",
         "Paused after they made runs worse: none.",
     )
     made.record(RunOutcome("out of memory", 5.0))
@@ -213,6 +221,8 @@ def test_files_that_are_not_there_or_cannot_be_written(tmp_path: Path) -> None:
         {"enable_after_success": 0},
         {"enable_on_pressure": 0.0},
         {"enable_on_pressure": 1.1},
+        {"enable_after_success": "2"},
+        {"enable_on_pressure": None},
         {"start_mode": "auto"},
     ],
 )

@@ -72,6 +72,7 @@ def test_set_cost_model_changes_the_next_schedule() -> None:
         (NodeEstimate(float("inf"), "memory"), "inf seconds"),
         (NodeEstimate(-1.0, "memory"), "-1 seconds"),
         (NodeEstimate(1e12, "memory"), "1e\\+12 seconds, above"),
+        (NodeEstimate(1.0, "fixed"), "a time bound by 'fixed', not by compute, memory, overhead"),  # type: ignore[arg-type]
         (NodeEstimate("soon", "memory"), "type str instead of seconds"),  # type: ignore[arg-type]
         (1.0, "type float instead of a NodeEstimate"),
         (None, "type NoneType instead of a NodeEstimate"),
@@ -118,3 +119,12 @@ def test_strategy_that_cannot_be_used_is_refused(site: Path, monkeypatch: pytest
         Scheduler(strategies="late-allocation")
     with pytest.raises(OptionError, match="is no optimization strategy"):
         Scheduler(strategies=("nameless",))
+
+
+def test_what_is_no_graph_or_device_is_refused_with_advice() -> None:
+    with pytest.raises(OptionError, match="of type NoneType cannot be scheduled"):
+        Scheduler().create_schedule(None)  # type: ignore[arg-type]
+    with pytest.raises(OptionError, match="'cpu:0' is no DeviceProfile"):
+        Scheduler(devices=["cpu:0"])  # type: ignore[list-item]
+    with pytest.raises(OptionError, match="there are no devices to schedule for"):
+        Scheduler(devices=[])

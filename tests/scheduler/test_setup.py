@@ -189,9 +189,14 @@ def test_setup_without_questions_takes_answers_and_recommendations() -> None:
         ({"scheduler.objective": "speed"}, "speed"),
         ({"mode": "fast"}, "'fast' is no mode"),
         ({"features": "reserve,speed"}, "'speed' is no feature"),
+        (
+            {"features": {"reserve": False}},
+            "the answer to 'features' is {'reserve': False}, which",
+        ),
+        (["advanced"], "are not given by question"),
     ],
 )
-def test_setup_refuses_faulty_answers(answers: dict[str, str], problem: str) -> None:
+def test_setup_refuses_faulty_answers(answers: Any, problem: str) -> None:
     with pytest.raises(OptionError, match=problem):
         interactive_scheduler_setup("expert", answers=answers, facts=FACTS)
     with pytest.raises(OptionError, match="is no question of level beginner"):

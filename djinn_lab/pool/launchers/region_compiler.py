@@ -18,6 +18,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 import msgspec
@@ -35,6 +36,7 @@ MEMORY_BYTES_MAX = 6 * 2**30
 """Of one process. TorchInductor starts compilers one after the other."""
 PREFIX = "djinn-compiled-"
 REGION_BYTES_MAX = 2**22
+COMPLAINT_CHARS_MAX = 200
 WAITING_MAX = 64
 LIBRARIES_MAX = 256
 """The one that was asked for longest ago goes first. It may be of 1 to 2 MB."""
@@ -53,6 +55,23 @@ class Request:
     plan: DevicePlan
     asked: list[Answer] = field(default_factory=list)
     answer: RegionCompiled | None = None
+
+
+class Ended(NamedTuple):
+    """What the process that compiles left: its output, its errors, and the code of its exit."""
+
+    said: bytes
+    complained: bytes
+    code: int
+
+    def sentence(self) -> str:
+        """Say how it ended without an answer."""
+        if self.code < 0:
+            name = signal.Signals(-self.code).name
+            return f"the process that compiled it was ended by {name}, for want of memory or time perhaps"
+        lines = self.complained.decode(errors="replace").split("\n")
+        last = next((line.strip() for line in reversed(lines) if line.strip()), "it did not say why")
+        return f"the process that compiled it ended with code {self.code}: {last[:COMPLAINT_CHARS_MAX]}"
 
 
 class RegionCompiler:
@@ -150,19 +169,19 @@ class RegionCompiler:
         key = region_key(request.region)
         problem, seconds = "", 0.0
         try:
-            said = await self._run(request)
-            done = decode_compilation(said.splitlines()[-1] if said else b"")
+            ended = await self._run(request)
+            done = decode_compilation(ended.said.splitlines()[-1] if ended.said else b"")
             problem, seconds = done.problem, done.seconds
         except TimeoutError:
             problem = f"compiling took over {SECONDS_MAX} s"
         except msgspec.DecodeError:
-            problem = "the process that compiled it ended, for want of memory or time perhaps"
+            problem = ended.sentence()
         if problem:
             log.warning("a region could not be compiled: %s", problem)
         return RegionCompiled(key, problem, seconds)
 
-    async def _run(self, request: Request) -> bytes:
-        """Run the process, and return what it said. Raises TimeoutError."""
+    async def _run(self, request: Request) -> Ended:
+        """Run the process. Raises TimeoutError."""
         plan, compiler = request.plan, find_compiler()
         environment = scrubbed(os.environ) | ({"CXX": compiler.command[0]} if compiler else {})
         self._process = process = await asyncio.create_subprocess_exec(
@@ -172,14 +191,14 @@ class RegionCompiler:
             *("--memory-bytes", str(MEMORY_BYTES_MAX)),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.PIPE,
             env=environment,
             start_new_session=True,
         )
         try:
             async with asyncio.timeout(SECONDS_MAX):
-                said, _ = await process.communicate(request.region)
-                return said
+                said, complained = await process.communicate(request.region)
+                return Ended(said, complained, await process.wait())
         finally:
             self._end_process()
             await process.wait()

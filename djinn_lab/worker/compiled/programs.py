@@ -7,6 +7,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from time import perf_counter
 
+from djinn_lab.protocol.compiling import OP_BY_OP
 from djinn_lab.protocol.worker import RegionCompiled, Resume, RunSegment
 from djinn_lab.srg.program import Program, Scalar, decode_program, encode_program
 from djinn_lab.srg.region_programs import compilable
@@ -84,11 +85,11 @@ class FollowedProgram:
         trial = self.trial
         match trial.state:
             case "counting":
-                return f"run op by op; compiled once it has run {RUNS_BEFORE} times"
+                return f"{OP_BY_OP}; compiled once it has run {RUNS_BEFORE} times"
             case "dropped":
-                return f"run op by op: {trial.why}"
+                return f"{OP_BY_OP}: {trial.why}"
             case "compiling":
-                return f"run op by op; {self._extent()} being compiled"
+                return f"{OP_BY_OP}; {self._extent()} being compiled"
             case "checking":
                 return f"{self._extent()} {self._made}, and are checked by the next run"
             case "measuring":
