@@ -334,3 +334,12 @@ def test_unusual_names_of_scopes_are_taken_too() -> None:
         inspected = inspect(with_contents(build([]), scope), plans)
         assert inspected.blobs == [DIGEST, "fresh-" + 32 * "0"]
     assert (plans.hits, plans.misses) == (2, 1)
+
+
+def test_call_with_shapes_that_its_op_never_has_is_refused() -> None:
+    script = Script()
+    query, key, value = (script.source((4,)) for _ in range(3))
+    attention = "aten._scaled_dot_product_flash_attention_for_cpu.default"
+    made = script.op(attention, query, key, value, shape=(4,))
+    with pytest.raises(Refused, match="has a call that its op does not take"):
+        inspect_encoded(encode_program(script.program(keep=(made,))), PlanCache())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
@@ -27,6 +28,8 @@ STRUCTURE_NUMBERS_MAX = 4_000_000
 """That the structures of all programs hold together: about 5 for each node."""
 INLINE_BYTES_MAX = 64 * 2**10
 """Programs above this are inspected in a thread."""
+
+log = logging.getLogger(__name__)
 
 
 class ProgramMeasures(NamedTuple):
@@ -140,7 +143,11 @@ def inspect_encoded(encoded: bytes, plans: PlanCache) -> InspectedProgram:
     measured, blobs = plans.find(named.key), named.blobs
     cached = measured is not None
     if measured is None:
-        measured, sources = _measure(encoded, named, plans)
+        try:
+            measured, sources = _measure(encoded, named, plans)
+        except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError) as error:
+            log.warning("a submitted graph cannot be measured", exc_info=error)
+            raise Refused(f"The submitted graph has a call that its op does not take: {error}.") from error
         plans.keep(named.key, measured)
         blobs = _blobs(sources)
     elif blobs is None:
