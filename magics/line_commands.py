@@ -226,7 +226,7 @@ def _resume_in_s(words: list[str]) -> float | None:
         option, expected_s = "", 0.0
     if option != "--resume-in" or not 0 <= expected_s <= EXPECTED_S_MAX:
         raise OptionError(
-            f"%djinn signal: {' '.join(words)!r} is not --resume-in with seconds, from 0 to 30 days.",
+            f"%djinn signal cannot read {' '.join(words)!r}: --resume-in takes seconds, from 0 to 30 days.",
             "For instance: %djinn signal IO_WAIT --resume-in 30",
         )
     return expected_s

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from math import log
 from typing import NamedTuple
 
 import panel as pn
@@ -22,6 +23,8 @@ _POWERS_JS = f"const names = {list(POWERS)!r};" + (
 NAMES = {"FLOP": "FLOP", "B": "bytes", "elements": "elements"}
 """Of units, on axes."""
 OTHER_COLOUR = "#7F8C99"
+LABEL_SHARE, LABEL_FACTOR = 0.07, 2.0
+"""Labels at ends of lines overlap within this share of the chart's height, and this factor of work."""
 
 
 class CurvePoint(NamedTuple):
@@ -103,6 +106,22 @@ def curve_sentence(points: Sequence[CurvePoint], family: str, device: str, facto
     )
 
 
+def _together(ends: Sequence[CurvePoint], points: Sequence[CurvePoint]) -> list[list[CurvePoint]]:
+    """Group the ends of lines that lie so close to each other that their labels would overlap."""
+    rates = [point.rate for point in points]
+    near = LABEL_SHARE * log(max(rates, default=1.0) / min(rates, default=1.0))
+    groups: list[list[CurvePoint]] = []
+    for point in sorted(ends, key=lambda end: end.rate):
+        for group in groups:
+            beside = abs(log(point.work / group[-1].work)) <= log(LABEL_FACTOR)
+            if beside and log(point.rate / group[-1].rate) <= near:
+                group.append(point)
+                break
+        else:
+            groups.append([point])
+    return [sorted(group, key=lambda end: end.lane) for group in groups]
+
+
 class CurveChart:
     """Rates over work on two logarithmic axes. ``marked``: a dashed line at a rate of comparison."""
 
@@ -176,10 +195,11 @@ class CurveChart:
             "rate": [f"{with_power(point.rate, unit)}/s" for point in points],
         }
         ends = [line[-1] for line in lines.values()] if len({lane for _, lane in lines}) > 1 else []
+        labels = _together(ends, points)
         self.lanes.data = {
-            "x": [point.work for point in ends],
-            "y": [point.rate for point in ends],
-            "text": [f"{point.lane:g}" for point in ends],
+            "x": [max(point.work for point in group) for group in labels],
+            "y": [group[0].rate for group in labels],
+            "text": [", ".join(dict.fromkeys(f"{point.lane:g}" for point in group)) for group in labels],
         }
         self.mark.update(visible=mark is not None, location=mark or 1)
         self.figure.xaxis.axis_label = f"{NAMES[unit]} of a call"

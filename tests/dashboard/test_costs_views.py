@@ -16,6 +16,7 @@ from djinn_lab.dashboard.background import Background
 from djinn_lab.dashboard.board import Board
 from djinn_lab.dashboard.costs.curve_chart import (
     CurveChart,
+    CurvePoint,
     curve_sentence,
     families_of,
     points_of,
@@ -70,6 +71,9 @@ def test_curves_are_rates_by_dtype_and_lane() -> None:
     assert len(set(chart.points.data["colour"])) == 2
     assert not chart.mark.visible
     assert len(chart.lanes.data["text"]) == 3, "lines of one colour are told apart"
+    close = [CurvePoint("float32", lane, 1e9, 1.0 + lane / 1e4) for lane in (64, 16)]
+    chart.show([*points, *close], "matmul")
+    assert "16, 64" in chart.lanes.data["text"], "labels that would overlap are one"
     assert "The number at a line is the shorter side of the product." in curve_sentence(
         points, "matmul", "cpu:0"
     )

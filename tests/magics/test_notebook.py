@@ -103,8 +103,8 @@ def test_line_commands(notebook: NotebookKernel) -> None:
     ("line", "said"),
     [
         ("signal FOO", "has no phase 'FOO'"),
-        ("signal IO_WAIT --resume-in -5", "is not --resume-in with seconds"),
-        ("signal IO_WAIT soon", "is not --resume-in with seconds"),
+        ("signal IO_WAIT --resume-in -5", "--resume-in takes seconds, from 0 to 30 days"),
+        ("signal IO_WAIT soon", "--resume-in takes seconds, from 0 to 30 days"),
         ("memory all", "%djinn memory does not take 'all'"),
         ("why 'a", "No closing quotation"),
         ("why zzz", "Ids are listed by"),
