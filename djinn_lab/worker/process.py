@@ -84,7 +84,8 @@ class WorkerProcess:
         link = CudaLink(self._device) if cuda else CpuLink(limits.link_bytes_per_second)
         self._interpreter = Interpreter(self._device, memory_bytes, results, tiers, link=link)
         self._batches = Batches(self._interpreter)
-        libraries = Libraries(compiled, self._device, self._send, load, None if load else graphs.record)
+        record = None if load else graphs.recorder(self._device)
+        libraries = Libraries(compiled, self._device, self._send, load, record)
         self._compiled = CompiledPrograms(self._interpreter, libraries)
         self._link_bytes_per_s = link.bytes_per_second
         self._sending = threading.Lock()

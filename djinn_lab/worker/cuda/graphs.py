@@ -1,4 +1,4 @@
-"""Kernels of a GPU recorded once as a CUDA graph, and started as one from then on."""
+"""Kernels of a GPU recorded once, as a CUDA graph, and started as one from then on. No GPU has run it yet."""
 
 from __future__ import annotations
 
@@ -6,14 +6,27 @@ from collections.abc import Callable, Sequence
 
 import torch
 
+Tensors = Sequence[torch.Tensor]
 
-def record(run: Callable[[], Sequence[torch.Tensor]]) -> tuple[Callable[[], None], Sequence[torch.Tensor]]:
-    """Return what starts the kernels that ``run`` starts, and the tensors that they fill each time. Nothing
-    is computed yet. Their memory is the graph's own, and that of what ``run`` reads stays named in it.
 
-    Other threads of the process go on copying meanwhile, so only calls of this one can spoil the recording:
-    what waits for the GPU, such as reading a number. Raises RuntimeError then."""
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-        made = run()
-    return graph.replay, made
+def recorder(
+    device: torch.device,
+) -> Callable[[Callable[[], Tensors]], tuple[Callable[[], None], Tensors]]:
+    """Return a function that records what a call starts on the device. It returns what starts these kernels
+    again, and the tensors that they fill each time; nothing is computed yet. Their memory is the graph's own.
+    The memory that the call reads is named in the graph, and not held.
+
+    Other threads of the process go on copying meanwhile, so only calls of the recording one can spoil it, as
+    reading a number does, which waits for the GPU. It raises RuntimeError then."""
+    stream = torch.cuda.Stream(device)
+
+    def record(run: Callable[[], Tensors]) -> tuple[Callable[[], None], Tensors]:
+        graph = torch.cuda.CUDAGraph()
+        with (
+            torch.cuda.device(device),
+            torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"),
+        ):
+            made = run()
+        return graph.replay, made
+
+    return record
