@@ -91,8 +91,16 @@ def test_stopping_a_cell_of_many_parts_leaves_earlier_values_readable(
 
     def press(ending: Cell, error: BaseException | None) -> None:
         monkeypatch.setattr(Cell, "_flush", ended)
-        for at_s in (0.01, 0.02, 0.03)[: presses - 1]:
-            threading.Timer(at_s, os.kill, (os.getpid(), signal.SIGINT)).start()
+        first = threading.Event()
+
+        def press_again() -> None:
+            first.wait()
+            for _ in range(presses - 1):
+                time.sleep(0.01)
+                os.kill(os.getpid(), signal.SIGINT)
+
+        threading.Thread(target=press_again).start()
+        first.set()
         signal.raise_signal(signal.SIGINT)
 
     monkeypatch.setattr(Cell, "_flush", press)
