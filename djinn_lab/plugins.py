@@ -18,13 +18,22 @@ class Plugin(NamedTuple):
     made: object
 
 
-def find_plugin(group: str, noun: str, name: str, built_in: Collection[str] = ()) -> EntryPoint:
-    """Return what an installed package offers under a name in an entry-point group, without importing it.
+def find_plugin(group: str, noun: str, name: str, built_in: Collection[str] = ()) -> EntryPoint | None:
+    """Return what an installed package offers under a name in an entry-point group, without importing it;
+    None for a name that is built in.
 
     ``noun``: what it is, and ``built_in``: names that need no package, for messages. Raises OptionError for a
-    name that no package or several packages offer."""
+    name that no package or several packages offer, and where a package offers a built-in one."""
     offered = tuple(entry_points(group=group))
     found = [entry for entry in offered if entry.name == name]
+    taken = [entry for entry in offered if entry.name in built_in]
+    if taken:
+        raise OptionError(
+            f"{_package(taken[0])} offers the {noun} {taken[0].name!r}, which is built in.",
+            "Uninstall that package, or give its entry point another name.",
+        )
+    if name in built_in:
+        return None
     if not found:
         names = sorted({entry.name for entry in offered})
         known = f"Built in: {', '.join(built_in)}. " if built_in else ""
@@ -44,6 +53,7 @@ def load_plugin(group: str, noun: str, name: str) -> Plugin:
     """Make what an installed package offers: the entry is called without arguments. Raises OptionError as
     :func:`find_plugin` does, and for one that cannot be made."""
     entry = find_plugin(group, noun, name)
+    assert entry is not None
     try:
         made = entry.load()()
     except (Exception, SystemExit) as error:

@@ -48,9 +48,9 @@ class InlineView:
 
 
 def graph_view(graph: SRG, text: str, link: str) -> InlineView:
-    """Show a graph by its modules, in the order in which they run. ``link``: all of it."""
+    """Show a graph by its modules, in the order in which they run. ``link``: all of it, empty for none."""
     rows = module_rows(graph)
-    below = f'<a href="{html.escape(link)}" target="_blank">Open it on the dashboard</a>'
+    below = f'<a href="{html.escape(link)}" target="_blank">Open it on the dashboard</a>' if link else ""
     title = (
         f"{len(graph.nodes):,} ops in {len(rows):,} groups of modules, in order; arcs are values that pass"
     )

@@ -123,10 +123,11 @@ def last(notebook: Notebook, words: list[str]) -> Cell:
 def graph(notebook: Notebook, words: list[str]) -> InlineView:
     """Show the semantically rich graph of the last cell, in short."""
     cell = last(notebook, words)
-    link = f"{URL}?page=srg&job={cell.report.job}"
+    link = f"{URL}?page=srg&job={cell.report.job}" if cell.report.job is not None else ""
     parts = cell.report.parts
     which = f"the largest of the cell's {parts} parts:\n" if parts > 1 else ""
-    text = f"{which}{summarise(cell.graph)}\nall of it (after %djinn dashboard): {link}"
+    shown = f"\nall of it (after %djinn dashboard): {link}" if link else ""
+    text = f"{which}{summarise(cell.graph)}{shown}"
     return graph_view(cell.graph, text, link)
 
 

@@ -58,7 +58,8 @@ def cancel_job(job: JobId) -> None:
     from djinn_lab.client.rest import PoolClient
 
     answer = PoolClient.find().cancel(job)
-    print_line(f"Job {answer.job} is {answer.state}.")
+    stops = "" if answer.finished_at is not None else ", and stops after the op that it is in"
+    print_line(f"Job {answer.job} is {answer.state}{stops}.")
 
 
 def _state(name: str) -> str:

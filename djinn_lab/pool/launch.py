@@ -25,7 +25,7 @@ from djinn_lab.pool.devices.plans import checked_region_compiler, plan_devices
 from djinn_lab.pool.engines import LOCAL_ENGINE, RAY_ENGINE, START_WITHIN_S, check_engine, check_nodes
 from djinn_lab.pool.policy_file import read_policy
 from djinn_lab.protocol.certificates import pinned_context
-from djinn_lab.protocol.compiling import INDUCTOR
+from djinn_lab.protocol.compiling import BUILT_IN_COMPILERS, INDUCTOR
 from djinn_lab.protocol.isolation import ISOLATIONS
 from djinn_lab.protocol.notebooks import OPEN_TO
 from djinn_lab.protocol.runtime_file import (
@@ -128,6 +128,10 @@ def start_pool(
     _check_policies(memory_policy, queue_policy, notebooks_for)
     if cost_estimator is not None:
         load_estimator(cost_estimator)
+    if compiler not in BUILT_IN_COMPILERS:
+        from djinn_lab.pool.launchers.region_compiler import check_compiler
+
+        check_compiler(compiler)
     encrypted = encrypts(host, tls, tls_certificate, tls_key, insecure_without_tls)
     if isolation is not None and isolation not in ISOLATIONS:
         raise OptionError(

@@ -13,6 +13,7 @@ INDUCTOR = "inductor"
 """TorchInductor compiles regions, which is the default."""
 CUDA_GRAPHS = "cuda-graphs"
 """Nothing is compiled: a GPU's worker records a region's kernels, and starts them as one."""
+BUILT_IN_COMPILERS = (INDUCTOR, CUDA_GRAPHS)
 REGION_COMPILERS = "djinn_lab.region_compilers"
 """The entry points of others."""
 OP_BY_OP = "run op by op"

@@ -20,6 +20,7 @@ A feature that was switched off is paused: for an hour at first, for twice as lo
 from __future__ import annotations
 
 import math
+from datetime import UTC, datetime
 from statistics import median
 from typing import Literal, get_args
 
@@ -30,6 +31,7 @@ from djinn_lab.scheduler.features import FEATURES
 from djinn_lab.units import format_seconds
 
 LADDER = tuple(FEATURES)
+EPOCH_MIN_S, EPOCH_MAX_S = 1e9, 1e11
 """The order in which features are tried after successes."""
 SAVES_MEMORY = ("order_for_memory", "reserve", "placement")
 """Those that are tried under pressure, in this order."""
@@ -62,7 +64,8 @@ class RunOutcome(msgspec.Struct, frozen=True):
         if self.kind not in kinds:
             raise ValueError(f"{self.kind!r} is no way for a run to end; there are {', '.join(kinds)}")
         given = [self.at_s, self.peak_fraction, self.predicted_s or 0.0, self.measured_s or 0.0]
-        if not all(math.isfinite(number) and number >= 0 for number in given):
+        numbers = all(isinstance(one, (int, float)) for one in given)
+        if not numbers or not all(math.isfinite(number) and number >= 0 for number in given):
             raise ValueError(f"an outcome has finite numbers of at least 0, not {given}")
 
     @property
@@ -100,7 +103,15 @@ class Decision(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     reason: str
 
     def sentence(self) -> str:
-        return f"At {self.at_s:.0f} s: feature {self.feature} {'on' if self.on else 'off'}, {self.reason}."
+        switched = "on" if self.on else "off"
+        return f"At {_shown_time(self.at_s)}: feature {self.feature} {switched}, {self.reason}."
+
+
+def _shown_time(at_s: float) -> str:
+    """Return a time on a clock of the caller's, or of the epoch's in UTC."""
+    if not EPOCH_MIN_S <= at_s <= EPOCH_MAX_S:
+        return f"{at_s:.0f} s"
+    return datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 class Pause(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -21,7 +21,7 @@ from djinn_lab.worker import numa, tier_service
 from djinn_lab.worker.batched.batches import Batches
 from djinn_lab.worker.batched.batches import Given as BatchMember
 from djinn_lab.worker.calibration import calibration
-from djinn_lab.worker.compiled.libraries import Libraries, Load
+from djinn_lab.worker.compiled.libraries import Libraries, Loader
 from djinn_lab.worker.compiled.programs import CompiledPrograms
 from djinn_lab.worker.cuda import graphs
 from djinn_lab.worker.cuda.link import CudaLink
@@ -57,7 +57,7 @@ class GivenBatch:
 
 class WorkerProcess:
     """``store``: the directory of uploaded blobs. ``results``: where what is fetched or handed on goes.
-    ``compiled``: where the libraries of compiled regions lie; None: nothing is compiled. ``load``: of
+    ``compiled``: where the libraries of compiled regions lie; None: nothing is compiled. ``loader``: of
     what compiles them; None: regions are recorded instead."""
 
     def __init__(
@@ -70,7 +70,7 @@ class WorkerProcess:
         limits: TierLimits | None = None,
         sandbox: SandboxLevel = "none",
         compiled: Path | None = None,
-        load: Load | None = None,
+        loader: Loader | None = None,
     ) -> None:
         self._connection = connection
         self._sandbox = sandbox
@@ -84,8 +84,8 @@ class WorkerProcess:
         link = CudaLink(self._device) if cuda else CpuLink(limits.link_bytes_per_second)
         self._interpreter = Interpreter(self._device, memory_bytes, results, tiers, link=link)
         self._batches = Batches(self._interpreter)
-        record = None if load else graphs.recorder(self._device)
-        libraries = Libraries(compiled, self._device, self._send, load, record)
+        record = None if loader else graphs.recorder(self._device)
+        libraries = Libraries(compiled, self._device, self._send, loader, record)
         self._compiled = CompiledPrograms(self._interpreter, libraries)
         self._link_bytes_per_s = link.bytes_per_second
         self._sending = threading.Lock()

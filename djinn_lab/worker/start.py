@@ -31,7 +31,7 @@ def serve(connection: socket.socket, options: WorkerOptions) -> Never:
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     if options.device.startswith("cpu"):
         _limit_address_space(options.memory_bytes)
-    load = loader(options.region_compiler)  # an installed package, which may lie anywhere
+    region_loader = loader(options.region_compiler)  # an installed package, which may lie anywhere
     level = _enter_sandbox(options)
     limits = TierLimits(
         options.host_bytes,
@@ -50,7 +50,7 @@ def serve(connection: socket.socket, options: WorkerOptions) -> Never:
         limits,
         level,
         _path(options.compiled_directory),
-        load,
+        region_loader,
     ).serve()
     sys.stdout.flush()
     sys.stderr.flush()

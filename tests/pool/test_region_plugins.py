@@ -68,8 +68,6 @@ SAID = {
     "fails": "run op by op: LookupError: no kernel for tanh",
     "unloadable": "run op by op: its library cannot be loaded: made by another version",
     "raises": "run op by op: its compiled form failed: ",
-    "unready": "run op by op: The region compiler 'unready' of region_compilers 1.0 cannot be made: "
-    "LookupError: no licence for this machine",
 }
 
 
@@ -136,6 +134,7 @@ def test_example_compiles_with_openvino(tmp_path: Path) -> None:
         ("exportd", "There is no region compiler 'exportd' (did you mean 'exported'?)."),
         ("inducter", "(did you mean 'inductor'?)"),
         ("cuda-graphs", "--region-compiler cuda-graphs: the pool has no GPU."),
+        ("unready", "of region_compilers 1.0 cannot be made: LookupError: no licence for this machine"),
     ],
 )
 def test_pool_does_not_start_with_a_compiler_that_is_not_there(
@@ -147,4 +146,17 @@ def test_pool_does_not_start_with_a_compiler_that_is_not_there(
     assert ended.value.code == 1
     said = " ".join(capsys.readouterr().err.split())
     assert message in said
-    assert "inductor" in said
+    assert "inductor" in said or "choose another --region-compiler" in said
+
+
+def test_package_that_takes_a_built_in_name_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "160")
+    package = write_package(tmp_path, "own_inductor", CODE, GROUP, {"inductor": "Exported"})
+    import_from(monkeypatch, install(tmp_path, package))
+    with pytest.raises(SystemExit):
+        main(["pool", "start", "--devices", "cpu:1", "--region-compiler", "inductor"])
+    assert "own_inductor 1.0 offers the region compiler 'inductor', which is built in." in (
+        capsys.readouterr().err
+    )

@@ -15,7 +15,7 @@ from djinn_lab.srg.plan_key import plan_key
 from djinn_lab.srg.program import Program, decode_program, encode_program
 from djinn_lab.srg.regions import RegionSize
 from djinn_lab.worker.compiled.compilers import RunLibrary
-from djinn_lab.worker.compiled.libraries import Libraries
+from djinn_lab.worker.compiled.libraries import Libraries, Loader
 from djinn_lab.worker.compiled.programs import CompiledPrograms
 from djinn_lab.worker.compiled.recorded import Record
 from djinn_lab.worker.compiled.replay import RegionReplay
@@ -34,15 +34,23 @@ def unchanged(roots: list[torch.Tensor]) -> list[torch.Tensor]:
 
 class Compiling:
     """``change``: what a library does to the results of its region's ops. ``record``: regions are recorded
-    instead. ``regions``: that were asked for. ``inputs``: of the region that ran last."""
+    instead. ``foreign``: the library is of an installed package.
+    ``regions``: that were asked for. ``inputs``: of the region that ran last."""
 
-    def __init__(self, device: Device, change: Change = unchanged, record: Record | None = None) -> None:
+    def __init__(
+        self,
+        device: Device,
+        change: Change = unchanged,
+        record: Record | None = None,
+        foreign: bool = False,
+    ) -> None:
         self.device = device
         self.change = change
         self.regions: list[Program] = []
         self.inputs: Sequence[torch.Tensor] = ()
         self._asked: list[bytes] = []
-        libraries = Libraries(device.directory, torch.device("cpu"), self._ask, self._load, record)
+        loader = Loader(self._load, foreign)
+        libraries = Libraries(device.directory, torch.device("cpu"), self._ask, loader, record)
         self.programs = CompiledPrograms(device.interpreter, libraries, ANY_SIZE)
 
     def _ask(self, message: CompileRegion) -> None:

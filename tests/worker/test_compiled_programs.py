@@ -242,6 +242,43 @@ def test_writes_with_another_number_in_each_run_are_compiled(make_device: MakeDe
     assert [len(region.nodes) for region in compiling.regions] == [4]
 
 
+def test_region_without_inputs_reads_a_number_that_is_another_in_each_run(make_device: MakeDevice) -> None:
+    def scaled(factor: float) -> Program:
+        script = Script()
+        value = script.op("aten.ones.default", meta=contiguous(3, 4), args=[[3, 4]])
+        value = script.op("aten.mul.Tensor", value, scalars=(factor,))
+        return script.program(fetch=(script.op("aten.exp.default", value),))
+
+    compiling, compiled_ops = Compiling(make_device()), 0
+    for number in range(RUNS_BEFORE + ROUNDS):
+        outcome = compiling.run("ann", scaled(number / 8))
+        [found] = [read_fetched(item, compiling.device.results) for item in outcome.fetched]
+        assert torch.equal(found, torch.full((3, 4), number / 8).exp())
+        compiled_ops += outcome.compiled_ops
+    assert compiled_ops
+    assert [len(region.sources) for region in compiling.regions] == [1]
+
+
+def test_library_of_a_package_that_spoils_what_it_reads_is_dropped_before_it_harms(
+    make_device: MakeDevice,
+) -> None:
+    def spoil(roots: list[torch.Tensor]) -> list[torch.Tensor]:
+        compiling.inputs[0].mul_(1.5)
+        return roots
+
+    compiling = Compiling(make_device(), spoil, foreign=True)
+    script = Script()
+    weight = script.load(MATRIX)
+    compiling.run("ann", script.program(keep=(weight,)))
+    for _ in range(RUNS_BEFORE + UNUSED_MAX):
+        made = script.op("aten.tanh.default", script.op("aten.exp.default", weight))
+        outcome = compiling.run("ann", script.program(fetch=(made,)))
+        assert outcome.failure is None
+        assert torch.equal(read_fetched(outcome.fetched[0], compiling.device.results), MATRIX.exp().tanh())
+    assert outcome.compiled == "run op by op: its compiled form writes what the region only reads"
+    audit(compiling.device)
+
+
 def test_check_leaves_what_the_ops_wrote(make_device: MakeDevice) -> None:
     def spoil(roots: list[torch.Tensor]) -> list[torch.Tensor]:
         compiling.inputs[0].add_(0.5)

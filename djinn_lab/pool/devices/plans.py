@@ -15,7 +15,7 @@ import msgspec
 from djinn_lab.config import PoolSettings
 from djinn_lab.errors import OptionError
 from djinn_lab.plugins import find_plugin
-from djinn_lab.protocol.compiling import CUDA_GRAPHS, INDUCTOR, REGION_COMPILERS
+from djinn_lab.protocol.compiling import BUILT_IN_COMPILERS, CUDA_GRAPHS, INDUCTOR, REGION_COMPILERS
 from djinn_lab.protocol.host_limit import largest_host_bytes
 from djinn_lab.units import format_bytes
 
@@ -78,8 +78,8 @@ def plan_devices(
 def checked_region_compiler(name: str) -> str:
     """Return the name of a region compiler: ``"inductor"``, ``"cuda-graphs"``, or one that an installed
     package offers. Raises OptionError for any other."""
-    built_in = (INDUCTOR, CUDA_GRAPHS)
-    return name if name in built_in else find_plugin(REGION_COMPILERS, "region compiler", name, built_in).name
+    find_plugin(REGION_COMPILERS, "region compiler", name, BUILT_IN_COMPILERS)
+    return name
 
 
 def compiler_for(kind: str, name: str) -> str:

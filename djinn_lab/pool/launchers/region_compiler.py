@@ -12,6 +12,7 @@ import logging
 import os
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 from collections import OrderedDict, deque
@@ -23,15 +24,22 @@ from weakref import WeakKeyDictionary
 
 import msgspec
 
+from djinn_lab.errors import OptionError
 from djinn_lab.native.compiler import find_compiler
 from djinn_lab.pool.devices.plans import DevicePlan
 from djinn_lab.pool.launchers.template import scrubbed
-from djinn_lab.protocol.compiling import GENERATED, INDUCTOR, decode_compilation, library_name, region_key
+from djinn_lab.protocol.compiling import (
+    GENERATED,
+    INDUCTOR,
+    decode_compilation,
+    library_name,
+    region_key,
+)
 from djinn_lab.protocol.runtime_file import process_is_alive
 from djinn_lab.protocol.worker import CompileRegion, RegionCompiled
 
 COMMAND = (sys.executable, "-m", "djinn_lab.worker.compiled.compiler")
-SECONDS_MAX = 600
+SECONDS_MAX, CHECK_SECONDS_MAX = 600, 60
 MEMORY_BYTES_MAX = 6 * 2**30
 """Of one process. TorchInductor starts compilers one after the other."""
 PREFIX = "djinn-compiled-"
@@ -55,6 +63,22 @@ class Request:
     plan: DevicePlan
     asked: list[Answer] = field(default_factory=list)
     answer: RegionCompiled | None = None
+
+
+def check_compiler(name: str) -> None:
+    """Make an installed region compiler once, in a process of its own, since it may need torch. Raises
+    OptionError where that fails."""
+    command = (*COMMAND, "--compiler", name, "--check")
+    try:
+        done = subprocess.run(command, capture_output=True, check=False, timeout=CHECK_SECONDS_MAX)
+        said = done.stdout.splitlines()[-1] if done.stdout else b""
+        problem = decode_compilation(said).problem
+    except msgspec.DecodeError:
+        problem = Ended(done.stdout, done.stderr, done.returncode).sentence()
+    except subprocess.TimeoutExpired:
+        problem = f"The region compiler {name!r} was not made within {CHECK_SECONDS_MAX} s."
+    if problem:
+        raise OptionError(problem, "Correct its package, or choose another --region-compiler.")
 
 
 class Ended(NamedTuple):

@@ -115,23 +115,28 @@ def _settle_in(work: Path) -> Path:
 
 def main(answer: Callable[[bytes], object] = sys.stdout.buffer.write) -> None:
     parser = argparse.ArgumentParser(prog="djinn_lab.worker.compiled.compiler")
-    parser.add_argument("--into", type=Path, required=True)
-    parser.add_argument("--work", type=Path, required=True)
-    parser.add_argument("--device", required=True)
     parser.add_argument("--compiler", required=True)
-    parser.add_argument("--threads", type=int, required=True)
-    parser.add_argument("--memory-bytes", type=int, required=True)
-    parser.add_argument("--seconds", type=int, required=True)
+    parser.add_argument("--check", action="store_true", help="only make the compiler")
+    parser.add_argument("--into", type=Path)
+    parser.add_argument("--work", type=Path)
+    parser.add_argument("--device")
+    parser.add_argument("--threads", type=int)
+    parser.add_argument("--memory-bytes", type=int)
+    parser.add_argument("--seconds", type=int)
     given = parser.parse_args()
-    target = Target(given.device, given.threads, _settle_in(given.work))
     yield_to_others()
+    generated = None if given.check else _settle_in(given.work)
     from djinn_lab.worker.compiled.compilers import find_compiler  # torch takes seconds
 
     try:
         compiler = find_compiler(given.compiler)
     except OptionError as error:
-        answer(encode_compilation(Compilation(str(error), 0.0)))
+        answer(encode_compilation(Compilation(error.message, 0.0)))
         return
+    if generated is None:
+        answer(encode_compilation(Compilation("", 0.0)))
+        return
+    target = Target(given.device, given.threads, generated)
     confine((given.into, given.work), given.memory_bytes, given.seconds)
     answer(encode_compilation(compile_region(sys.stdin.buffer.read(), given.into, target, compiler)))
     sys.stdout.flush()

@@ -6,12 +6,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 from weakref import WeakValueDictionary
 
 import torch
 
 from djinn_lab.errors import OptionError
-from djinn_lab.protocol.compiling import CUDA_GRAPHS, library_name, region_key
+from djinn_lab.protocol.compiling import CUDA_GRAPHS, INDUCTOR, library_name, region_key
 from djinn_lab.protocol.worker import CompileRegion, RegionCompiled
 from djinn_lab.srg.program import decode_program
 from djinn_lab.worker.compiled.compilers import RunLibrary, find_compiler
@@ -24,16 +25,24 @@ _CHARS_MAX = 300
 Load = Callable[[Path, torch.device], RunLibrary]
 
 
+class Loader(NamedTuple):
+    """``foreign``: of an installed package, whose libraries may write what they should only read."""
+
+    load: Load
+    foreign: bool = False
+
+
 class Library:
     """What became of one region. ``run``: returns the roots for its inputs; None where there is no library.
     ``record``: records what ``run`` does, where that is its ops. ``problem``: why there is no library, or
-    will be none. ``seconds``: that compiling took."""
+    will be none. ``seconds``: that compiling took. ``foreign``: as of its :class:`Loader`."""
 
     def __init__(self) -> None:
         self.run: RunLibrary | None = None
         self.record: Record | None = None
         self.problem = ""
         self.seconds = 0.0
+        self.foreign = False
 
     @property
     def answered(self) -> bool:
@@ -43,7 +52,7 @@ class Library:
 
 class Libraries:
     """``directory``: where the pool puts them; None: nothing is compiled for this worker. ``ask``: sends a
-    request to the pool. ``load``: loads a library for a device. ``record``: regions are recorded, and nothing
+    request to the pool. ``loader``: loads libraries. ``record``: regions are recorded, and nothing
     is compiled."""
 
     def __init__(
@@ -51,12 +60,12 @@ class Libraries:
         directory: Path | None,
         device: torch.device,
         ask: Callable[[CompileRegion], None],
-        load: Load | None,
+        loader: Loader | None,
         record: Record | None = None,
     ) -> None:
         self._directory = directory
         self._device = device
-        self._load = load
+        self._loader = loader
         self._record = record
         self._ask = ask
         self._known: WeakValueDictionary[str, Library] = WeakValueDictionary()
@@ -70,7 +79,7 @@ class Libraries:
             found = self._known[key] = Library()
             if self._record is not None:
                 found.run, found.record = self._ops(region), self._record
-            elif self._directory is None or self._load is None:
+            elif self._directory is None or self._loader is None:
                 found.problem = "this pool compiles nothing"
             else:
                 self._ask(CompileRegion(region))
@@ -83,32 +92,33 @@ class Libraries:
     def answered(self, message: RegionCompiled) -> None:
         """Note the pool's answer, and load the library."""
         found = self._known.get(message.region)
-        if found is None or self._directory is None or self._load is None:
+        if found is None or self._directory is None or self._loader is None:
             return
         found.seconds, found.problem = message.seconds, message.problem
         if found.problem:
             return
         try:
-            found.run = self._load(self._directory / library_name(message.region), self._device)
+            found.foreign = self._loader.foreign
+            found.run = self._loader.load(self._directory / library_name(message.region), self._device)
         except Exception as error:  # noqa: BLE001 - a compiler of an installed package may raise anything
             found.problem = f"its library cannot be loaded: {first_line(error)}"
 
 
 def first_line(error: Exception) -> str:
     """Return what an error says first, or its type where it says nothing."""
-    said = str(error).strip().partition("\n")[0]
-    return said[:_CHARS_MAX] or type(error).__name__
+    said = str(error).strip().partition("\n")[0][:_CHARS_MAX]
+    return "".join(one if one.isprintable() else "?" for one in said) or type(error).__name__
 
 
-def loader(name: str) -> Load | None:
+def loader(name: str) -> Loader | None:
     """Return what loads the libraries of a region compiler, None where regions are recorded. A compiler that
     cannot be made says so for each library."""
     if name == CUDA_GRAPHS:
         return None
     try:
-        return find_compiler(name).load
+        return Loader(find_compiler(name).load, foreign=name != INDUCTOR)
     except OptionError as error:
-        return partial(_refuse, error)
+        return Loader(partial(_refuse, error))
 
 
 def _refuse(error: OptionError, file: Path, device: torch.device) -> RunLibrary:

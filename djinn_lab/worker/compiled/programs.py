@@ -313,7 +313,10 @@ class CompiledPrograms:
         known.libraries = [library for _, library in usable]
         calls = [self._interpreter.call(template, program) for template in program.templates]
         memory = self._interpreter.memory
-        region_calls = [RegionCall(program, region, library, calls, memory) for region, library in usable]
+        device = self._interpreter.device
+        region_calls = [
+            RegionCall(program, region, library, calls, memory, device) for region, library in usable
+        ]
         known.plans += 1
         key = known.key + f"compiled {known.plans} within {known.tolerance}".encode()
         known.run_by(CompiledPlan(program, known.regions, region_calls, key, known.seconds))

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 from djinn_lab.worker.compiled.compilers import RunLibrary
+from djinn_lab.worker.compiled.memory import copied, span_of
 from djinn_lab.worker.memory_account import MemoryAccount
 from djinn_lab.worker.outcome import RegionLeft
 
@@ -38,7 +39,7 @@ class Recording:
     ) -> None:
         self._addresses = _addresses(inputs)
         self._written = [place for place in written if place in moving]
-        self._own = {place: _like(inputs[place]) for place in sorted(moving)}
+        self._own = {place: copied(inputs[place]) for place in sorted(moving)}
         given = [self._own.get(place, tensor) for place, tensor in enumerate(inputs)]
         self._replay, self._made = record(lambda: run(given))
 
@@ -51,7 +52,7 @@ class Recording:
 
     def run(self, inputs: Tensors) -> list[torch.Tensor]:
         for place, own in self._own.items():
-            _span(own).copy_(_span(inputs[place]))
+            span_of(own).copy_(span_of(inputs[place]))
         self._replay()
         for place in self._written:
             inputs[place].copy_(self._own[place])
@@ -118,7 +119,7 @@ class RecordedRun:
 
     def _recorded(self, inputs: Tensors) -> Recording:
         self.drop()
-        nbytes = self._nbytes + sum(_span_bytes(inputs[place]) for place in self._moving)
+        nbytes = self._nbytes + sum(span_of(inputs[place]).nbytes for place in self._moving)
         if not self._account.reserve_other(nbytes):
             raise NotRecorded("there was no memory to record it")
         self._held_bytes = nbytes
@@ -132,19 +133,3 @@ class RecordedRun:
 
 def _addresses(tensors: Tensors) -> list[int]:
     return [tensor.data_ptr() for tensor in tensors]
-
-
-def _span_bytes(tensor: torch.Tensor) -> int:
-    return _span(tensor).nbytes
-
-
-def _span(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the memory from a tensor's first element to its last, in one dimension."""
-    sizes = zip(tensor.shape, tensor.stride(), strict=True)
-    length = 1 + sum((size - 1) * stride for size, stride in sizes) if tensor.numel() else 0
-    return tensor.as_strided((length,), (1,))
-
-
-def _like(tensor: torch.Tensor) -> torch.Tensor:
-    memory = torch.zeros_like(_span(tensor))
-    return memory.as_strided(tensor.shape, tensor.stride())

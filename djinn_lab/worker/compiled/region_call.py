@@ -12,6 +12,7 @@ from djinn_lab.srg.region_programs import region_ops, region_peak_bytes
 from djinn_lab.srg.regions import REGION_OP, Region
 from djinn_lab.worker.compiled.distance import distance
 from djinn_lab.worker.compiled.libraries import Library, first_line
+from djinn_lab.worker.compiled.memory import copied, same_bytes, span_of
 from djinn_lab.worker.compiled.recorded import NotRecorded, RecordedRun
 from djinn_lab.worker.compiled.replay import RegionReplay
 from djinn_lab.worker.memory_account import MemoryAccount
@@ -43,6 +44,7 @@ class RegionCall:
         library: Library,
         calls: Sequence[Call],
         memory: MemoryAccount,
+        device: torch.device,
     ) -> None:
         ops = region_ops(program, region)
         expected = [Expected(meta) for meta in ops.metas]
@@ -52,6 +54,7 @@ class RegionCall:
         self.checking = False
         self.difference: float | None = None
         self._memory = memory
+        self._device = device
         self._roots = [expected[_meta_of(ops, value)] for value in ops.keep]
         self._views = _views_after(program, region, calls)
         views = sum(len(program.nodes[index].outputs) for index in region.views)
@@ -77,7 +80,7 @@ class RegionCall:
         inputs = [tensor for tensor in tensors if tensor is not None]
         needed = self._peak_bytes - self._root_bytes
         if self.checking:
-            needed += self._peak_bytes + 2 * sum(inputs[place].nbytes for place in self.writes)
+            needed += self._peak_bytes + self._check_bytes(inputs)
         if needed > self._memory.free_bytes:
             raise RegionLeft("there was no memory for it")
         self._memory.reserve(needed, "a compiled region")
@@ -90,6 +93,12 @@ class RegionCall:
             returned = call([known[place] for place in places], scalars_of_view)
             known += returned if isinstance(returned, (list, tuple)) else (returned,)
         return known[len(inputs) :]
+
+    def _check_bytes(self, inputs: Tensors) -> int:
+        """Return how much a check needs besides what both ways make."""
+        if self.library.foreign:
+            return sum(span_of(tensor).nbytes for tensor in inputs)
+        return 2 * sum(inputs[place].nbytes for place in self.writes)
 
     def _compiled(self, inputs: Tensors, scalars: Sequence[Scalar]) -> list[torch.Tensor]:
         try:
@@ -106,39 +115,59 @@ class RegionCall:
         run = self.recorded or self.library.run
         if self.library.run is None or run is None:
             raise RegionLeft(self.library.problem)
-        given = [*inputs, *torch.tensor(scalars, dtype=torch.float64).unbind()] if scalars else inputs
-        if scalars and inputs[0].is_cuda:
-            given = [tensor.to(inputs[0].device) for tensor in given]
+        numbers = torch.tensor(scalars, dtype=torch.float64, device=self._device).unbind() if scalars else ()
         taken = {tensor.untyped_storage().data_ptr() for tensor in inputs}
         try:
-            returned = run(given)
+            returned = list(run([*inputs, *numbers]))
+            if len(returned) != len(self._roots):
+                raise ValueError(f"it returned {len(returned)} results in place of {len(self._roots)}")
             return [_own(root, as_is, taken) for root, as_is in zip(returned, self._roots, strict=True)]
         except RegionLeft:
             raise
         except Exception as error:  # a compiler of an installed package may raise anything
-            self.library.run, self.library.problem = None, f"its compiled form failed: {first_line(error)}"
-            raise RegionLeft(self.library.problem) from error
+            raise self._left(f"its compiled form failed: {first_line(error)}") from error
+
+    def _left(self, problem: str) -> RegionLeft:
+        """Use the library no more, for what it did."""
+        self.library.run, self.library.problem = None, problem
+        return RegionLeft(problem)
 
     def _checked(self, inputs: Tensors, scalars: Sequence[Scalar]) -> list[torch.Tensor]:
-        """Run both ways, each on the same memory, and return what the ops make."""
+        """Run both ways, each on the same values, and return what the ops make."""
+        ours = self._apart(inputs, scalars) if self.library.foreign else self._in_place(inputs, scalars)
+        numbers = {index: (number,) for index, number in zip(self._numbered, scalars, strict=True)}
+        theirs = self._replay(inputs, numbers)
+        pairs = zip(ours, [*theirs, *(inputs[place] for place in self.writes)], strict=True)
+        self.difference = max(distance(one, other) for one, other in pairs)
+        return theirs
+
+    def _apart(self, inputs: Tensors, scalars: Sequence[Scalar]) -> list[torch.Tensor]:
+        """Run the library on copies, since a package's may write what it should only read. Return its
+        results, and then what it wrote. Raises RegionLeft where it wrote something else."""
+        copies = [copied(tensor) for tensor in inputs]
+        ours = self._run(copies, scalars)
+        for place, (copy, tensor) in enumerate(zip(copies, inputs, strict=True)):
+            if place not in self.writes and not same_bytes(copy, tensor):
+                raise self._left("its compiled form writes what the region only reads")
+        return ours + [copies[place] for place in self.writes]
+
+    def _in_place(self, inputs: Tensors, scalars: Sequence[Scalar]) -> list[torch.Tensor]:
+        """Run the library on the memory itself, and put back what it writes. Return its results, and then
+        copies of what it wrote."""
         written = [inputs[place] for place in self.writes]
         before = [tensor.clone() for tensor in written]
         try:
-            ours = self._run(inputs, scalars)
-            ours += [tensor.clone() for tensor in written]
+            return self._run(inputs, scalars) + [tensor.clone() for tensor in written]
         finally:
             for tensor, content in zip(written, before, strict=True):
                 tensor.copy_(content)
-        numbers = {index: (number,) for index, number in zip(self._numbered, scalars, strict=True)}
-        theirs = self._replay(inputs, numbers)
-        pairs = zip(ours, [*theirs, *written], strict=True)
-        self.difference = max(distance(one, other) for one, other in pairs)
-        return theirs
 
 
 def _own(tensor: torch.Tensor, expected: Expected, taken: set[int]) -> torch.Tensor:
     """Return the result in memory of its own, laid out as capture predicted: a compiler may return a part of
     a larger tensor, or one memory for two results."""
+    if tensor.shape != expected.shape or tensor.dtype != expected.dtype:
+        raise ValueError(f"it returned {tuple(tensor.shape)} {tensor.dtype} in place of {expected.meta}")
     tensor = expected.check(tensor, True, REGION_OP)
     memory = tensor.untyped_storage()
     if tensor.numel() and (memory.data_ptr() in taken or memory.nbytes() != expected.span_bytes):
