@@ -58,15 +58,23 @@ class Raises(Exported):
         return {}.__getitem__
 
 
+class Elsewhere(Exported):
+    def compile(self, region, directory):
+        place = directory / "region"
+        place.symlink_to(__file__)
+        return place
+
+
 class Unready:
     def __init__(self):
         raise LookupError("no licence for this machine")
 """
-OFFERED = ("exported", "wrong", "fails", "unloadable", "raises", "unready")
+OFFERED = ("exported", "wrong", "fails", "unloadable", "raises", "elsewhere", "unready")
 SAID = {
     "wrong": "run op by op: the results of a region differ by ",
     "fails": "run op by op: LookupError: no kernel for tanh",
     "unloadable": "run op by op: its library cannot be loaded: made by another version",
+    "elsewhere": "run op by op: ValueError: ",
     "raises": "run op by op: its compiled form failed: ",
 }
 

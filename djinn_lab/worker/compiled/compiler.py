@@ -89,7 +89,9 @@ def _compile(region: bytes, into: Path, target: Target, compiler: Compiler) -> N
     validate_region(program)
     from djinn_lab.worker.compiled.tracing import traced  # which takes seconds
 
-    made = compiler.compile(traced(program, target.device, target.threads), target.directory)
+    made = Path(compiler.compile(traced(program, target.device, target.threads), target.directory))
+    if made.is_symlink() or not made.is_file() or target.directory.resolve() not in made.resolve().parents:
+        raise ValueError(f"{made} is no file in the directory that was given")
     _publish(made, into / library_name(region_key(region)))
 
 
