@@ -12,8 +12,6 @@ from djinn_lab.cli.options import AsJson, JobId
 from djinn_lab.cli.output import print_found, print_line
 from djinn_lab.errors import OptionError
 from djinn_lab.jobs.resources import predicted_energy
-from djinn_lab.jobs.states import JobState
-from djinn_lab.protocol.rest.jobs import UNFINISHED
 from djinn_lab.units import SHORT_ID_CHARS, format_bytes, format_joules, format_seconds
 
 if TYPE_CHECKING:
@@ -37,6 +35,7 @@ def show_jobs(
     """List jobs, newest first: one per cell that ran on the pool. With --find or --before, all that the pool
     knows are looked through: those that run or wait come first."""
     from djinn_lab.client.rest import PoolClient
+    from djinn_lab.protocol.rest.jobs import UNFINISHED
 
     state = None if state is None else _state(state.upper())
     pool = PoolClient.find()
@@ -63,6 +62,9 @@ def cancel_job(job: JobId) -> None:
 
 
 def _state(name: str) -> str:
+    from djinn_lab.jobs.states import JobState
+    from djinn_lab.protocol.rest.jobs import UNFINISHED
+
     known = (*(state.value for state in JobState), UNFINISHED)
     if name not in known:
         raise OptionError(f"There is no state {name!r}.", f"States are {', '.join(known)}.")

@@ -16,6 +16,7 @@ CUDA_GRAPHS = "cuda-graphs"
 BUILT_IN_COMPILERS = (INDUCTOR, CUDA_GRAPHS)
 REGION_COMPILERS = "djinn_lab.region_compilers"
 """The entry points of others."""
+SAID_CHARS_MAX = 300
 OP_BY_OP = "run op by op"
 """How it begins what a report says of a program without compiled regions."""
 LIBRARY_SUFFIX = ".so"
@@ -28,6 +29,12 @@ class Compilation(msgspec.Struct, frozen=True):
 
     problem: str
     seconds: float
+
+
+def first_line(error: Exception) -> str:
+    """Return what an error says first, without control characters; its type where it says nothing."""
+    said = str(error).strip().partition("\n")[0][:SAID_CHARS_MAX]
+    return "".join(one if one.isprintable() else "?" for one in said) or type(error).__name__
 
 
 def region_key(region: bytes) -> str:

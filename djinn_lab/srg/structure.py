@@ -98,19 +98,14 @@ class ProgramStructure(msgspec.Struct, frozen=True):
         return spans + [max(spans[place] for place in group) for group in self.widest]
 
 
-class _Columns(NamedTuple):
-    """The fields of a structure that take a walk through the nodes."""
+class _Given(NamedTuple):
+    """The fields of a structure that take no walk through the nodes. ``sizes``: of each storage that sources
+    lie in."""
 
-    calls: tuple[Call, ...]
-    call_of: array[int]
-    counts: tuple[int, ...]
-    sizes: array[int]
-    made: array[int]
-    freed: array[int]
-    touched: tuple[tuple[Sizes, int], ...]
-    kept: Sizes
-    reads: FirstUses | None
-    attended: tuple[tuple[int, int], ...]
+    names: tuple[str, ...]
+    widest: tuple[tuple[int, ...], ...]
+    sources: Sizes
+    sizes: Mapping[int, int]
 
 
 def structure_of(program: Program, material: bytes = b"") -> ProgramStructure:
@@ -118,17 +113,16 @@ def structure_of(program: Program, material: bytes = b"") -> ProgramStructure:
     wire extension, where it is built, walks through that instead."""
     seen, widest = _source_sizes(program)
     names = tuple(template.op for template in program.templates)
-    sources = tuple(seen[source.storage] for source in program.sources)
+    given = _Given(names, widest, tuple(seen[source.storage] for source in program.sources), seen)
     native = load("wire") if material and not any(name.startswith(ON_LISTS) for name in names) else None
     if native is None:
-        columns = _walk(program, seen)
-    else:
-        columns = _of_native(program, *native.structure(material, sources))
-    return ProgramStructure(names=names, widest=widest, sources=sources, **columns._asdict())
+        return _walk(program, given)
+    return _of_native(program, given, *native.structure(material, given.sources))
 
 
 def _of_native(
     program: Program,
+    given: _Given,
     calls: Sequence[tuple[Any, ...]],
     call_of: bytes,
     counts: tuple[int, ...],
@@ -139,9 +133,12 @@ def _of_native(
     kept: Sizes,
     reads: tuple[int, ...],
     first_reads: int,
-) -> _Columns:
+) -> ProgramStructure:
     found = tuple(starmap(Call, calls))
-    return _Columns(
+    return ProgramStructure(
+        names=given.names,
+        widest=given.widest,
+        sources=given.sources,
         calls=found,
         call_of=array("q", call_of),
         counts=counts,
@@ -155,8 +152,8 @@ def _of_native(
     )
 
 
-def _walk(program: Program, seen: Mapping[int, int]) -> _Columns:
-    """Do in Python what the wire extension does. ``seen``: the size of each storage that sources lie in."""
+def _walk(program: Program, given: _Given) -> ProgramStructure:
+    """Do in Python what the wire extension does."""
     wiring = trace_wiring(program)
     loaded = {source.storage: source.meta for source in reversed(program.sources) if source.blob is not None}
     made = {
@@ -170,14 +167,17 @@ def _walk(program: Program, seen: Mapping[int, int]) -> _Columns:
     lasting.update(wiring.storages[value] for value in (*program.keep, *program.fetch))
     kept = dict.fromkeys(wiring.storages[value] for value in program.keep)
     size = loaded | fresh
-    return _Columns(
+    return ProgramStructure(
+        names=given.names,
+        widest=given.widest,
+        sources=given.sources,
         calls=wiring.calls,
         call_of=array("q", wiring.call_of),
         counts=wiring.counts,
         sizes=array("q", size.values()),
         made=array("q", [BEFORE] * len(loaded) + [node for node, _ in made.values()]),
         freed=array("q", [LASTING if storage in lasting else last[storage] for storage in size]),
-        touched=tuple(_touched(wiring, {**seen, **fresh})),
+        touched=tuple(_touched(wiring, {**given.sizes, **fresh})),
         kept=tuple(fresh[storage] for storage in kept if storage in fresh),
         reads=_reads(program),
         attended=_attended(program, wiring.calls, wiring),

@@ -70,7 +70,8 @@ class WorkerProcess:
         limits: TierLimits | None = None,
         sandbox: SandboxLevel = "none",
         compiled: Path | None = None,
-        loader: Loader | None = None,
+        *,
+        loader: Loader | None,
     ) -> None:
         self._connection = connection
         self._sandbox = sandbox

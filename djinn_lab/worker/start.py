@@ -50,7 +50,7 @@ def serve(connection: socket.socket, options: WorkerOptions) -> Never:
         limits,
         level,
         _path(options.compiled_directory),
-        region_loader,
+        loader=region_loader,
     ).serve()
     sys.stdout.flush()
     sys.stderr.flush()

@@ -18,7 +18,14 @@ from time import perf_counter
 from typing import TYPE_CHECKING, NamedTuple
 
 from djinn_lab.errors import OptionError
-from djinn_lab.protocol.compiling import GENERATED, Compilation, encode_compilation, library_name, region_key
+from djinn_lab.protocol.compiling import (
+    GENERATED,
+    Compilation,
+    encode_compilation,
+    first_line,
+    library_name,
+    region_key,
+)
 from djinn_lab.srg.program import decode_program
 from djinn_lab.srg.region_programs import validate_region
 from djinn_lab.worker.sandbox import kernel, landlock
@@ -34,7 +41,6 @@ PR_SET_PDEATHSIG = 1
 _PROGRAMS = ("/usr", "/bin", "/lib", "/lib64", "/etc/ld.so.cache", "/etc/alternatives")
 _ALL = Access((1 << landlock.BITS) - 1)
 _RUN = CODE | Access.EXECUTE
-_PROBLEM_CHARS_MAX = 300
 
 
 class Target(NamedTuple):
@@ -79,8 +85,7 @@ def compile_region(region: bytes, into: Path, target: Target, compiler: Compiler
     try:
         _compile(region, into, target, compiler)
     except Exception as error:  # noqa: BLE001 - a compiler may raise anything, and the pool reports it
-        first = str(error).strip().splitlines() or [""]
-        problem = f"{type(error).__name__}: {first[0]}"[:_PROBLEM_CHARS_MAX]
+        problem = f"{type(error).__name__}: {first_line(error)}"
     return Compilation(problem, perf_counter() - began)
 
 

@@ -12,15 +12,13 @@ from weakref import WeakValueDictionary
 import torch
 
 from djinn_lab.errors import OptionError
-from djinn_lab.protocol.compiling import CUDA_GRAPHS, INDUCTOR, library_name, region_key
+from djinn_lab.protocol.compiling import CUDA_GRAPHS, INDUCTOR, first_line, library_name, region_key
 from djinn_lab.protocol.worker import CompileRegion, RegionCompiled
 from djinn_lab.srg.program import decode_program
 from djinn_lab.worker.compiled.compilers import RunLibrary, find_compiler
 from djinn_lab.worker.compiled.recorded import Record
 from djinn_lab.worker.compiled.replay import RegionReplay
 from djinn_lab.worker.templates import Call
-
-_CHARS_MAX = 300
 
 Load = Callable[[Path, torch.device], RunLibrary]
 
@@ -102,12 +100,6 @@ class Libraries:
             found.run = self._loader.load(self._directory / library_name(message.region), self._device)
         except Exception as error:  # noqa: BLE001 - a compiler of an installed package may raise anything
             found.problem = f"its library cannot be loaded: {first_line(error)}"
-
-
-def first_line(error: Exception) -> str:
-    """Return what an error says first, or its type where it says nothing."""
-    said = str(error).strip().partition("\n")[0][:_CHARS_MAX]
-    return "".join(one if one.isprintable() else "?" for one in said) or type(error).__name__
 
 
 def loader(name: str) -> Loader | None:

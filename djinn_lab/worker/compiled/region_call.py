@@ -7,11 +7,12 @@ from typing import Any
 
 import torch
 
+from djinn_lab.protocol.compiling import first_line
 from djinn_lab.srg.program import Program, Scalar
 from djinn_lab.srg.region_programs import region_ops, region_peak_bytes
 from djinn_lab.srg.regions import REGION_OP, Region
 from djinn_lab.worker.compiled.distance import distance
-from djinn_lab.worker.compiled.libraries import Library, first_line
+from djinn_lab.worker.compiled.libraries import Library
 from djinn_lab.worker.compiled.memory import copied, same_bytes, span_of
 from djinn_lab.worker.compiled.recorded import NotRecorded, RecordedRun
 from djinn_lab.worker.compiled.replay import RegionReplay
