@@ -14,7 +14,7 @@ MEMORY_TOPICS := memory-live memory-turns memory-simulated copy-engine
 export PYTHONDONTWRITEBYTECODE :=
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 
-.PHONY: demo test check lint coverage unit house bench bench-compare bench-memory sweep sweep-ops sweep-models sweep-tutorials sweep-libraries sweep-fuzz sweep-kills sweep-losses sweep-outages sweep-ray sweep-cuda sweep-hostile sweep-mutants sweep-patterns sweep-api sweep-frames sweep-examples sweep-benchmarks labextension docs pictures tutorials install browser postgresql compiler clean help
+.PHONY: demo test check lint coverage unit house bench bench-compare bench-memory sweep sweep-ops sweep-models sweep-tutorials sweep-libraries sweep-fuzz sweep-kills sweep-losses sweep-outages sweep-ray sweep-recorders sweep-cuda sweep-hostile sweep-mutants sweep-patterns sweep-api sweep-frames sweep-examples sweep-benchmarks labextension docs pictures tutorials install browser postgresql compiler clean help
 
 help: ## these lines
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -67,7 +67,7 @@ unit: install ## the tests that need neither browser nor pool processes
 
 test: lint browser postgresql ## everything, two files of tests at a time
 	@SWEEP_RAY=1 $(BIN)/pytest -q -m cluster tests/pool/test_ray_engine.py
-	@$(BIN)/pytest -q -n 2 --dist loadfile
+	@$(BIN)/pytest -q -rfE --durations=50 -n 2 --dist loadfile
 
 bench: install ## figures, each beside its baseline, into benchmarks/results
 	@$(BIN)/python -m benchmarks
@@ -142,6 +142,9 @@ sweep-hostile: install ## every allowed overload with arguments that no capture 
 
 sweep-mutants: install ## COUNT (100000) sessions of random programs with random changes: what ends a worker, or is no refusal
 	@PYTHONPATH=.:tests:tests/capture:tests/worker OMP_NUM_THREADS=1 $(BIN)/python -m sweeps.mutants --count $${COUNT:-100000} --out benchmarks/results
+
+sweep-recorders: install ## every test of capture over the recorder in Python, too, which make test samples (ten minutes)
+	@SWEEP_RECORDERS=1 $(BIN)/pytest -q -n 2 --dist loadfile tests/capture
 
 sweep-patterns: install ## patterns in the graphs of transformers' architectures, beside their modules' classes (three minutes)
 	@PYTHONPATH=.:tests/capture:tests/sweeps/models OMP_NUM_THREADS=1 $(BIN)/python tests/sweeps/patterns --all $(if $(DIFFERENCES),--differences)

@@ -23,7 +23,7 @@ import pytest
 import torch
 from hypothesis import settings
 
-settings.register_profile("same", derandomize=True, deadline=None)
+settings.register_profile("same", derandomize=True, deadline=None, max_examples=35)
 settings.register_profile("search", derandomize=False, deadline=None)
 settings.load_profile("same")
 torch.set_num_threads(1)
@@ -42,6 +42,24 @@ ENDS_WITHIN_S = 20.0
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--budget-s", type=float, help="skip tests that would begin so long after the first one")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput"):
+        config.pluginmanager.register(FailuresAtOnce(config))
+
+
+class FailuresAtOnce:
+    """Names each failure when it happens, on a line of its own: a run that is stopped has named them."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        terminal = self._config.pluginmanager.get_plugin("terminalreporter")
+        if report.failed and terminal is not None:
+            terminal.ensure_newline()
+            terminal.write_line(f"{report.when} failed: {report.nodeid}", red=True)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -16,9 +16,9 @@ PACKET_BYTES_MAX = 64 * 2**10
 class WorkerOptions(msgspec.Struct, frozen=True):
     """All settings of a worker at its start. 0 bytes: no such tier. ``link_bytes_per_second``: of
     the throttle that stands for a CPU device's link, 0 for none. ``host_directory``, ``disk_directory``:
-    of the worker's trust group. ``host_fits``: another worker of the device has found that its host tier fits
-    the machine, and may have filled it since. ``compiled_directory``: where the pool puts the libraries of
-    compiled regions; None: it compiles none. ``region_compiler``: what compiles them."""
+    of the worker's trust group. ``host_account``: the file in which the workers of the device count host
+    memory together, and ``host_row``: this worker's row of it. ``compiled_directory``: where the pool puts
+    the libraries of compiled regions; None: it compiles none. ``region_compiler``: what compiles them."""
 
     device: str
     memory_bytes: int
@@ -27,7 +27,8 @@ class WorkerOptions(msgspec.Struct, frozen=True):
     result_directory: str
     host_bytes: int = 0
     host_directory: str | None = None
-    host_fits: bool = False
+    host_account: str | None = None
+    host_row: int = 1
     disk_bytes: int = 0
     disk_directory: str | None = None
     link_bytes_per_second: float = 0.0
@@ -42,7 +43,8 @@ class WorkerOptions(msgspec.Struct, frozen=True):
         found += ["--link-bytes-per-second", str(self.link_bytes_per_second)]
         if self.host_bytes and self.host_directory is not None:
             found += ["--host-bytes", str(self.host_bytes), "--host-directory", self.host_directory]
-            found += ["--host-fits"] if self.host_fits else []
+            found += ["--host-account", self.host_account] if self.host_account is not None else []
+            found += ["--host-row", str(self.host_row)]
         if self.disk_bytes and self.disk_directory is not None:
             found += ["--disk-bytes", str(self.disk_bytes), "--disk-directory", self.disk_directory]
         if self.compiled_directory is not None:

@@ -117,6 +117,15 @@ class Lease(msgspec.Struct, frozen=True, tag="lease"):
     limit_bytes: int
 
 
+class ReleaseHost(msgspec.Struct, frozen=True, tag="release_host"):
+    """Return so many bytes of host memory, of what is kept for nobody, and with ``copies`` of whole copies
+    of sessions too: another worker of the device needs them. Not answered: what is free is seen in the file
+    in which they count together."""
+
+    nbytes: int
+    copies: bool = False
+
+
 class Shutdown(msgspec.Struct, frozen=True, tag="shutdown"):
     pass
 
@@ -218,7 +227,7 @@ RunOrder = RunSegment | RunBatch | Release | Calibrate
 CopyOrder = StoreState | Evict | Restore | Demote | Forget | Expedite | Drop | Close
 """What moves or drops a session's values."""
 
-ToWorker = RunOrder | CopyOrder | Cancel | Preempt | Lease | RegionCompiled | Ping | Shutdown
+ToWorker = RunOrder | CopyOrder | Cancel | Preempt | Lease | RegionCompiled | ReleaseHost | Ping | Shutdown
 
 
 class WorkerReady(msgspec.Struct, frozen=True, tag="ready"):
@@ -245,6 +254,21 @@ class Leased(msgspec.Struct, frozen=True, tag="leased"):
     """The limit that is enforced now: as in the :class:`Lease`, or what was in use already."""
 
     limit_bytes: int
+
+
+class WornOut(msgspec.Struct, frozen=True, tag="worn_out"):
+    """The process holds so much memory that is in no tensor that ops may be refused some; sent after a
+    segment, again and again. It should be ended when nothing is lost by that."""
+
+    held_bytes: int
+    limit_bytes: int
+
+
+class HostWanted(msgspec.Struct, frozen=True, tag="host_wanted"):
+    """A worker needs host memory that others of its device keep: they are sent :class:`ReleaseHost`."""
+
+    nbytes: int
+    copies: bool = False
 
 
 class DeviceMeasured(msgspec.Struct, frozen=True, tag="measured"):
@@ -285,7 +309,8 @@ class FetchedTensor(msgspec.Struct, frozen=True, tag="tensor"):
 
 class WorkerMemory(msgspec.Struct, frozen=True):
     """Live bytes of storages on the device, in all and by session, and the peak of this segment. ``number``:
-    counts a worker's reports upwards, since threads may send theirs in another order. The rest: as in
+    counts a worker's reports upwards, since threads may send theirs in another order. ``held_bytes``: what
+    the process has from the system for tensors and kernels, in use or not. The rest: as in
     :class:`djinn_lab.memory.MemoryReported`."""
 
     used_bytes: int
@@ -301,6 +326,7 @@ class WorkerMemory(msgspec.Struct, frozen=True):
     disk_bytes: int = 0
     on_disk_bytes: dict[str, int] = {}
     number: int = 0
+    held_bytes: int = 0
 
 
 def pack_times(starts_s: Iterable[float], ends_s: Iterable[float]) -> bytes:
@@ -468,6 +494,8 @@ FromWorker = (
     WorkerReady
     | DeviceMeasured
     | CompileRegion
+    | HostWanted
+    | WornOut
     | Leased
     | SegmentStarted
     | SegmentProgress

@@ -7,10 +7,11 @@ after each, whether its session still exists.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from io import FileIO
+from time import monotonic
 
 import torch
 
@@ -25,6 +26,9 @@ from djinn_lab.worker.storages import Storage
 from djinn_lab.worker.tiers import Tiers
 from djinn_lab.worker.values import SessionValues
 
+OTHERS_ANSWER_WITHIN_S = 1.0
+LOOK_AGAIN_S = 0.005
+
 
 @dataclass
 class Copies:
@@ -35,6 +39,8 @@ class Copies:
     account: MemoryAccount
     device: torch.device
     sessions: Mapping[str, SessionValues]
+    want_host: Callable[[int, bool], None] = lambda nbytes, copies: None
+    """Asks the other workers of the device for host memory."""
 
     # --- store
 
@@ -130,18 +136,26 @@ class Copies:
                 found = store.find(known)
                 if found is not None:
                     return found, 0
-            offset = store.take(nbytes) if store.host_free_bytes >= nbytes + leave_bytes else None
+            offset = None
+            if store.host_free_bytes >= nbytes + leave_bytes:
+                offset = store.take(nbytes)
+                if offset is None:
+                    offset = self._take_from_others(nbytes)
             file = store.extend_file(copied.overflow, session, nbytes) if offset is None else None
             if offset is None and file is None:
                 offset = store.take(nbytes, from_copies=True)
+                if offset is None:
+                    offset = self._take_from_others(nbytes, of_copies=True)
         if file is not None:
             copied.overflow = file
             return self._to_disk(view, fingerprint, file), nbytes
         if offset is None:
+            why = store.arena.refusal or (
+                f"{format_bytes(store.arena.account.used_bytes)} of "
+                f"{format_bytes(store.arena.capacity_bytes)} are used"
+            )
             raise TransferProblem(
-                f"the host tier is full: {format_bytes(store.host_used_bytes)} of "
-                f"{format_bytes(store.arena.capacity_bytes)} are used, and a piece of "
-                f"{format_bytes(nbytes)} does not fit",
+                f"the host tier is full: {why}, and a piece of {format_bytes(nbytes)} does not fit",
                 full="host",
             )
         try:
@@ -154,6 +168,21 @@ class Copies:
             raise
         with fences.lock:
             return store.add(content, fingerprint, nbytes, offset), nbytes
+
+    def _take_from_others(self, nbytes: int, of_copies: bool = False) -> int | None:
+        """Take space that other workers of the device keep and do not need, once they have returned it. With
+        the fences' lock held, but not while it waits."""
+        store, fences = self.tiers.store, self.tiers.fences
+        if not store.arena.account.kept_by_others(of_copies):
+            return None
+        self.want_host(nbytes, of_copies)
+        until_s = monotonic() + OTHERS_ANSWER_WITHIN_S
+        while monotonic() < until_s:
+            fences.changed.wait(LOOK_AGAIN_S)
+            offset = store.take(nbytes)
+            if offset is not None:
+                return offset
+        return None
 
     def _to_disk(self, view: torch.Tensor, fingerprint: bytes, file: PieceFile) -> Piece:
         """Write a piece at the end of a file, where its bytes are reserved."""

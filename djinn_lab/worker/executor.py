@@ -75,6 +75,15 @@ class Executor(Protocol):
     Op: Callable[..., Op]
     Plan: Callable[..., ExecutionPlan]
 
+    def keep_tensors_in_own_heap(self, kept_bytes_max: int, /) -> None:
+        """From now on new CPU tensors lie in ``native/heap.h``, which keeps so much of what is freed."""
+
+    def trim_heap(self) -> None:
+        """Return to the system what no tensor uses."""
+
+    def heap_bytes(self) -> tuple[int, int, int]:
+        """Return the bytes that are mapped for tensors, those of them that are free, and malloc's."""
+
 
 class Transient(Protocol):
     """Counts bytes on the device that no :class:`SessionValues` counts yet."""

@@ -14,7 +14,7 @@ from djinn_lab.protocol.worker import Handed
 from djinn_lab.worker.memory_account import MemoryAccount
 from djinn_lab.worker.parked import ParkedLayout
 from djinn_lab.worker.storages import Storage
-from djinn_lab.worker.transfer import result_name
+from djinn_lab.worker.transfer import new_mapped_file, result_name
 from djinn_lab.worker.values import SessionValues
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -41,8 +41,7 @@ def _handed(key: int | None, found: list[int], values: SessionValues, results: P
     name = None
     if memory.numel():
         name = result_name()
-        path = str(results / name)
-        torch.from_file(path, shared=True, size=memory.numel(), dtype=torch.uint8).copy_(memory)
+        new_mapped_file(results / name, memory.numel()).copy_(memory)
     return Handed(name, memory.numel(), tuple(found), layouts)
 
 

@@ -1,11 +1,15 @@
-"""The memory of a device's host tier: one file of fixed size in shared memory, mapped once.
+"""The memory of a worker's host tier: one file in shared memory, mapped once, of which only what is in use is
+there.
 
 It is a file so that what it holds outlives this process: another worker reads the pieces at the paths and
-offsets of a manifest. The pool deletes the files of dead workers.
+offsets of a manifest. The pool deletes the files of dead workers. Space is allocated before it is written,
+since a write to a page that the file system cannot give would kill the process, and returned when it is given
+back.
 """
 
 from __future__ import annotations
 
+import ctypes
 import logging
 import os
 from bisect import bisect_left
@@ -14,19 +18,21 @@ from pathlib import Path
 import torch
 
 from djinn_lab.errors import PoolError
-from djinn_lab.protocol.host_limit import largest_host_bytes
 from djinn_lab.units import format_bytes
+from djinn_lab.worker.host_account import HostAccount
 
 PINNED_SLAB_BYTES = 2**30
 """Pinning takes the memory, and a third of a second for so much."""
+PAGE_BYTES = 4096
+_KEEP_SIZE, _PUNCH_HOLE = 1, 2  # of linux/falloc.h
 
 log = logging.getLogger(__name__)
 
 
 class HostArena:
-    """``capacity_bytes`` of host memory, sparse until written. ``pin``: what is taken is registered with
-    CUDA, a slab at a time, so that copies run at the link's rate and beside the device's work. ``fits``:
-    whether that much was found to be free, and is shared with arenas of other processes now. Not safe for
+    """Up to ``capacity_bytes`` of host memory. ``pin``: what is taken is registered with CUDA, a slab at a
+    time, so that copies run at the link's rate and beside the device's work. ``account``: of all workers of
+    the device. ``refusal``: why nothing was given last, where the file system had no space. Not safe for
     threads."""
 
     def __init__(
@@ -35,78 +41,116 @@ class HostArena:
         directory: Path | None,
         device: str,
         pin: bool = False,
-        fits: bool = False,
+        account: HostAccount | None = None,
     ) -> None:
         self.capacity_bytes = capacity_bytes
+        self.account = account or HostAccount(capacity_bytes)
+        self.refusal = ""
         self._pin = pin
-        self._pinned = 0
-        """So many slabs, from the first one."""
+        self._slabs: dict[int, int] = {}
+        """Of pinned slabs, bytes in use, by number."""
         self.path: Path | None = None
         self._extents = Extents(capacity_bytes, PINNED_SLAB_BYTES if pin else 0)
         self._bytes = torch.empty(0, dtype=torch.uint8)
         if not capacity_bytes:
             return
-        largest = largest_host_bytes()
-        if capacity_bytes > largest and not fits:
-            raise PoolError(
-                f"A host tier of {format_bytes(capacity_bytes)} was asked for {device}, and "
-                f"{format_bytes(largest)} of memory are available for it.",
-                "Ask for less host memory, or stop what else uses the machine's memory.",
-            )
         if directory is None:
             raise PoolError("A host tier needs a directory.", "Pass --host-directory, too.")
-        if not fits:
-            _check_capacity(capacity_bytes, directory)
         self.path = directory / f"host-{device.replace(':', '-')}-{os.getpid()}.arena"
         self._bytes = torch.from_file(str(self.path), shared=True, size=capacity_bytes, dtype=torch.uint8)
+        self._file = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
 
     @property
     def used_bytes(self) -> int:
         return self._extents.used_bytes
 
     def take(self, nbytes: int) -> int | None:
-        """The offset of ``nbytes`` that are the caller's now, None when the arena is full."""
+        """The offset of ``nbytes`` that are the caller's now, None when there is no space: in the arena, in
+        what the device's workers have together, or in the file system (``refusal``)."""
+        self.refusal = ""
         offset = self._extents.take(nbytes)
-        while offset is not None and self._pin and offset + nbytes > self._pinned * PINNED_SLAB_BYTES:
-            begin = self._pinned * PINNED_SLAB_BYTES
-            size = min(PINNED_SLAB_BYTES, self.capacity_bytes - begin)
-            self._pin = _register(self._bytes.narrow(0, begin, size))
-            self._pinned += 1
+        if offset is None:
+            return None
+        if not self._allocated(offset, rounded(nbytes)):
+            self._extents.give_back(offset, nbytes)
+            return None
         return offset
 
     def give_back(self, offset: int, nbytes: int) -> None:
-        self._extents.give_back(offset, nbytes)
+        begin, end = self._extents.give_back(offset, nbytes)
+        size = rounded(nbytes)
+        if self._pin:
+            self._leave_slab(offset // PINNED_SLAB_BYTES, size)
+            return
+        self.account.give_back(size)
+        first, last = offset // PAGE_BYTES * PAGE_BYTES, -(-(offset + size) // PAGE_BYTES) * PAGE_BYTES
+        self._punch(
+            max(first, -(-begin // PAGE_BYTES) * PAGE_BYTES), min(last, end // PAGE_BYTES * PAGE_BYTES)
+        )
 
     def view(self, offset: int, nbytes: int) -> torch.Tensor:
         """These bytes themselves, as uint8."""
         return self._bytes.narrow(0, offset, nbytes)
 
+    # -- parts ---------------------------------------------------------------------------------------------
 
-def _check_capacity(nbytes: int, directory: Path) -> None:
-    """Raise PoolError unless the directory's file system has ``nbytes`` free: writing to a page of the arena
-    that the file system cannot give would kill the process."""
-    status = os.statvfs(directory)
-    free = status.f_bavail * status.f_frsize
-    if nbytes > free:
-        raise PoolError(
-            f"A host tier of {format_bytes(nbytes)} does not fit {directory}, where {format_bytes(free)} are "
-            "free.",
-            "Ask for less host memory, or make that file system larger (docker run --shm-size).",
-        )
-
-
-def _register(slab: torch.Tensor) -> bool:
-    """Register memory with CUDA; False, and an error in the log, when it is refused."""
-    result = torch.cuda.cudart().cudaHostRegister(slab.data_ptr(), slab.nbytes, 0)
-    if int(result) == 0:
+    def _allocated(self, offset: int, size: int) -> bool:
+        if not self._pin:
+            return self._take_space(offset, size)
+        number = offset // PINNED_SLAB_BYTES
+        if number not in self._slabs:
+            begin = number * PINNED_SLAB_BYTES
+            slab = min(PINNED_SLAB_BYTES, self.capacity_bytes - begin)
+            if not self._take_space(begin, slab):
+                return False
+            _register(self._bytes.narrow(0, begin, slab))
+            self._slabs[number] = 0
+        self._slabs[number] += size
         return True
-    log.error(
-        "cudaHostRegister refused %s of the host tier (%s): copies to and from there will be slow. Raise the "
-        "limit of locked memory (ulimit -l) or make the host tier smaller.",
-        format_bytes(slab.nbytes),
-        result,
-    )
-    return False
+
+    def _leave_slab(self, number: int, size: int) -> None:
+        """Return a slab's memory with the last piece in it."""
+        self._slabs[number] -= size
+        if self._slabs[number]:
+            return
+        del self._slabs[number]
+        begin = number * PINNED_SLAB_BYTES
+        slab = self._bytes.narrow(0, begin, min(PINNED_SLAB_BYTES, self.capacity_bytes - begin))
+        torch.cuda.cudart().cudaHostUnregister(slab.data_ptr())
+        self.account.give_back(slab.nbytes)
+        self._punch(begin, begin + slab.nbytes)
+
+    def _take_space(self, offset: int, size: int) -> bool:
+        if not self.account.take(size):
+            return False
+        try:
+            os.posix_fallocate(self._file, offset, size)
+        except OSError as error:
+            self.account.give_back(size)
+            self.refusal = f"shared memory gave no space ({error.strerror})"
+            return False
+        return True
+
+    def _punch(self, begin: int, end: int) -> None:
+        """Return whole pages to the file system."""
+        if end > begin and _fallocate(self._file, _KEEP_SIZE | _PUNCH_HOLE, begin, end - begin):
+            log.error("%s cannot be shortened: %s", self.path, os.strerror(ctypes.get_errno()))
+
+
+_fallocate = ctypes.CDLL(None, use_errno=True).fallocate
+_fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_long, ctypes.c_long)
+
+
+def _register(slab: torch.Tensor) -> None:
+    """Register memory with CUDA; an error in the log, when it is refused."""
+    result = torch.cuda.cudart().cudaHostRegister(slab.data_ptr(), slab.nbytes, 0)
+    if int(result):
+        log.error(
+            "cudaHostRegister refused %s of the host tier (%s): copies to and from there will be slow. Raise "
+            "the limit of locked memory (ulimit -l) or make the host tier smaller.",
+            format_bytes(slab.nbytes),
+            result,
+        )
 
 
 ALIGNMENT_BYTES = 64
@@ -137,7 +181,8 @@ class Extents:
                 return offset
         return None
 
-    def give_back(self, offset: int, nbytes: int) -> None:
+    def give_back(self, offset: int, nbytes: int) -> tuple[int, int]:
+        """Return the free range that this makes, with its neighbours."""
         size = rounded(nbytes)
         self.used_bytes -= size
         place = bisect_left(self._starts, offset)
@@ -153,12 +198,14 @@ class Extents:
             if joins_next:
                 self._sizes[place - 1] += self._sizes[place]
                 del self._starts[place], self._sizes[place]
+            place -= 1
         elif joins_next:
             self._starts[place] = offset
             self._sizes[place] += size
         else:
             self._starts.insert(place, offset)
             self._sizes.insert(place, size)
+        return self._starts[place], self._starts[place] + self._sizes[place]
 
     @property
     def free_ranges(self) -> list[tuple[int, int]]:

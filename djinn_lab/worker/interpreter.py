@@ -224,6 +224,8 @@ class Interpreter:
         values = self.sessions.pop(session, None)
         if values is not None:
             values.close()
+            with self.tiers.fences.lock:
+                self.tiers.store.release_idle()
 
     def drop_parked(self, session: str) -> None:
         """Drop the parked state of a session that resumes in another process."""

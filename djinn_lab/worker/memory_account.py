@@ -8,6 +8,7 @@ from collections.abc import Callable
 from djinn_lab.errors import DeviceMemoryError
 from djinn_lab.units import format_bytes
 from djinn_lab.worker.executor import Counts, Executor
+from djinn_lab.worker.heap import Heap
 
 CANNOT_LEAVE = "; other values of the session cannot leave it, since "
 LESS = "Use a smaller batch, delete tensors you no longer need (del x), or ask for a device with more memory."
@@ -38,6 +39,8 @@ class MemoryAccount:
         returns why that may not be enough."""
         self.spare: Callable[[], None] | None = None
         """Called before it, in the same thread: frees what is there only to be faster."""
+        self.heap: Heap | None = None
+        """Where the process of the account lies; None: it is of no concern."""
         self._beside_bytes = 0
         """Of the limit, what other processes of the device have; counted as if it were used here."""
 
@@ -81,6 +84,25 @@ class MemoryAccount:
             f"{what} needs {format_bytes(nbytes)}, and {format_bytes(used)} of the device's "
             f"{format_bytes(self.limit_bytes)} are in use{why}.",
             MORE_BELOW if why.startswith(CANNOT_LEAVE) else LESS,
+        )
+
+    def give_way(self, nbytes: int) -> None:
+        """Free so many bytes more than are free by the count, as far as that is possible: the system refused
+        an op memory, which kernels take for themselves, too."""
+        if self.spare is not None:
+            self.spare()
+        if self.offload is not None:
+            self.offload(self.free_bytes + nbytes)
+        if self.heap is not None:
+            self.heap.trim()
+
+    def refused(self, what: str) -> DeviceMemoryError:
+        """Return the error for an op that the system gave no memory."""
+        held = "" if self.heap is None else f", and its process holds {format_bytes(self.heap.held_bytes())}"
+        return DeviceMemoryError(
+            f"{what} needs more memory for its own use than the worker can have: tensors use "
+            f"{format_bytes(self.used_bytes)} of the device's {format_bytes(self.limit_bytes)}{held}.",
+            LESS,
         )
 
 

@@ -61,16 +61,24 @@ class PieceStore:
         self._idle: dict[bytes, Piece] = {}
         self._of_copies: dict[bytes, Piece] = {}
         """Idle, too, and named by a whole copy."""
-        self._idle_bytes = 0
+        self._idle_bytes = self._copies_bytes = 0
 
     @property
     def host_used_bytes(self) -> int:
         """Bytes of pieces that are held."""
-        return self.arena.used_bytes - self._idle_bytes
+        return self.arena.used_bytes - self.host_kept_bytes
+
+    @property
+    def host_kept_bytes(self) -> int:
+        """Bytes of pieces that are not held, and are dropped when space is needed."""
+        return self._idle_bytes + self._copies_bytes
 
     @property
     def host_free_bytes(self) -> int:
-        return self.arena.capacity_bytes - self.host_used_bytes
+        """Bytes that no worker of the device holds."""
+        account = self.arena.account
+        held = account.used_bytes - account.kept_by_others(of_copies=True) - self.host_kept_bytes
+        return min(self.arena.capacity_bytes, account.capacity_bytes) - held
 
     @property
     def disk_used_bytes(self) -> int:
@@ -83,8 +91,7 @@ class PieceStore:
         if piece is None:
             return None
         if not piece.references:
-            del (self._of_copies if piece.copies else self._idle)[digest]
-            self._idle_bytes -= rounded(piece.nbytes)
+            self._unshelve(piece)
         piece.references += 1
         return piece
 
@@ -93,14 +100,48 @@ class PieceStore:
         ``from_copies``: those of whole copies, too, last of all. Their sessions are lost if this process
         dies before their next copy."""
         offset = self.arena.take(nbytes)
-        while offset is None and (idle_pieces := self._idle or (self._of_copies if from_copies else {})):
-            digest = next(iter(idle_pieces))
-            idle = idle_pieces.pop(digest)
-            self._idle_bytes -= rounded(idle.nbytes)
-            del self._by_digest[digest]
-            self.arena.give_back(idle.offset, idle.nbytes)
+        while offset is None and self._drop_oldest(from_copies):
             offset = self.arena.take(nbytes)
         return offset
+
+    def release(self, nbytes: int, from_copies: bool = False) -> None:
+        """Return so many bytes that are kept, as far as there are, so that other workers have them."""
+        left = self.arena.used_bytes - nbytes
+        while self.arena.used_bytes > left and self._drop_oldest(from_copies):
+            pass
+
+    def release_idle(self) -> None:
+        """Return what is kept for nobody."""
+        self.release(self._idle_bytes)
+
+    def _drop_oldest(self, from_copies: bool) -> bool:
+        kept = self._idle or (self._of_copies if from_copies else {})
+        if not kept:
+            return False
+        piece = next(iter(kept.values()))
+        self._unshelve(piece)
+        del self._by_digest[piece.digest]
+        self.arena.give_back(piece.offset, piece.nbytes)
+        return True
+
+    def _shelve(self, piece: Piece) -> None:
+        """Keep a piece that no session holds."""
+        if piece.copies:
+            self._of_copies[piece.digest] = piece
+            self._copies_bytes += rounded(piece.nbytes)
+        else:
+            self._idle[piece.digest] = piece
+            self._idle_bytes += rounded(piece.nbytes)
+        self.arena.account.note_kept(self._idle_bytes, self._copies_bytes)
+
+    def _unshelve(self, piece: Piece) -> None:
+        if piece.copies:
+            del self._of_copies[piece.digest]
+            self._copies_bytes -= rounded(piece.nbytes)
+        else:
+            del self._idle[piece.digest]
+            self._idle_bytes -= rounded(piece.nbytes)
+        self.arena.account.note_kept(self._idle_bytes, self._copies_bytes)
 
     def condemn(self, piece: Piece) -> None:
         """Hide a piece whose bytes have changed: no other session may find it."""
@@ -112,9 +153,12 @@ class PieceStore:
         if piece.file is not None:
             piece.file.copies += 1
             return
+        shelved = self._idle.get(piece.digest) is piece
+        if shelved:
+            self._unshelve(piece)
         piece.copies += 1
-        if self._idle.get(piece.digest) is piece:
-            self._of_copies[piece.digest] = self._idle.pop(piece.digest)
+        if shelved:
+            self._shelve(piece)
 
     def unkeep(self, piece: Piece) -> None:
         """The copy is out of date."""
@@ -122,9 +166,12 @@ class PieceStore:
             piece.file.copies -= 1
             self._settle(piece.file)
             return
+        shelved = self._of_copies.get(piece.digest) is piece
+        if shelved:
+            self._unshelve(piece)
         piece.copies -= 1
-        if not piece.copies and self._of_copies.get(piece.digest) is piece:
-            self._idle[piece.digest] = self._of_copies.pop(piece.digest)
+        if shelved:
+            self._shelve(piece)
 
     def add(self, digest: bytes, fingerprint: bytes, nbytes: int, offset: int) -> Piece:
         """Add a piece whose bytes were copied to ``offset``. When equal bytes were there already, the new
@@ -218,8 +265,7 @@ class PieceStore:
             self._settle(piece.file)
             return
         if self._by_digest.get(piece.digest) is piece:
-            (self._of_copies if piece.copies else self._idle)[piece.digest] = piece
-            self._idle_bytes += rounded(piece.nbytes)
+            self._shelve(piece)
         else:
             self.arena.give_back(piece.offset, piece.nbytes)
 

@@ -8,10 +8,12 @@ import queue
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter
 
+import msgspec
 import torch
 
 from djinn_lab.protocol import worker as messages
@@ -25,7 +27,9 @@ from djinn_lab.worker.compiled.libraries import Libraries, Loader
 from djinn_lab.worker.compiled.programs import CompiledPrograms
 from djinn_lab.worker.cuda import graphs
 from djinn_lab.worker.cuda.link import CudaLink
+from djinn_lab.worker.executor import find_executor
 from djinn_lab.worker.framing import FrameReader, send_frame
+from djinn_lab.worker.heap import Heap
 from djinn_lab.worker.host_arena import HostArena
 from djinn_lab.worker.interpreter import Interpreter
 from djinn_lab.worker.link import CpuLink
@@ -35,6 +39,8 @@ from djinn_lab.worker.tier_service import TierService
 from djinn_lab.worker.tiers import TierLimits, Tiers
 
 PROGRESS_INTERVAL_S = 0.2
+TRIM_AFTER_S = 5.0
+"""Of idleness."""
 DEVICE_FAULT = 3
 """The exit code of a process whose GPU refuses all further work, as after an index out of range."""
 
@@ -79,11 +85,17 @@ class WorkerProcess:
         self._device = torch.device("cpu" if device.startswith("cpu") else device)
         self._limits = limits = limits or TierLimits()
         cuda = self._device.type == "cuda"
-        arena = HostArena(limits.host_bytes, limits.host_directory, device, pin=cuda, fits=limits.host_fits)
+        arena = HostArena(
+            limits.host_bytes, limits.host_directory, device, pin=cuda, account=limits.host_account
+        )
         tiers = Tiers(PieceStore(arena, limits.disk_bytes, limits.disk_directory))
         self._store = str(store)
         link = CudaLink(self._device) if cuda else CpuLink(limits.link_bytes_per_second)
+        self._heap = Heap(find_executor(), self._device, memory_bytes)
+        self._trimmed = True
         self._interpreter = Interpreter(self._device, memory_bytes, results, tiers, link=link)
+        self._interpreter.memory.heap = self._heap
+        self._interpreter.copies.want_host = self._want_host
         self._batches = Batches(self._interpreter)
         record = None if loader else graphs.recorder(self._device)
         libraries = Libraries(compiled, self._device, self._send, loader, record)
@@ -126,12 +138,19 @@ class WorkerProcess:
                 self._calibration = calibration(self._device)
 
     def _next(self) -> messages.ToWorker | Given | GivenBatch | None:
-        """Wait for the next message; measure the device meanwhile, where that was asked for."""
+        """Wait for the next message; measure the device meanwhile, where that was asked for, and return
+        memory that was not used for a while."""
         while self._calibration is not None and self._inbox.empty():
             curves = next(self._calibration)
             if curves is not None:
                 self._calibration = None
                 self._send(messages.DeviceMeasured(curves))
+        if not self._trimmed:
+            try:
+                return self._inbox.get(timeout=TRIM_AFTER_S)
+            except queue.Empty:
+                self._heap.trim()
+                self._trimmed = True
         return self._inbox.get()
 
     def _read(self) -> None:
@@ -153,6 +172,9 @@ class WorkerProcess:
                 self._ask_to_stop(message)
             elif isinstance(message, messages.Ping):
                 self._send(messages.Pong())
+            elif isinstance(message, messages.ReleaseHost):
+                with self._interpreter.tiers.fences.lock:
+                    self._interpreter.tiers.store.release(message.nbytes, message.copies)
             elif isinstance(message, messages.Lease):
                 self._send(messages.Leased(self._interpreter.memory.lease(message.limit_bytes)))
             elif isinstance(message, messages.Drop):
@@ -162,6 +184,9 @@ class WorkerProcess:
                 self._tiers.handle(message)
             else:
                 self._inbox.put(message)
+
+    def _want_host(self, nbytes: int, copies: bool) -> None:
+        self._send(messages.HostWanted(nbytes, copies))
 
     def _ask_to_stop(self, message: messages.Cancel | messages.Preempt) -> None:
         """Ask a segment to stop; a segment that has been answered is ignored."""
@@ -203,11 +228,14 @@ class WorkerProcess:
 
     def _end(self, given: Given, outcome: Outcome) -> None:
         """Answer a segment."""
+        self._trimmed = False
         if self._given.get(given.message.job) is given:
             del self._given[given.message.job]
         self._send(self._answer(given.message, outcome))
         if outcome.failure is not None and outcome.failure.type_name == torch.AcceleratorError.__name__:
             os._exit(DEVICE_FAULT)  # no later op would run here: the pool starts another process
+        if self._heap.worn_out(self._interpreter.memory.used_bytes):
+            self._send(messages.WornOut(self._heap.held_bytes(), self._heap.limit_bytes))
 
     def _blobs_of(self, message: messages.RunSegment) -> dict[str, str]:
         return {name: f"{self._store}/{blob}" for name, blob in message.blobs.items()}
@@ -275,7 +303,7 @@ class WorkerProcess:
         )
 
     def _memory(self) -> messages.WorkerMemory:
-        return memory_report(self._interpreter)
+        return msgspec.structs.replace(memory_report(self._interpreter), held_bytes=self._heap.held_bytes())
 
     def _ready(self) -> messages.WorkerReady:
         kind = self._device.type
@@ -301,9 +329,11 @@ class WorkerProcess:
 
 
 def _processor_name() -> str:
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
-            return line.split(":", 1)[1].strip()
+    """Return what the machine says of its processor; "CPU" where it does not let a process read that."""
+    with suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
     return "CPU"
 
 

@@ -15,6 +15,7 @@ from djinn_lab.errors import DeviceMemoryError, Refused
 from djinn_lab.protocol.worker import Resume
 from djinn_lab.srg.list_ops import Part, parts_of
 from djinn_lab.srg.lost_values import value_lost
+from djinn_lab.srg.ops import may_draw
 from djinn_lab.srg.program import NodeRecord, Program, Source, Template, TensorMeta
 from djinn_lab.worker.batched.join_points import JoinableCall, JoinPoint, Steps
 from djinn_lab.worker.bridge import Bridge
@@ -28,6 +29,9 @@ from djinn_lab.worker.reading import held_values, missing_values, whole_program
 from djinn_lab.worker.restoring import await_end, await_values, await_whole
 from djinn_lab.worker.templates import Call, OpCall
 from djinn_lab.worker.values import RestoreFailed, SessionValues
+
+NO_MEMORY = (torch.OutOfMemoryError, MemoryError)
+"""What an op raises that the system gave no memory."""
 
 
 class RunOwner(Protocol):
@@ -263,7 +267,7 @@ class ProgramRun:
             written = values.begin_write(node.inputs, call.writes)
             try:
                 inputs = [tensors[value] for value in node.inputs if value is not None]
-                returned = call(inputs, node.scalars)
+                returned = self._called(call, inputs, node, needed)
             finally:
                 values.end_write(written, call.resizes)
         else:
@@ -274,7 +278,7 @@ class ProgramRun:
                 returned, seconds = yield point
                 self._paused_s += max(0.0, perf_counter() - paused - seconds)
             else:
-                returned = call(inputs, node.scalars)
+                returned = self._called(call, inputs, node, needed)
         if node.dynamic:
             needed = _memory_bytes(returned)
             memory.reserve(needed, call.op)  # known only now
@@ -287,6 +291,22 @@ class ProgramRun:
             values.grow(node.inputs[0], node.outputs[0])
         if self._owner.device.type != "cpu":  # until then its faults and its time are not known
             torch.accelerator.synchronize(self._owner.device)
+
+    def _called(
+        self, call: OpCall, inputs: Sequence[torch.Tensor | None], node: NodeRecord, needed: int
+    ) -> object:
+        """Call an op. Where the system refuses it memory, values give way, and it is called once more, unless
+        the first call has changed something. Raises DeviceMemoryError where that was no help."""
+        try:
+            return call(inputs, node.scalars)
+        except NO_MEMORY as error:
+            if not _is_repeatable(call):
+                raise self._owner.memory.refused(call.op) from error
+        self._owner.memory.give_way(needed)
+        try:
+            return call(inputs, node.scalars)
+        except NO_MEMORY as error:
+            raise self._owner.memory.refused(call.op) from error
 
     def _take_paused_s(self) -> float:
         """Return the seconds for which the last node waited for other sessions."""
@@ -313,6 +333,11 @@ class ProgramRun:
                 try:
                     status = native.advance().name
                 except DeviceMemoryError:  # before the op, which has still to run
+                    return False
+                except NO_MEMORY as error:
+                    call = preparation.calls[self._program.nodes[native.executed].template]
+                    if not _is_repeatable(call):
+                        raise self._owner.memory.refused(call.op) from error
                     return False
                 outcome.executed = native.executed
                 if status in ("DONE", "STOPPED"):
@@ -466,6 +491,11 @@ class ProgramRun:
         if not self.outcome.missing:  # else the client sends it again, or releases them by themselves
             self._values.release(self._program.release)
         self._values.end_segment(kept)
+
+
+def _is_repeatable(call: OpCall) -> bool:
+    """Return whether an op that raised has changed nothing."""
+    return not (call.writes or may_draw(call.op))
 
 
 def _set_rng_state(state: bytes) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import resource
 import socket
@@ -17,12 +18,14 @@ from djinn_lab.protocol.template import WorkerOptions
 from djinn_lab.worker import sandbox
 from djinn_lab.worker.compiled.libraries import loader
 from djinn_lab.worker.executor import find_executor
+from djinn_lab.worker.heap import heap_limit
+from djinn_lab.worker.host_account import HostAccount
 from djinn_lab.worker.process import WorkerProcess
 from djinn_lab.worker.tiers import TierLimits
 
 SWITCH_INTERVAL_S = 0.0005
 """How long a copy or the pool's next message may wait for the interpreter while a program runs."""
-ADDRESS_SLACK_BYTES = 2**30
+log = logging.getLogger(__name__)
 
 
 def serve(connection: socket.socket, options: WorkerOptions) -> Never:
@@ -32,6 +35,7 @@ def serve(connection: socket.socket, options: WorkerOptions) -> Never:
     if options.device.startswith("cpu"):
         _limit_address_space(options.memory_bytes)
     region_loader = loader(options.region_compiler)  # an installed package, which may lie anywhere
+    host_account = HostAccount.open(options.host_account, options.host_row, options.host_bytes)
     level = _enter_sandbox(options)
     limits = TierLimits(
         options.host_bytes,
@@ -39,7 +43,7 @@ def serve(connection: socket.socket, options: WorkerOptions) -> Never:
         options.disk_bytes,
         _path(options.disk_directory),
         options.link_bytes_per_second,
-        options.host_fits,
+        host_account,
     )
     WorkerProcess(
         connection,
@@ -80,8 +84,13 @@ def _path(text: str | None) -> Path | None:
 
 
 def _limit_address_space(memory_bytes: int) -> None:
-    """A backstop behind the account: memory that ops take inside (workspaces) is bounded by the kernel."""
-    status = Path("/proc/self/status").read_text()
+    """A backstop behind the account: memory that ops take inside (workspaces), what the heap keeps, and its
+    holes are bounded by the kernel."""
+    try:
+        status = Path("/proc/self/status").read_text()
+    except OSError as error:
+        log.warning("no limit of the worker's memory beside the account: its size cannot be read: %s", error)
+        return
     data = next(int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("VmData"))
-    limit = data + memory_bytes + memory_bytes // 4 + ADDRESS_SLACK_BYTES
+    limit = data + heap_limit(memory_bytes)
     resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))

@@ -6,6 +6,7 @@ import threading
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from djinn_lab.worker.host_account import HostAccount
 from djinn_lab.worker.host_arena import HostArena
 from djinn_lab.worker.pieces import PieceStore
 from djinn_lab.worker.shared_weights import SharedWeights
@@ -61,15 +62,15 @@ class Fences:
 @dataclass(frozen=True)
 class TierLimits:
     """Limits of the host and disk tiers, from the worker's command line; 0 bytes: no such tier.
-    ``link_bytes_per_second``: of the throttle that stands for a CPU device's link, 0 for none. ``host_fits``:
-    the machine was found to have the host tier's memory."""
+    ``link_bytes_per_second``: of the throttle that stands for a CPU device's link, 0 for none.
+    ``host_account``: of all workers of the device; None: this process counts alone."""
 
     host_bytes: int = 0
     host_directory: Path | None = None
     disk_bytes: int = 0
     disk_directory: Path | None = None
     link_bytes_per_second: float = 0.0
-    host_fits: bool = False
+    host_account: HostAccount | None = None
 
 
 @dataclass(frozen=True)

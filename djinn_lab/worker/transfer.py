@@ -5,15 +5,18 @@ from __future__ import annotations
 import ctypes
 import os
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
+from io import FileIO
 from pathlib import Path
 
 import torch
 
-from djinn_lab.errors import Refused
+from djinn_lab.errors import PoolError, Refused
 from djinn_lab.protocol.worker import FetchedTensor
 from djinn_lab.srg.program import Source, TensorMeta, row_major
+from djinn_lab.units import format_bytes
 
 INLINE_BYTES_MAX = 64 * 2**10
 
@@ -98,6 +101,14 @@ def result_name() -> str:
     return f"result-{os.getpid():08x}{uuid.uuid4().hex[8:]}"
 
 
+def new_mapped_file(path: Path, nbytes: int) -> torch.Tensor:
+    """Return the bytes of a new file. Its space is allocated now: a write to a page that the file system
+    cannot give would kill the process. Raises PoolError where there is too little."""
+    with _written(path, nbytes) as file:
+        os.posix_fallocate(file.fileno(), 0, nbytes)
+    return torch.from_file(str(path), shared=True, size=nbytes, dtype=torch.uint8)
+
+
 def store_result(value: int, tensor: torch.Tensor, results: Path) -> FetchedTensor:
     """Row-major bytes of a value: inline when few, else in a new file of ``results``."""
     if tensor._is_zerotensor():
@@ -118,7 +129,7 @@ def store_result(value: int, tensor: torch.Tensor, results: Path) -> FetchedTens
     if host.is_contiguous():
         _write(path, host)
     else:
-        mapped = torch.from_file(str(path), shared=True, size=nbytes, dtype=torch.uint8)
+        mapped = new_mapped_file(path, nbytes)
         mapped.view(host.dtype).view(meta.shape).copy_(host)
     return FetchedTensor(value, meta, None, name)
 
@@ -133,7 +144,23 @@ def _layout(dtype: torch.dtype, shape: tuple[int, ...]) -> tuple[TensorMeta, int
 def _write(path: Path, host: torch.Tensor) -> None:
     """Faster than copying into a mapping of a new file, which takes a page fault for every page."""
     content = host.view(-1).view(torch.uint8).numpy().data
-    with path.open("wb", buffering=0) as file:
+    with _written(path, host.nbytes) as file:
         written = 0
         while written < host.nbytes:
             written += file.write(content[written:])
+
+
+@contextmanager
+def _written(path: Path, nbytes: int) -> Iterator[FileIO]:
+    """Open a new file for ``nbytes`` of results. Raises PoolError, and leaves no file, where its file system
+    has too little space."""
+    try:
+        with path.open("wb", buffering=0) as file:
+            yield file
+    except OSError as error:
+        path.unlink(missing_ok=True)
+        raise PoolError(
+            f"{format_bytes(nbytes)} of results could not be written to {path.parent}: {error.strerror}.",
+            "Free space in that file system, which is shared memory where parked sessions lie, too, or start "
+            "the pool with less --host-memory; then run the cell again.",
+        ) from error

@@ -158,7 +158,8 @@ SITES = {"local": local_site} | ({"ray": ray_site} if "SWEEP_RAY" in os.environ 
 class Heard:
     """What the launcher reported, in order. ``said``: messages by device that no test has waited for, with
     None for the loss of a worker. ``answering``: whether a device's worker answers, as last reported.
-    ``kept``: the manifests that the pool still needs. ``groups``: the trust groups of sessions, all one where
+    ``kept``: the manifests that the pool still needs. ``restarts_allowed``: whether a worn worker may be
+    ended. ``groups``: the trust groups of sessions, all one where
     none is named."""
 
     def __init__(self) -> None:
@@ -168,6 +169,7 @@ class Heard:
         self.groups: dict[str, str] = {}
         self.failures: list[tuple[str, str]] = []
         self.kept: list[bytes] = []
+        self.restarts_allowed = False
         self.answering: dict[str, bool] = {}
         self.changed = asyncio.Event()
 
@@ -191,6 +193,9 @@ class Heard:
 
     def trust_group(self, session: str) -> str:
         return self.groups.get(session, "all")
+
+    def may_restart(self, device: str, sessions: frozenset[str]) -> bool:
+        return self.restarts_allowed
 
     def manifests(self) -> list[bytes]:
         return self.kept

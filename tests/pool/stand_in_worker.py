@@ -1,6 +1,7 @@
 """A small worker process that speaks the pool's protocol and runs ops as no-ops, for tests of the pool alone.
 
-An op's scope says in ``module`` what it does: ``sleep S``, ``crash``, ``fail TEXT``, or nothing.
+An op's scope says in ``module`` what it does: ``sleep S``, ``crash``, ``wear`` (out), ``fail TEXT``, or
+nothing.
 Values are counted by their metas; fetched ones are zeros, or the uploaded bytes. It also listens while it
 sleeps.
 """
@@ -41,6 +42,7 @@ class StandIn:
         self.values: dict[str, dict[int, int]] = {}
         self.waiting: list[wire.ToWorker] = []
         self.executed = 0
+        self.worn_out = False
 
     def run(self) -> None:
         arguments = self.arguments
@@ -85,6 +87,8 @@ class StandIn:
             self.send(wire.SegmentCancelled(run.job, run.segment, self.executed, self.memory()))
         else:
             self.send(done)
+            if self.worn_out:
+                self.send(wire.WornOut(2**30, 2**30))
 
     def execute(self, run: wire.RunSegment, program: Program) -> wire.SegmentDone:
         held = self.values.setdefault(run.session, {})
@@ -139,6 +143,8 @@ class StandIn:
         verb, _, rest = what.partition(" ")
         if verb == "crash":
             os.kill(os.getpid(), signal.SIGKILL)
+        if verb == "wear":
+            self.worn_out = True
         if verb == "fail":
             raise Failed("user", "RuntimeError", rest)
         if verb == "sleep":

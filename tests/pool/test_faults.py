@@ -66,6 +66,17 @@ def test_a_cell_whose_op_kills_its_worker_twice_fails_alone(pool: RuntimeInfo) -
         assert until_state(pool, "cpu:0", "idle").restarts == before + 2
 
 
+def test_worn_out_worker_is_started_anew_and_its_sessions_lose_nothing(pool: RuntimeInfo) -> None:
+    before = restarts(pool, "cpu:0")
+    with Client(pool) as ann, Client(pool) as bob:
+        assert ann.run(act("", keep=True), target="cpu:0").outcome == "done"
+        assert bob.run(act("", "wear"), target="cpu:0").outcome == "done"
+        wait_for(lambda: restarts(pool, "cpu:0") > before)
+        again = ann.run(read(held(1)))
+        assert again.outcome == "done"
+        assert "1 value by replay of 1 op" in again.recovery
+
+
 def test_a_worker_killed_while_idle_comes_back(pool: RuntimeInfo) -> None:
     first = until_state(pool, "cpu:1", "idle")
     assert first.pid is not None

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 import torch
 from programs import Script
 from worker_kit import MIB, Device, failed, fetch, keep
 
 from djinn_lab.errors import PoolError
+from djinn_lab.pool.launchers.host_rows import HostRows
+from djinn_lab.pool.launchers.orphans import OrphanedFiles
 from djinn_lab.protocol import worker as messages
+from djinn_lab.worker.host_account import HostAccount
 from djinn_lab.worker.host_arena import HostArena
+from djinn_lab.worker.pieces import PieceStore
+from djinn_lab.worker.transfer import store_result
 
 Make = Callable[..., Device]
 
@@ -120,23 +127,100 @@ def test_missing_piece_file_fails_the_restore_as_a_mismatch(make_device: Make) -
     assert "cannot be read" in answer.reason
 
 
-def test_a_host_tier_larger_than_memory_is_refused(shared_memory: Path) -> None:
-    with pytest.raises(PoolError, match="are available for it"):
-        HostArena(2**60, shared_memory, "cpu:0")
-    assert not list(shared_memory.iterdir())
+def test_arena_returns_what_is_given_back_to_the_file_system(shared_memory: Path) -> None:
+    arena = HostArena(8 * MIB, shared_memory, "cpu:0")
+    offsets = [arena.take(MIB // 2 + 100) for _ in range(4)]
+    for offset in offsets:
+        assert offset is not None
+        arena.view(offset, MIB // 2).fill_(1)
+    assert arena.path is not None
+    assert arena.path.stat().st_blocks * 512 >= 2 * MIB
+    for offset in (offsets[1], offsets[3], offsets[0], offsets[2]):
+        assert offset is not None
+        arena.give_back(offset, MIB // 2 + 100)
+    assert arena.path.stat().st_blocks == 0
+    assert arena.account.used_bytes == 0
 
 
-def test_a_host_tier_larger_than_its_file_system_is_refused(
+def test_workers_of_a_device_have_its_host_memory_together(shared_memory: Path) -> None:
+    rows = HostRows(shared_memory, "cpu:0")
+    numbers = [rows.give(), rows.give()]
+    accounts = [HostAccount.open(str(rows.path), number, 4 * MIB) for number in numbers]
+    one, other = (
+        PieceStore(HostArena(4 * MIB, folder, "cpu:0", account=account))
+        for folder, account in zip(_two(shared_memory), accounts, strict=True)
+    )
+    kept = one.add(b"digest", b"", 3 * MIB, _taken(one, 3 * MIB))
+    assert other.take(2 * MIB) is None
+    assert other.host_free_bytes == MIB
+    one.drop(kept)  # nobody holds it, and it is kept for the next of the same bytes
+    assert accounts[1].kept_by_others(of_copies=False) == 3 * MIB
+    assert other.host_free_bytes == 4 * MIB
+    one.release(2 * MIB)
+    assert other.take(2 * MIB) is not None
+    rows.ended(numbers[1])
+    assert accounts[0].used_bytes == 0
+
+
+def test_host_without_space_in_shared_memory_refuses_and_says_so(
     shared_memory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    free = os.statvfs(shared_memory)
-    fields = list(free)
-    fields[4] = MIB // free.f_frsize  # blocks for unprivileged users
-    monkeypatch.setattr(os, "statvfs", lambda path: os.statvfs_result(fields))
-    with pytest.raises(PoolError, match=r"does not fit .*1\.0 MiB are free"):
-        HostArena(2 * MIB, shared_memory, "cpu:0")
+    arena = HostArena(4 * MIB, shared_memory, "cpu:0")
+
+    def no_space(*_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "posix_fallocate", no_space)
+        assert arena.take(MIB) is None
+    assert arena.refusal == "shared memory gave no space (No space left on device)"
+    assert arena.used_bytes == arena.account.used_bytes == 0
+    assert arena.take(MIB) == 0
+
+
+def test_result_without_space_is_an_error_with_advice_and_leaves_no_file(
+    shared_memory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_space(*_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", no_space)
+    with pytest.raises(PoolError, match=r"1\.0 MiB of results could not be written.*No space left"):
+        store_result(1, torch.ones(512, 512).t(), shared_memory)
     assert not list(shared_memory.iterdir())
-    assert HostArena(2 * MIB, shared_memory, "cpu:0", fits=True).take(MIB) == 0  # another's has filled it
+
+
+def test_file_of_a_dead_worker_keeps_only_what_a_manifest_names(shared_memory: Path) -> None:
+    (shared_memory / "group").mkdir()
+    path = shared_memory / "group" / "host-cpu-0-17.arena"
+    path.write_bytes(b"x" * MIB)
+    orphans, rows = OrphanedFiles([shared_memory]), HostRows(shared_memory, "cpu:0")
+    orphans.died(17)
+    pieces = [(b"d", b"f", 4096, 0, 8192), (b"e", b"f", 100, 0, 512 * 1024)]
+    manifest = msgspec.msgpack.encode(
+        {"files": [str(path)], "storages": [(4096, 4096, None, None, pieces), (1, 1, None, None, [])]}
+    )
+    orphans.sweep([manifest])
+    rows.count_dead(orphans.files)
+    assert path.stat().st_blocks * 512 == 2 * 4096
+    assert path.read_bytes()[8192:12288] == b"x" * 4096
+    assert path.read_bytes()[512 * 1024 :][:100] == b"x" * 100
+    assert HostAccount.open(str(rows.path), rows.give(), MIB).used_bytes == 2 * 4096
+    orphans.sweep([])
+    assert not path.exists()
+
+
+def _two(directory: Path) -> list[Path]:
+    made = [directory / "one", directory / "other"]
+    for path in made:
+        path.mkdir()
+    return made
+
+
+def _taken(store: PieceStore, nbytes: int) -> int:
+    offset = store.take(nbytes)
+    assert offset is not None
+    return offset
 
 
 def overwrite(device: Device, session: str, script: Script, value: int) -> None:

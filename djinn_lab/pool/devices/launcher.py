@@ -88,6 +88,10 @@ class WorkerEvents(Protocol):
     def worker_failed(self, device: str, how: str) -> None:
         """Handle that workers of a device ended before they were ready, several in a row."""
 
+    def may_restart(self, device: str, sessions: frozenset[str]) -> bool:
+        """Return whether the worker with these sessions can be ended now without a loss: it runs nothing, and
+        all that it holds can be made again."""
+
     def trust_group(self, session: str) -> str | None:
         """Name the group with which the session may share a process; None for an unknown session."""
 

@@ -311,6 +311,10 @@ class Driver:
         self.accounting.audit.note("", "worker did not start", f"that of {device} {how}", status=500)
         self.fleet.worker_failed(device, how)
 
+    def may_restart(self, device: str, sessions: frozenset[str]) -> bool:
+        running = {job.session for job in self.core.queue.running_jobs() if job.assigned_device == device}
+        return not running & sessions and self.recovery.rebuildable(sessions)
+
     def too_weak(self, user: str) -> str | None:
         """Say why a user may not open a session beside other users' sessions; None: may."""
         ready = [status.seen for status in self.fleet.statuses if status.seen is not None]

@@ -222,6 +222,10 @@ class Recovery:
         copied = kept.copy.nbytes if kept.copy else 0
         return max(1, kept.runs[-1].held_bytes - copied) if kept.pending else 0
 
+    def rebuildable(self, sessions: frozenset[str]) -> bool:
+        """Return whether all values of these sessions can be made again."""
+        return all(self._logs[session].rebuildable for session in sessions if session in self._logs)
+
     # -- what is lost ---------------------------------------------------------------------------------------
 
     def died(

@@ -35,15 +35,19 @@ from djinn_lab.protocol.worker import (
     Drop,
     Expedite,
     FromWorker,
+    HostWanted,
     Leased,
     Pong,
+    ReleaseHost,
     RunBatch,
     RunOrder,
     Shutdown,
     ToWorker,
     WorkerMemory,
     WorkerReady,
+    WornOut,
 )
+from djinn_lab.units import format_bytes
 
 RESTART_DELAY_MIN_S = 0.1
 RESTART_DELAY_MAX_S = 30.0
@@ -57,10 +61,12 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class GroupHistory:
-    """``lives``: workers that the group had here before this one. ``deaths``: in a row."""
+    """``lives``: workers that the group had here before this one. ``deaths``: in a row. ``starts_at_s``: the
+    next worker starts no earlier, whatever it is wanted for."""
 
     lives: int = 0
     deaths: int = 0
+    starts_at_s: float = 0.0
 
 
 class DeviceWorkers:
@@ -109,7 +115,8 @@ class DeviceWorkers:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         for worker in self._workers:
-            self._premises.ended(None if worker.process is None else worker.process.pid, worker.results)
+            pid = None if worker.process is None else worker.process.pid
+            self._premises.ended(worker.options, pid, worker.results)
 
     # -- orders --------------------------------------------------------------------------------------------
 
@@ -193,14 +200,13 @@ class DeviceWorkers:
         """Return a worker that may measure the device, which is idle."""
         return self._workers[0] if self._workers else self._begin(None)
 
-    def _begin(self, group: str | None, delay_s: float = 0.0) -> Worker:
+    def _begin(self, group: str | None) -> Worker:
         worker = self._added(group)
-        self._watch(worker, delay_s)
+        self._watch(worker, self._histories[group].starts_at_s - time.monotonic())
         return worker
 
     def _added(self, group: str | None) -> Worker:
-        beside = any(other.ready for other in self._workers)
-        worker = Worker(self._premises.options(self.plan, group, beside), group, self._leases)
+        worker = Worker(self._premises.options(self.plan, group), group, self._leases)
         self._workers.append(worker)
         return worker
 
@@ -221,7 +227,7 @@ class DeviceWorkers:
 
     async def _live(self, worker: Worker, delay_s: float) -> None:
         """Keep up with a worker from its start to its end, and see to its successor."""
-        await asyncio.sleep(delay_s)
+        await asyncio.sleep(max(0.0, delay_s))
         if self._premises.stopping:
             return
         if worker.process is None:
@@ -235,7 +241,7 @@ class DeviceWorkers:
         how = await worker.process.ended()
         if self._premises.stopping:
             return
-        self._premises.ended(worker.process.pid, worker.results)
+        self._premises.ended(worker.options, worker.process.pid, worker.results)
         if not worker.leaving:
             log.error("%s: a worker process %s", self.plan.device, how)
             self._lost(worker, how)
@@ -251,11 +257,12 @@ class DeviceWorkers:
             history.deaths = 0
         delay_s = min(RESTART_DELAY_MAX_S, RESTART_DELAY_MIN_S * 2**history.deaths)
         history.deaths += 1
+        history.starts_at_s = time.monotonic() + delay_s
         self._restarts += 1
         self._report(worker, how)
         self._hear()
         if all(other.group != worker.group for other in self._workers):
-            self._begin(worker.group, delay_s)
+            self._begin(worker.group)
 
     def _report(self, worker: Worker, how: str) -> None:
         assert self._events is not None
@@ -325,6 +332,14 @@ class DeviceWorkers:
         if isinstance(message, CompileRegion):
             self._premises.compiler.want(message, self.plan, worker, worker.tell)
             return
+        if isinstance(message, HostWanted):
+            for other in self._workers:
+                if other is not worker:
+                    other.tell(ReleaseHost(message.nbytes, message.copies))
+            return
+        if isinstance(message, WornOut):
+            self._renew(worker, message)
+            return
         worker.said(message)
         if len(worker.results) > RESULTS_KNOWN_MAX:
             worker.results = self._premises.present(worker.results)
@@ -335,6 +350,17 @@ class DeviceWorkers:
         self._say(message)
         if isinstance(message, CopyDone | CopyFailed):
             self._premises.sweep()
+
+    def _renew(self, worker: Worker, worn: WornOut) -> None:
+        """End a worker whose memory is in pieces, where its sessions lose nothing by that; else it goes on,
+        and says so again."""
+        assert self._events is not None
+        if self._events.may_restart(self.plan.device, frozenset(worker.sessions)):
+            log.warning(
+                "%s: a worker holds %s of at most %s; it is started anew",
+                *(self.plan.device, format_bytes(worn.held_bytes), format_bytes(worn.limit_bytes)),
+            )
+            worker.kill()
 
     def _say(self, message: FromWorker) -> None:
         assert self._events is not None

@@ -94,10 +94,6 @@ class LocalLauncher:
 
     # -- for an agent, which runs this launcher on another host ---------------------------------------------
 
-    def expect_left_files(self) -> None:
-        """Expect files of dead agents in space that was found to be free when sizes were chosen."""
-        self._premises.adopted = True
-
     def lives(self, device: str) -> dict[str, int]:
         """Count the workers that each trust group had on a device before its present one; empty: none yet."""
         return self._devices[device].lives()
@@ -120,6 +116,7 @@ class LocalLauncher:
     def warm(self, plan: DevicePlan) -> None:
         """Start a device's first process before :meth:`spawn`, so that it loads while the server does."""
         if plan.device not in self._devices:
+            self._premises.check_host(plan)
             device = self._devices[plan.device] = DeviceWorkers(plan, self._premises)
             device.warm()
 

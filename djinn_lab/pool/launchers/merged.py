@@ -59,6 +59,7 @@ def merged(own: WorkerMemory, others: Iterable[WorkerMemory]) -> WorkerMemory:
         host_bytes=sum(one.host_bytes for one in every),
         disk_bytes=sum(one.disk_bytes for one in every),
         on_disk_bytes=_joined(one.on_disk_bytes for one in every),
+        held_bytes=sum(one.held_bytes for one in every),
     )
 
 

@@ -1,12 +1,30 @@
-"""Files in which dead workers parked sessions. They stay as long as a session may be restored from them."""
+"""Files in which dead workers parked sessions. They stay as long as a session may be restored from them, and
+of those in shared memory only the parts that a session needs."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import ctypes
+import logging
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
+
+import msgspec
+
+from djinn_lab.pool.launchers.adoption import ManifestStorage
 
 MOVED = ".moved-"
 """In the names of files that hold a session which was parked on another host."""
+ARENA = ".arena"
+"""How the names of files in shared memory end."""
+PAGE_BYTES = 4096
+_KEEP_SIZE, _PUNCH_HOLE = 1, 2  # of linux/falloc.h
+
+Range = tuple[int, int]
+"""The first byte, and the one behind the last."""
+
+log = logging.getLogger(__name__)
 
 
 class OrphanedFiles:
@@ -16,6 +34,8 @@ class OrphanedFiles:
     def __init__(self, directories: Sequence[Path]) -> None:
         self._directories = directories
         self._files: set[Path] = set()
+        self._shortened: dict[Path, list[Range]] = {}
+        """By file, the ranges that were left of it."""
 
     def died(self, pid: int) -> None:
         """Note the files of a dead worker."""
@@ -36,16 +56,78 @@ class OrphanedFiles:
         for path in self._files.intersection(paths):
             path.unlink(missing_ok=True)
             self._files.discard(path)
+            self._shortened.pop(path, None)
 
-    def sweep(self, manifests: Iterable[bytes]) -> None:
-        """Remove those that no manifest names."""
+    def sweep(self, manifests: Iterable[bytes]) -> bool:
+        """Remove those that no manifest names, and of the others in shared memory what none names; return
+        whether there were any files."""
         if not self._files:
-            return
+            return False
         needed = list(manifests)
         self.remove([path for path in self._files if not is_named(str(path), needed)])
+        for path in self._files:
+            if path.suffix == ARENA:
+                self._shorten(path, named_ranges(str(path), needed))
+        return True
+
+    def _shorten(self, path: Path, named: list[Range] | None) -> None:
+        """Return what lies outside of these ranges to the file system; None: nothing is known of them."""
+        if named is None or self._shortened.get(path) == named:
+            return
+        self._shortened[path] = named
+        try:
+            _punch(path, named)
+        except OSError as error:
+            log.error("%s cannot be shortened: %s", path, error)
 
 
 def is_named(path: str, manifests: Iterable[bytes]) -> bool:
     """Return whether one of the manifests names a file."""
     name = path.encode()
     return any(name in manifest for manifest in manifests)
+
+
+def named_ranges(path: str, manifests: Iterable[bytes]) -> list[Range] | None:
+    """Return the ranges of a file that manifests name, joined and in order; None where one that names the
+    file does not say which."""
+    found: list[Range] = []
+    for manifest in manifests:
+        if path.encode() not in manifest:
+            continue
+        try:
+            found += _ranges(path, manifest)
+        except (msgspec.DecodeError, KeyError):
+            return None
+    joined: list[Range] = []
+    for begin, end in sorted(found):
+        if joined and begin <= joined[-1][1]:
+            joined[-1] = joined[-1][0], max(end, joined[-1][1])
+        else:
+            joined.append((begin, end))
+    return joined
+
+
+def _ranges(path: str, manifest: bytes) -> Iterator[Range]:
+    content = msgspec.msgpack.decode(manifest, type=dict[str, msgspec.Raw])
+    files = msgspec.msgpack.decode(content["files"], type=list[str])
+    for storage in msgspec.msgpack.decode(content["storages"], type=list[ManifestStorage]):
+        for _, _, nbytes, number, offset in storage.pieces:
+            if files[number] == path:
+                yield offset, offset + nbytes
+
+
+def _punch(path: Path, named: Sequence[Range]) -> None:
+    """Return the whole pages between the ranges. Raises OSError."""
+    descriptor = os.open(path, os.O_RDWR)
+    try:
+        bounds = [(0, 0), *named, (os.fstat(descriptor).st_size,) * 2]
+        for (_, begin), (end, _) in pairwise(bounds):
+            first, last = -(-begin // PAGE_BYTES) * PAGE_BYTES, end // PAGE_BYTES * PAGE_BYTES
+            if last > first and _fallocate(descriptor, _KEEP_SIZE | _PUNCH_HOLE, first, last - first):
+                raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    finally:
+        os.close(descriptor)
+
+
+_fallocate = ctypes.CDLL(None, use_errno=True).fallocate
+_fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_long, ctypes.c_long)

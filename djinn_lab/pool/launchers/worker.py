@@ -17,6 +17,7 @@ from djinn_lab.protocol.worker import (
     FromWorker,
     Ping,
     RegionCompiled,
+    ReleaseHost,
     ToWorker,
     WorkerMemory,
     decode_from_worker,
@@ -77,8 +78,8 @@ class Worker:
         """Send a ping at once, before what waits for a lease."""
         self._write(Ping())
 
-    def tell(self, message: RegionCompiled) -> None:
-        """Say that a region was compiled, which takes no lease."""
+    def tell(self, message: RegionCompiled | ReleaseHost) -> None:
+        """Send at once what takes no lease."""
         self._write(message)
 
     def said(self, message: FromWorker) -> None:

@@ -148,6 +148,12 @@ class SessionLog:
         self.done, self.answered = 0, self.serials
         self.recount()
 
+    @property
+    def rebuildable(self) -> bool:
+        """Return whether the device's state could be made again if it were lost now."""
+        made = self.copy is not None or bool(self.runs) or not self.answered
+        return made and not self.void and not self.spread
+
     def lost(self) -> bool:
         """The device's state is gone. Return whether it can be made again."""
         if self.spread:

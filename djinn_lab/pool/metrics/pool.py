@@ -26,6 +26,9 @@ class Metrics:
         self._queue = self._gauge("djinn_queue_length", "Pending jobs of a device", ["device"])
         self._used = self._gauge("djinn_device_used_bytes", "Live bytes on a device", ["device"])
         self._limit = self._gauge("djinn_device_memory_bytes", "Enforced limit of a device", ["device"])
+        self._held = self._gauge(
+            "djinn_device_process_bytes", "What the workers have from the system, in use or not", ["device"]
+        )
         self._restarts = self._gauge("djinn_worker_restarts", "Restarts of a device's process", ["device"])
         self._silent = self._gauge("djinn_worker_silent", "1 while it does not answer pings", ["device"])
         self._host_serves = self._gauge("djinn_host_serves", "1 while a host's workers are reached", ["host"])
@@ -101,6 +104,8 @@ class Metrics:
         for account in snapshot.devices:
             self._used.labels(account.device).set(account.used_bytes)
             self._limit.labels(account.device).set(account.memory_bytes)
+            held_bytes = driver.transfers.reported(account.device).held_bytes
+            self._held.labels(account.device).set(held_bytes)
         self._sessions.set(len(driver.registry))
         plans = driver.submissions.plans
         self._plans.labels("hit").set(plans.hits)

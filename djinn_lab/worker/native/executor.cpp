@@ -1,6 +1,7 @@
 // The worker's loop over a program's nodes, without Python between two ops. See djinn_lab/worker/native_run.py.
 #include <torch/csrc/autograd/python_variable.h>
 
+#include "heap.h"
 #include "run.h"
 
 namespace {
@@ -15,7 +16,7 @@ void mark(py::class_<djinn::Marks>& cls, const char* name, std::atomic<Type> dji
 }  // namespace
 
 PYBIND11_MODULE(djinn_executor, module) {
-  using djinn::Account, djinn::DecodedRecords, djinn::EncodedProgram, djinn::Marks, djinn::Records, djinn::Op, djinn::Plan, djinn::Run, djinn::Status;
+  using djinn::Account, djinn::DecodedRecords, djinn::EncodedProgram, djinn::Marks, djinn::Records, djinn::Op, djinn::Plan, djinn::Run, djinn::Status, djinn::TensorHeap;
 
   py::class_<Account, std::shared_ptr<Account>>(module, "Account")
       .def(py::init<int64_t>())
@@ -33,6 +34,17 @@ PYBIND11_MODULE(djinn_executor, module) {
       .def("release", &Account::release)
       .def("reserve_other", &Account::reserve_other)
       .def("release_other", &Account::release_other);
+
+  module.def("keep_tensors_in_own_heap", [](int64_t kept_bytes_max) { TensorHeap::instance().install(kept_bytes_max); });
+  module.def("trim_heap", [] {
+    const py::gil_scoped_release released;
+    TensorHeap::instance().trim();
+  });
+  // Mapped for tensors, of these kept though freed, and what malloc has.
+  module.def("heap_bytes", [] {
+    const auto& heap = TensorHeap::instance();
+    return py::make_tuple(heap.mapped_bytes(), heap.kept_bytes(), TensorHeap::malloc_bytes());
+  });
 
   py::class_<Marks> marks(module, "Marks");
   marks.def(py::init<>());

@@ -110,8 +110,6 @@ class HostAgent:
         needed = list(map(Path, options.left_files))
         self._left = [path for path in map(Path, options.left) if claim_directory(path, needed)]
         self._launcher = LocalLauncher(self._blobs, options.command, self._own / PARKED, self._disk)
-        if self._left:
-            self._launcher.expect_left_files()
         self._link = Link()
         self._local = _local_names(options.plans)
         self._names = {local: name for name, local in self._local.items()}
@@ -224,6 +222,10 @@ class HostAgent:
 
     def trust_group(self, session: str) -> str | None:
         return self._groups.get(session)
+
+    def may_restart(self, device: str, sessions: frozenset[str]) -> bool:
+        """Only the pool knows what can be made again: workers of this host go on."""
+        return False
 
     def manifests(self) -> list[bytes]:
         """Keep all orphans: the pool knows which are needed, and has the others removed."""

@@ -1,0 +1,12 @@
+"""The layout of the file in which the workers of a device count host memory together
+(:mod:`djinn_lab.worker.host_account`): rows of three int64."""
+
+from __future__ import annotations
+
+ROWS_MAX = 1024
+FILE_BYTES = ROWS_MAX * 3 * 8
+
+
+def row(number: int) -> int:
+    """Return the place of a row's first number, counted in numbers."""
+    return 3 * number
