@@ -94,6 +94,18 @@ def test_layer_forward_and_backward(name: str, mode: str, recorder: Recorder) ->
     check_cell(recorder, run, layer, *inputs)
 
 
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("reduce", [torch.Tensor.sum, torch.Tensor.mean])
+def test_attention_takes_an_expanded_gradient(
+    reduce: Callable[[torch.Tensor], torch.Tensor], causal: bool, recorder: Recorder
+) -> None:
+    def run(*inputs: torch.Tensor) -> Any:
+        _step(reduce(F.scaled_dot_product_attention(*inputs, is_causal=causal)))
+        return [one.grad for one in inputs]
+
+    check_cell(recorder, run, *(torch.randn(1, 2, 33, 16, requires_grad=True) for _ in range(3)))
+
+
 def test_recurrent_layers_without_gradients(recorder: Recorder) -> None:
     def run(layer: nn.Module, x: torch.Tensor) -> Any:
         with torch.no_grad():

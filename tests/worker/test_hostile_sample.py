@@ -52,7 +52,10 @@ CASES = [
         [floats(1), IMAGE, floats(1, 9, 9, 2), 0, 0, False, [True, True]],
         "grad_output",
     ),
-    Case("_weight_norm_interface", [floats(3, 4), floats(1, 1).expand(3, 1), 0], "not contiguous"),
+    Case("narrow_copy", [floats(5, 5, 5), 1, 0, 2], "out", {"out": floats(1, 1, 1).expand(5, 2, 5)}),
+    Case("avg_pool3d", [floats(1, 2, 4, 4, 4), [1]], "out", {"out": floats(1).expand(1, 2, 4, 4, 4)}),
+    Case("triu", [floats(3, 3, 5, 5), 0], "matrices", {"out": floats(5, 3, 5, 3).transpose(0, -1)}),
+    Case("rrelu_with_noise", [floats(200), floats(1).expand(200), 0.1, 0.3, True], "noise"),
     Case("native_batch_norm", [IMAGE, floats(1), None, None, None, True, 0.1, 1e-5], "weight"),
     Case(
         "native_batch_norm_backward",
@@ -103,7 +106,7 @@ CASES = [
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.op}-{case.said.replace(' ', '-')}")
 def test_a_call_beyond_its_tensors_is_refused(case: Case) -> None:
-    op = f"aten.{case.op}.default"
+    op = f"aten.{case.op}.{'out' if 'out' in case.kwargs else 'default'}"
     outcome, text = attempt(op, (case.args, case.kwargs))
     assert outcome == RAISED
     assert text.startswith(f"Refused: {op}: ")

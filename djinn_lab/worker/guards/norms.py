@@ -71,8 +71,6 @@ def weight_norm(given: CallArguments) -> None:
     given.expect(source.dim() > 0 and dim in (0, source.dim() - 1), "dim is neither the first nor the last")
     given.expect_elements(source.shape[dim], "g", "saved_g", "saved_norms")
     given.expect(source.numel() > 0, "v is empty")
-    for one in (given.v, given.g, given.saved_v, given.saved_g, given.saved_norms, given.grad_w):
-        given.expect(one is None or one.is_contiguous(), "a tensor is not contiguous")
     if given.grad_w is not None:
         given.expect_shape("grad_w", source.shape)
         given.expect_alike("grad_w", "saved_v", "saved_g")

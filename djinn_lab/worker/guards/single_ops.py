@@ -136,8 +136,6 @@ def attention(given: CallArguments) -> None:
     given.expect_shape("value", key.shape)
     given.expect_alike("query", "key", "value", "grad_out", "out")
     given.expect(query.is_floating_point(), f"query is {query.dtype}")
-    for one in (query, key, value, given.out, given.grad_out):
-        given.expect(one is None or one.stride(-1) == 1 or size == 1, "the last dimension is not contiguous")
     mask = given.attn_mask
     if mask is not None:
         given.expect(mask.dim() in (2, 4), "attn_mask has neither two nor four dimensions")
@@ -149,6 +147,12 @@ def attention(given: CallArguments) -> None:
         given.expect_shape("logsumexp", (batch, heads, length))
         accumulated = torch.float64 if query.dtype is torch.float64 else torch.float32
         given.expect(given.logsumexp.dtype is accumulated, f"logsumexp is {given.logsumexp.dtype}")
+
+
+def noise(given: CallArguments) -> None:
+    """What a kernel writes beside its result, as many numbers as that has."""
+    given.expect_elements(given.self.numel(), "noise")
+    given.expect(given.noise.is_contiguous(), "noise is not contiguous")
 
 
 def segments(given: CallArguments) -> None:

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from djinn_lab.srg.ops import base_name, words
-from djinn_lab.worker.guards import losses, norms, pooling, recurrent, results, single_ops
+from djinn_lab.worker.guards import layouts, losses, norms, pooling, recurrent, results, single_ops
 from djinn_lab.worker.guards.checks import CallArguments, Check
+from djinn_lab.worker.guards.layouts import side_by_side
 from djinn_lab.worker.guards.results import After
 from djinn_lab.worker.numeric_settings import deterministic, set_deterministic
 
@@ -36,6 +37,7 @@ _CHECKS: Mapping[str, Check] = {
     "_batch_norm_with_update": norms.batch_norm,
     "native_batch_norm_backward": norms.batch_norm_backward,
     "batch_norm_backward": norms.batch_norm_backward,
+    "native_group_norm": norms.group_norm,
     "native_group_norm_backward": norms.group_norm,
     "native_layer_norm_backward": norms.layer_norm_backward,
     "_weight_norm_interface": norms.weight_norm,
@@ -75,7 +77,41 @@ _CHECKS: Mapping[str, Check] = {
     "gcd_": single_ops.lcm,
     "mkldnn_rnn_layer": recurrent.layer,
     "mkldnn_rnn_layer_backward": recurrent.layer_backward,
+    "rrelu_with_noise": single_ops.noise,
+    "rrelu_with_noise_": single_ops.noise,
+    "rrelu_with_noise_functional": single_ops.noise,
 }
+_OUT_CHECKS: Mapping[str, Check] = {
+    "avg_pool3d": layouts.outs_side_by_side,
+    "narrow_copy": layouts.outs_side_by_side,
+    **dict.fromkeys(words("linalg_lu lu_unpack tril triu"), layouts.outs_of_matrices),
+}
+"""Kernels that write to the tensors given as ``out=`` as if these lay as their own do."""
+_BAGS = ("indices", "offsets", "per_sample_weights")
+_CONTIGUOUS: Mapping[str, tuple[str, ...]] = {
+    "adaptive_max_pool3d_backward": ("indices",),
+    "fractional_max_pool2d_backward": ("indices",),
+    "fractional_max_pool3d_backward": ("indices",),
+    "native_group_norm": ("weight", "bias"),
+    "native_group_norm_backward": ("grad_out", "input", "mean", "rstd", "weight"),
+    "native_layer_norm_backward": ("mean", "rstd"),
+    "_weight_norm_interface": ("v", "g"),
+    "_weight_norm_interface_backward": ("grad_w", "saved_v", "saved_g", "saved_norms"),
+    "_embedding_bag": _BAGS,
+    "_embedding_bag_forward_only": _BAGS,
+    "_embedding_bag_backward": ("bag_size",),
+    "_embedding_bag_dense_backward": ("bag_size",),
+    "_scaled_dot_product_flash_attention_for_cpu": ("query", "key", "value"),
+    "_scaled_dot_product_flash_attention_for_cpu_backward": ("query", "key", "value", "out"),
+    "mkldnn_rnn_layer": ("input", "hx_", "cx_"),
+    "mkldnn_rnn_layer_backward": (
+        *("input", "hx_", "cx_tmp", "output", "hy_", "cy_"),
+        *("grad_output", "grad_hy", "grad_cy"),
+    ),
+}
+"""Arguments that kernels read as elements side by side, whatever their strides: each is given so."""
+_IN_ORDER_OF = {"native_group_norm_backward": "input"}
+"""The argument whose memory format the others have to share, where the kernel takes more than one."""
 _UNFILLED = words("_ctc_loss embedding_bag _embedding_bag _embedding_bag_forward_only mkldnn_rnn_layer")
 """They leave parts of what they return as the memory was. Torch fills new memory while they run."""
 _POLYNOMIALS = words(
@@ -92,13 +128,16 @@ _AFTER: Mapping[str, After] = {
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """``check``: raises for a call that the kernel must not see. ``fills``: new memory is filled during the
-    call. ``after``: clears what the kernel leaves in its result as it was."""
+    """``checks``: raise for a call that the kernel must not see. ``contiguous``: arguments that it gets as
+    elements side by side, in the order of those of ``order`` where that is named. ``fills``: new memory is
+    filled during the call. ``after``: clears what the kernel leaves in its result as it was."""
 
     op: str
     names: tuple[str, ...]
     defaults: Mapping[str, Any]
-    check: Check | None
+    checks: tuple[Check, ...]
+    contiguous: tuple[str, ...]
+    order: str | None
     fills: bool
     after: After | None
 
@@ -106,8 +145,10 @@ class Guard:
         """Call ``func`` if it may be given these arguments. Raises Refused."""
         by_place = dict(zip(self.names, args, strict=False))
         given = CallArguments(self.op, {**self.defaults, **by_place, **kwargs})
-        if self.check is not None:
-            self.check(given)
+        for check in self.checks:
+            check(given)
+        if self.contiguous:
+            args, kwargs = self._side_by_side(given, args, kwargs)
         if self.fills:
             with _new_memory_filled():
                 returned = func(*args, **kwargs)
@@ -117,16 +158,29 @@ class Guard:
             self.after(given, returned)
         return returned
 
+    def _side_by_side(
+        self, given: CallArguments, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> tuple[list[Any], dict[str, Any]]:
+        like = None if self.order is None else getattr(given, self.order)
+
+        def laid(name: str, item: Any) -> Any:
+            return side_by_side(item, like) if name in self.contiguous else item
+
+        placed = [laid(name, item) for name, item in zip(self.names, args, strict=False)]
+        return placed, {name: laid(name, item) for name, item in kwargs.items()}
+
 
 def find_guard(op: str, schema: Any) -> Guard | None:
     """None for an op that may be called with whatever the pool accepts."""
     name = base_name(op)
     check, fills, after = _CHECKS.get(name), name in _UNFILLED, _AFTER.get(name)
-    if check is None and not fills and after is None:
+    on_outs = _OUT_CHECKS.get(name) if any(one.is_out for one in schema.arguments) else None
+    checks = tuple(one for one in (check, on_outs) if one is not None)
+    if not checks and not fills and after is None:
         return None
     names = tuple(one.name for one in schema.arguments)
     defaults = {one.name: one.default_value for one in schema.arguments if one.has_default_value()}
-    return Guard(op, names, defaults, check, fills, after)
+    return Guard(op, names, defaults, checks, _CONTIGUOUS.get(name, ()), _IN_ORDER_OF.get(name), fills, after)
 
 
 @contextmanager

@@ -64,13 +64,13 @@ def recorded_calls(only: frozenset[str], show: Callable[[str], None]) -> dict[st
 
 
 def dispatched_calls(
-    chosen: Sequence[Any], show: Callable[[str], None] = lambda text: None
+    chosen: Sequence[Any], show: Callable[[str], None] = lambda text: None, samples_max: int = SAMPLES_MAX
 ) -> dict[str, list[Recorded]]:
     """The calls that some operators of the database come to, and some modules."""
     record = _Record(allowed_ops())
     for position, op in enumerate(chosen, 1):
         show(f"recording {position}/{len(chosen)} {op.formatted_name}")
-        for variant in _called(op):
+        for variant in _called(op, samples_max):
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 try:
@@ -83,17 +83,17 @@ def dispatched_calls(
     return {op: found for op, found in record.calls.items() if found}
 
 
-def _called(op: Any) -> Iterator[Variant]:
+def _called(op: Any, samples_max: int) -> Iterator[Variant]:
     dtypes = [d for d in (torch.float32, torch.int64) if d in op.supported_dtypes("cpu")]
     for dtype in dtypes:
         every = list(samples(op, dtype))
-        for sample in every[:: max(1, len(every) // SAMPLES_MAX)][:SAMPLES_MAX]:
+        for sample in every[:: max(1, len(every) // samples_max)][:samples_max]:
             yield from (
                 one for one in variants(op, sample, ("call", "inplace", "out")) if "," not in one.name
             )
     if op.supports_autograd and torch.float32 in dtypes:
         every = list(samples(op, torch.float32, gradients=True))
-        for sample in every[:: max(1, len(every) // SAMPLES_MAX)][:SAMPLES_MAX]:
+        for sample in every[:: max(1, len(every) // samples_max)][:samples_max]:
             found = gradients(op, sample)
             if found is not None:
                 yield found
@@ -110,12 +110,21 @@ def _modules() -> Iterator[tuple[Callable[[torch.Tensor], Any], torch.Tensor]]:
         yield bag, torch.tensor([[1, 2], [4, 4], [9, 0]])
     yield torch.nn.GRU(4, 3), torch.randn(5, 2, 4)
     yield torch.nn.utils.parametrizations.weight_norm(torch.nn.Linear(4, 3)), torch.randn(2, 4)
+    functional, deep = torch.nn.functional, torch.randn(1, 2, 4, 4, 4, requires_grad=True)
+    yield torch.nn.MaxPool3d(2), deep
+    yield torch.nn.ReflectionPad3d(1), deep
+    yield torch.nn.ReplicationPad3d(1), deep
+    yield lambda given: functional.grid_sample(given, torch.rand(1, 2, 2, 2, 3), align_corners=False), deep
+    yield lambda given: functional.nll_loss(given, torch.tensor([[[1, 0], [0, 1]]])), deep[..., :2, :2, 0]
+    yield lambda given: torch.segment_reduce(given, "sum", lengths=torch.tensor([1, 3])), deep[0, 0]
+    yield lambda given: torch._dirichlet_grad(given.exp(), given.exp(), given.exp()), deep[0, 0].detach()
     source, scale = torch.randn(4, 3, requires_grad=True), torch.randn(4, 1, requires_grad=True)
     yield lambda given: torch._weight_norm_interface(given, scale, 0), source
 
 
 def _sum(returned: Any) -> torch.Tensor:
-    return torch.stack([tensor.sum() for tensor in tensors_of(returned) if tensor.requires_grad]).sum()
+    sums = [tensor.sum() for tensor in tensors_of(returned) if tensor.requires_grad]
+    return torch.stack([torch.zeros((), requires_grad=True), *sums]).sum()
 
 
 def _run(variant: Variant, record: _Record) -> None:
