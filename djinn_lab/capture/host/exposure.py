@@ -1,4 +1,4 @@
-"""Host memory that a lazy tensor shares with others: numpy arrays, plain tensors.
+"""Host memory that a lazy tensor shares with others: numpy arrays, plain tensors, other processes.
 
 ``.numpy()`` of a lazy tensor is a window on the host's copy of its storage, and ``lazy.data = plain`` makes
 it share ``plain``'s memory, as both do for any other tensor. Others read and write there unseen,
@@ -85,10 +85,11 @@ class Exposures(Generic[Storage]):
         return any(storage.host is not None and storage.host.data_ptr() == address for storage in known)
 
 
-def is_shown_to_numpy(tensor: torch.Tensor) -> bool:
-    """Return whether an array can see this plain tensor's memory, or once could. Torch never lets such memory
-    be resized."""
-    return not tensor.untyped_storage().resizable()
+def is_seen_by_others(tensor: torch.Tensor) -> bool:
+    """Return whether others can see this plain tensor's memory, or once could: an array, which torch tells by
+    never resizing such memory, or another process."""
+    memory = tensor.untyped_storage()
+    return not memory.resizable() or memory.is_shared()
 
 
 def digest_of(memory: torch.UntypedStorage) -> bytes:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from djinn_lab.capture.host.exposure import Exposures
+from djinn_lab.capture.host.exposure import Exposures, is_seen_by_others
 from djinn_lab.capture.host.memory_bytes import bytes_of_storage
 from djinn_lab.capture.native.extension import NativeCore, NativeStorage, NativeValue, native
 from djinn_lab.capture.sending.backend import INLINE_SOURCE_BYTES_MAX, Backend, Cut
@@ -197,7 +197,7 @@ class HostMemory:
             lazy = self.adopt(plain, "input")
         storage = native.storage_of(lazy)
         self.exposures.expose(storage)
-        storage.exposure.for_good = not plain.untyped_storage().resizable()
+        storage.exposure.for_good = is_seen_by_others(plain)
         return lazy
 
 

@@ -2,8 +2,8 @@
 
 Reading: a parameter or buffer turns lazy in place. Of any other tensor the bytes are taken at that moment
 and sent by content, so later writes on the host change nothing; that snapshot serves the cell while the
-tensor's version counter stands still. Memory that torch does not own (numpy's) can change without it and is
-taken at every use.
+tensor's version counter stands still. Memory that others see (numpy, other processes) can change without it
+and is taken at every use.
 
 Writing: the tensor turns lazy in place, unless others share its memory. Then its truth is on the pool until
 the cell ends, or until anything on the host is about to look; the new bytes go back into its own memory,
@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 import torch
 
-from djinn_lab.capture.host.exposure import is_shown_to_numpy
+from djinn_lab.capture.host.exposure import is_seen_by_others
 from djinn_lab.capture.host.memory_bytes import bytes_of, travelling
 from djinn_lab.capture.native.extension import NativeCore, NativeStorage, NativeValue, native
 from djinn_lab.capture.native.memory import HostMemory
@@ -54,7 +54,7 @@ class PlainTensors:
             self.write_back("a view of a written tensor was read")
         if isinstance(tensor, torch.nn.Parameter) and self.make_lazy(tensor, "weight"):
             return
-        changes_unseen = is_shown_to_numpy(tensor) or self._memory.exposures.covers(tensor)
+        changes_unseen = is_seen_by_others(tensor) or self._memory.exposures.covers(tensor)
         if changes_unseen or not self._core.has_twin(tensor):
             self._core.add_twin(tensor, self._snapshot(tensor), changes_unseen)
 
@@ -90,7 +90,7 @@ class PlainTensors:
     def must_write(self, tensor: torch.Tensor) -> bool:
         """Return whether the host itself has to write a plain tensor: others see its memory, or its elements
         share it."""
-        shown = is_shown_to_numpy(tensor) or self._memory.exposures.covers(tensor)
+        shown = is_seen_by_others(tensor) or self._memory.exposures.covers(tensor)
         return shown or Layout.of_tensor(tensor).overlaps
 
     def share_memory(self, written: Sequence[torch.Tensor], tensors: Sequence[torch.Tensor]) -> bool:
@@ -143,7 +143,7 @@ class PlainTensors:
         layout = Layout.of_tensor(tensor)
         whole = layout.dense and layout.in_memory is layout and tensor.storage_offset() == 0
         memory = tensor.untyped_storage()
-        if not whole or layout.nbytes != memory.nbytes() or layout.nbytes == 0 or not memory.resizable():
+        if not whole or layout.nbytes != memory.nbytes() or layout.nbytes == 0 or is_seen_by_others(tensor):
             return False
         del memory
         if native.storage_users(tensor) > 1 or self.is_dirty(tensor):

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 import torch
 
-from djinn_lab.capture.host.exposure import is_shown_to_numpy
+from djinn_lab.capture.host.exposure import is_seen_by_others
 from djinn_lab.capture.host.memory_bytes import bytes_of, travelling
 from djinn_lab.capture.python.identity import is_in_a_graph, take_over
 from djinn_lab.capture.python.pool_copies import PoolCopies
@@ -61,7 +61,7 @@ class HostTensors:
         if twin is not None and twin.reference() is tensor and twin.version == tensor._version:
             return twin.value
         value = self._snapshot(tensor)
-        if not is_shown_to_numpy(tensor):
+        if not is_seen_by_others(tensor):
             twins[id(tensor)] = Twin(tensor, value)
         return value
 
@@ -92,7 +92,7 @@ class HostTensors:
     def must_write(self, tensor: torch.Tensor) -> bool:
         """A plain tensor that the host itself has to write: others see its memory, or its elements share
         it."""
-        shown = is_shown_to_numpy(tensor) or self._copies.exposures.covers(tensor)
+        shown = is_seen_by_others(tensor) or self._copies.exposures.covers(tensor)
         return shown or Layout.of_tensor(tensor).overlaps
 
     def share_memory(self, written: Sequence[torch.Tensor], tensors: Sequence[torch.Tensor]) -> bool:
@@ -147,7 +147,7 @@ class HostTensors:
             and tensor.storage_offset() == 0
             and layout.nbytes == storage.nbytes()
         )
-        shared = torch._C._storage_Use_Count(storage._cdata) > 2 or not storage.resizable()
+        shared = torch._C._storage_Use_Count(storage._cdata) > 2 or is_seen_by_others(tensor)
         if not whole or shared or layout.nbytes == 0 or _storage_address(tensor) in self.dirty:
             return False
         if is_in_a_graph(tensor) and _storage_address(tensor) in self._twins:

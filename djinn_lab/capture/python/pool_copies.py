@@ -15,7 +15,7 @@ import torch
 from torch._ops import OpOverload
 
 from djinn_lab.capture.arguments import Arguments
-from djinn_lab.capture.host.exposure import Exposures, is_shown_to_numpy
+from djinn_lab.capture.host.exposure import Exposures, is_seen_by_others
 from djinn_lab.capture.host.memory_bytes import bytes_of_storage
 from djinn_lab.capture.python.assembly import PendingSource
 from djinn_lab.capture.python.nodes import PythonNodes
@@ -181,6 +181,14 @@ class PoolCopies:
         with paused():
             return value.host_view()
 
+    def share_between_processes(self, value: LazyValue) -> None:
+        """Move the host's copy to memory that processes share; they may write it unseen."""
+        self.fetch_whole([value], "share_memory_")
+        with paused():
+            assert value.storage.host is not None
+            value.storage.host.share_memory_()
+            self.exposures.expose(value.storage, for_good=True)
+
     def shared(self, plain: torch.Tensor) -> LazyTensor:
         """Return a lazy tensor that shares memory with a plain one."""
         with paused():
@@ -188,7 +196,7 @@ class PoolCopies:
             memory = plain.untyped_storage()
             storage = LazyStorage(self._owner, self._table.new_id(), memory.nbytes(), "input")
             storage.host, storage.host_version = memory, 0
-            self.exposures.expose(storage, for_good=is_shown_to_numpy(plain))
+            self.exposures.expose(storage, for_good=is_seen_by_others(plain))
             return wrap(self.not_sent(storage, layout, int(plain.storage_offset())))
 
     def fetch_whole(self, values: Sequence[LazyValue], cause: str) -> None:

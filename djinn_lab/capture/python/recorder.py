@@ -424,6 +424,11 @@ class PythonRecorder:
         return self.copies.window(value, cause)
 
     @one_thread
+    def share_between_processes(self, value: LazyValue) -> None:
+        """Move the host's copy of a value's memory to where other processes see it."""
+        self.copies.share_between_processes(value)
+
+    @one_thread
     def finish(self, cause: str) -> None:
         """Run what is pending and bring plain tensors that were written up to date."""
         self.host.write_back(cause)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from multiprocessing.reduction import ForkingPickler
 from typing import Any, TypeVar
 
 import torch
+from torch.multiprocessing.reductions import reduce_tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
 from djinn_lab.capture.lazy import LazyKind, register
@@ -127,6 +129,15 @@ class LazyTensor(torch.Tensor):
             value.storage.exposure.pinned = window
         return window.data_ptr()
 
+    def share_memory_(self) -> LazyTensor:
+        """Other processes see the host's copy from now on, and ops that write it run here."""
+        self._value.storage.recorder.share_between_processes(self._value)
+        return self
+
+    def is_shared(self) -> bool:
+        host = self._value.storage.host
+        return host is not None and host.is_shared()
+
     @property
     def data(self) -> torch.Tensor:
         with torch.no_grad():
@@ -140,6 +151,17 @@ class LazyTensor(torch.Tensor):
             self._value.storage.recorder.make_lazy_share(self, new)
 
 
+def _reduce_to_shared(tensor: LazyTensor) -> Any:
+    """What a queue between processes gets of a lazy tensor: the memory, which both share from now on."""
+    value = tensor.share_memory_()._value
+    with _disable_current_modes(), torch._C.DisableTorchFunction():
+        window = value.storage.recorder.window(value, "shared memory")
+        if getattr(tensor, "_is_param", False):
+            window = torch.nn.Parameter(window, tensor.requires_grad)
+        return reduce_tensor(window)
+
+
+ForkingPickler.register(LazyTensor, _reduce_to_shared)
 T = TypeVar("T")
 
 
