@@ -115,6 +115,26 @@ def test_nested_and_sparse_tensors_meet_lazy_ones(recorder: Recorder) -> None:
 
 
 @native_only
+@pytest.mark.parametrize("layout", [torch.strided, torch.jagged])
+def test_attention_of_nested_tensors(layout: torch.layout, recorder: Recorder) -> None:
+    def body(project: nn.Module) -> list[torch.Tensor]:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            rows = [torch.randn(3, 8), torch.randn(5, 8)]
+            x = project(torch.nested.nested_tensor(rows, layout=layout))
+            if layout is torch.jagged:
+                x = x.unsqueeze(2).transpose(1, 2)
+            attended = nn.functional.scaled_dot_product_attention(x, x, x)
+            if layout is torch.jagged:
+                attended = attended.transpose(1, 2).squeeze(2)
+            padded = torch.nested.to_padded_tensor(attended, 0.0)
+        padded.sum().backward()
+        return [padded]
+
+    check_cell(recorder, body, nn.Linear(8, 8))
+
+
+@native_only
 def test_python_functions_over_elements_run_on_the_host(recorder: Recorder) -> None:
     def body() -> list[torch.Tensor]:
         x = torch.ones(3) * 2

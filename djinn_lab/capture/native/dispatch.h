@@ -589,7 +589,8 @@ inline void run_below(const c10::OperatorHandle& op, DispatchKeySet keys, Stack*
 
 inline void fallback(const c10::OperatorHandle& op, DispatchKeySet keys, Stack* stack) {
   OpInfo* info = info_of(op);
-  if (C10_UNLIKELY(info->composite)) {  // inference mode, or below a guard: torch takes it apart
+  static const DispatchKeySet nested(DispatchKey::NestedTensor);  // which have kernels of their own
+  if (C10_UNLIKELY(info->composite && !keys.has_any(nested))) {  // inference mode, or below a guard: torch takes it apart
     op.redispatchBoxed(DispatchKeySet(DispatchKey::CPU), stack);
     return;
   }
