@@ -1,4 +1,4 @@
-"""Worker processes of data loaders, which Linux forks out of the notebook.
+"""Processes forked out of the notebook: workers of data loaders, launchers of training, a user's own.
 
 A fork inherits the modes of the cell that is being captured and the connection to the pool, and may use
 neither: it runs torch as usual, on the values that the notebook has fetched. Before loaders start workers,
@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, get_worker_info
 
 from djinn_lab.capture.lazy import is_lazy
 from djinn_lab.errors import CaptureError
@@ -49,11 +49,18 @@ os.register_at_fork(after_in_child=leave_cell)
 
 def check_process(owner: int) -> None:
     """Raise unless this process opened the session: no other may speak with the pool."""
-    if os.getpid() != owner:
+    if os.getpid() == owner:
+        return
+    if get_worker_info() is not None:
         raise CaptureError(
             "a lazy tensor's values are on the pool, and a worker process cannot ask for them.",
             "Make the data set from plain tensors (.cpu()), or use num_workers=0.",
         )
+    raise CaptureError(
+        "this process was forked from the one that has the session: it can read what that one read before, "
+        "and ask the pool for nothing.",
+        "Bring the model home before the fork: session.pull(model), or %djinn pull model in a notebook.",
+    )
 
 
 def fetch_for_workers(recorder: Recorder, loader: DataLoader[object]) -> None:

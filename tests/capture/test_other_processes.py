@@ -1,4 +1,5 @@
-"""Memory that several processes share: each sees at once what another one wrote, in and out of cells."""
+"""Memory that several processes share: each sees at once what another one wrote, in and out of cells. And
+forks, which see what the notebook had read before."""
 
 from __future__ import annotations
 
@@ -147,3 +148,19 @@ def test_a_captured_tensor_is_sent_through_a_queue(recorder: Recorder) -> None:
         sent.zero_()
     assert more.tolist() == [10.0] * 3
     assert received.tolist() == [0.0] * 3
+
+
+def test_a_fork_reads_the_parameters_that_were_read_before(recorder: Recorder) -> None:
+    model = nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    with cell(recorder):
+        model(torch.ones(1, 2)).sum().backward()
+        optimizer.step()
+    weight = model.weight.tolist()
+    assert in_child(model.weight.tolist) == repr(weight)
+    assert in_child((model.weight * 2).tolist) == repr([[2 * weight[0][0], 2 * weight[0][1]]])
+    unread = in_child(model.bias.tolist)
+    assert unread.startswith("CaptureError: this process was forked")
+    assert "session.pull(model)" in unread
+    model.bias.tolist()
+    assert in_child(model(torch.ones(1, 2)).tolist) == repr(model(torch.ones(1, 2)).tolist())
