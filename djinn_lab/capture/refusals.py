@@ -8,6 +8,9 @@ import torch
 
 from djinn_lab.errors import CaptureError
 
+_TRACING_MODES = (torch._C._TorchDispatchModeKey.PROXY, torch._C._TorchDispatchModeKey.FAKE)
+_NO_MODES = [None, None]
+
 
 def refuse_unsupported(tensor: torch.Tensor) -> None:
     """Raise CaptureError for a tensor that no recorder takes."""
@@ -15,6 +18,11 @@ def refuse_unsupported(tensor: torch.Tensor) -> None:
         raise CaptureError(
             f"{tensor.layout} tensors cannot be captured.",
             "Run this cell with %%local, or use .to_dense() first.",
+        )
+    if tensor.is_nested:
+        raise CaptureError(
+            "nested tensors cannot be captured.",
+            "Run this cell with %%local, or use torch.nested.to_padded_tensor() first.",
         )
     if type(tensor) is not torch.Tensor and not isinstance(tensor, (torch.nn.Parameter, torch.nn.Buffer)):
         raise CaptureError(
@@ -25,6 +33,17 @@ def refuse_unsupported(tensor: torch.Tensor) -> None:
         raise CaptureError(
             f"a tensor on {tensor.device} cannot be captured.",
             "Move it to the host with .cpu() before the cell.",
+        )
+
+
+def refuse_tracing() -> None:
+    """Raise CaptureError while torch traces a function into a graph of its own: a mode that records is asked
+    before the tracer, which would see constants."""
+    modes = [torch._C._get_dispatch_mode(kind) for kind in _TRACING_MODES]
+    if modes != _NO_MODES or torch._C._get_tracing_state() is not None:
+        raise CaptureError(
+            "the recorder in Python cannot record what make_fx, torch.export or torch.jit.trace traces.",
+            "Trace in a cell with %%local, or build the C++ recorder: python -m djinn_lab.native build.",
         )
 
 

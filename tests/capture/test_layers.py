@@ -106,6 +106,20 @@ def test_attention_takes_an_expanded_gradient(
     check_cell(recorder, run, *(torch.randn(1, 2, 33, 16, requires_grad=True) for _ in range(3)))
 
 
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")
+@pytest.mark.parametrize("masked", [False, True])
+def test_transformer_layers_take_their_fast_path(masked: bool, recorder: Recorder) -> None:
+    mask = torch.tensor([[0, 0, 0, 1, 1], [0, 0, 0, 0, 0]]).bool() if masked else None
+
+    def run(layer: nn.Module, x: torch.Tensor) -> Any:
+        with torch.no_grad():
+            return layer(x, src_key_padding_mask=mask)
+
+    layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+    check_cell(recorder, run, layer.eval(), torch.randn(2, 5, 8))
+    check_cell(recorder, run, nn.TransformerEncoder(layer, 2).eval(), torch.randn(2, 5, 8))
+
+
 def test_recurrent_layers_without_gradients(recorder: Recorder) -> None:
     def run(layer: nn.Module, x: torch.Tensor) -> Any:
         with torch.no_grad():

@@ -15,6 +15,7 @@ from djinn_lab.capture.host.random_stream import settled_generator
 from djinn_lab.capture.python.composites import COMPOSITES, record_composite, record_whole
 from djinn_lab.capture.python.identity import WHOLE_TENSOR_CALLS
 from djinn_lab.capture.python.tensor import LazyTensor, plain
+from djinn_lab.capture.refusals import refuse_tracing
 from djinn_lab.capture.sending.segment import paused
 from djinn_lab.capture.torch_functions.cuda_answers import ToPool, is_pool
 from djinn_lab.capture.torch_functions.hooks import (
@@ -41,6 +42,7 @@ class RecordingMode(UnwrappedDispatchMode):
         __tracebackhide__ = True
         if self._recorder.aside:
             return func(*args, **(kwargs or {}))
+        refuse_tracing()
         try:
             return self._recorder.dispatch(func, args, kwargs or {})
         except BaseException as error:  # noqa: BLE001 - re-raised as it is
@@ -61,6 +63,7 @@ class DeviceMapping(TorchFunctionMode):
         __tracebackhide__ = True
         if self._recorder.aside:
             return func(*args, **(kwargs or {}))
+        refuse_tracing()
         special = _SPECIAL.get(getattr(func, "__wrapped__", func))  # a native recorder wraps methods
         if special is not None:
             return special(self._recorder, func, args, kwargs or {})

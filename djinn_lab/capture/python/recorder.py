@@ -40,7 +40,7 @@ from djinn_lab.capture.python.local import run_locally
 from djinn_lab.capture.python.nodes import PythonNodes
 from djinn_lab.capture.python.pool_copies import PoolCopies
 from djinn_lab.capture.python.resizing import Resizing
-from djinn_lab.capture.python.tensor import LazyTensor, become, wrap
+from djinn_lab.capture.python.tensor import LazyTensor, become, overrides_torch, wrap
 from djinn_lab.capture.python.value_table import ValueTableCheckpoint
 from djinn_lab.capture.sending.backend import Backend, Cut
 from djinn_lab.capture.sending.segment import Launched, Segment, paused
@@ -195,6 +195,7 @@ class PythonRecorder:
         if (
             not signature.on_pool
             or has_generator(signature, args, kwargs)
+            or any(tensor.is_nested for tensor in tensors_in(args, kwargs))
             or self._writes_shown(signature, args, kwargs)
         ):
             return self._run_here(func, args, kwargs)
@@ -488,7 +489,8 @@ class PythonRecorder:
     @cached_property
     def replacements(self) -> Replacements:
         """Return the attributes of torch that are replaced while a cell is captured."""
-        return Replacements([*kept_on_host(self), *cuda_answers(self.finish)])
+        overriding = (torch.overrides, "has_torch_function", overrides_torch)
+        return Replacements([*kept_on_host(self), *cuda_answers(self.finish), overriding])
 
     @one_thread
     def begin_cell(self) -> None:

@@ -190,6 +190,17 @@ def wrap(value: LazyValue) -> LazyTensor:
     return tensor
 
 
+def overrides_torch(original: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    """Return ``torch.overrides.has_torch_function`` for a cell: layers with a fast path ask it, and our own
+    mode, which every function is shown to, is no reason against that."""
+
+    def ask(arguments: Any) -> bool:
+        with torch._C.DisableTorchFunction():  # modes only: what a type overrides is asked all the same
+            return original(arguments)
+
+    return ask
+
+
 def plain(tensor: torch.Tensor, cause: str) -> torch.Tensor:
     """Return the values of ``tensor`` in host memory, fetched if needed. Not to be written to."""
     assert isinstance(tensor, LazyTensor)
