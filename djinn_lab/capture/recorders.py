@@ -12,6 +12,7 @@ import torch
 from djinn_lab.capture.sending.backend import Backend
 from djinn_lab.capture.sending.segment import Launched, Segment
 from djinn_lab.capture.torch_functions.optimizer_state import SteppedOptimizers
+from djinn_lab.capture.torch_functions.pool_devices import PoolDevice
 from djinn_lab.errors import UserError
 from djinn_lab.native import load
 
@@ -32,7 +33,8 @@ class Checkpoint(Protocol):
 
 
 class Recorder(Protocol):
-    """Records torch ops as graph nodes and gets values when they are needed. One per session."""
+    """Records torch ops as graph nodes and gets values when they are needed. One per session. ``devices``:
+    those of the pool, none where they are not known."""
 
     lock: Any
     segment: Segment
@@ -41,6 +43,7 @@ class Recorder(Protocol):
     capturing: bool
     owner: object
     may_display: Callable[[], bool]
+    devices: Callable[[], Sequence[PoolDevice]]
     host_only: bool
 
     @property

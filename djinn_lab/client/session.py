@@ -17,6 +17,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from djinn_lab.capture.lazy import is_lazy, recorder_of
 from djinn_lab.capture.recorders import Recorder, make_recorder
+from djinn_lab.capture.torch_functions.pool_devices import PoolDevice
 from djinn_lab.client.cell import Cell
 from djinn_lab.client.cell_job import CellJob
 from djinn_lab.client.connection import PoolConnection
@@ -72,11 +73,16 @@ class Session:
         self.executor = PoolExecutor(self._open, profile.session.priority)
         self.recorder: Recorder = make_recorder(self.executor)
         self.recorder.owner = self
+        self.recorder.devices = self._devices
         self.last_cell: Cell | None = None
         self._measured: list[DeviceProfile] = []
         self._cells = 0
         self._rest: tuple[tuple[str, str], PoolClient] | None = None
         self.reconnect()
+
+    def _devices(self) -> list[PoolDevice]:
+        known = self.welcome.devices if self.executor.connected else ()
+        return [PoolDevice(one.device, one.name, one.memory_bytes) for one in known]
 
     def reconnect(self) -> None:
         """Connect now, if there is no connection: a wrong token or version is known at once. A pool that

@@ -17,9 +17,10 @@ import torch
 from torch.jit import _builtins
 
 from djinn_lab.capture.native.extension import native
-from djinn_lab.capture.torch_functions.cuda_answers import ToPool, cuda_answers, is_pool
+from djinn_lab.capture.torch_functions.cuda_answers import ToPool, cuda_answers
 from djinn_lab.capture.torch_functions.hooks import kept_on_host, optimizer_hooks
 from djinn_lab.capture.torch_functions.packed_sequences import pad
+from djinn_lab.capture.torch_functions.pool_devices import is_pool
 from djinn_lab.capture.torch_functions.replaced import Replacements, Wanted
 
 if TYPE_CHECKING:
@@ -51,6 +52,7 @@ def _on_pool(recorder: NativeRecorder, tensor: torch.Tensor) -> torch.Tensor:
 def _cuda(recorder: NativeRecorder, original: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(original)
     def cuda(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        is_pool(args[0] if args else kwargs.get("device"))
         return _on_pool(recorder, tensor) if recorder.captures_here else original(tensor, *args, **kwargs)
 
     return cuda
@@ -88,6 +90,7 @@ def _mapped(original: Callable[..., Any]) -> Callable[..., Any]:
     def call(*args: Any, **kwargs: Any) -> Any:
         if kwargs.get("device") is not None and is_pool(kwargs["device"]):
             kwargs["device"] = _CPU
+        kwargs.pop("pin_memory", None)
         return original(*args, **kwargs)
 
     known = _builtins._find_builtin(original)

@@ -43,6 +43,7 @@ from djinn_lab.capture.shapes.stand_ins import on_meta
 from djinn_lab.capture.torch_functions.hooks import ModulePaths
 from djinn_lab.capture.torch_functions.optimizer_state import SteppedOptimizers
 from djinn_lab.capture.torch_functions.packed_sequences import PACK, pack
+from djinn_lab.capture.torch_functions.pool_devices import PoolDevice
 from djinn_lab.capture.values import Layout
 from djinn_lab.errors import CaptureError
 
@@ -89,6 +90,7 @@ class NativeRecorder:
         self.segment.on_not_computed = self.optimizers.undo
         self.owner: object = None
         self.may_display: Callable[[], bool] = lambda: True
+        self.devices: Callable[[], Sequence[PoolDevice]] = lambda: ()
         self._inference = ShapeInference()
         self._paths = ModulePaths()
         self._names: weakref.WeakKeyDictionary[torch.nn.Module, Any] = weakref.WeakKeyDictionary()

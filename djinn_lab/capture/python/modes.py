@@ -17,13 +17,14 @@ from djinn_lab.capture.python.identity import WHOLE_TENSOR_CALLS
 from djinn_lab.capture.python.tensor import LazyTensor, plain
 from djinn_lab.capture.refusals import refuse_tracing
 from djinn_lab.capture.sending.segment import paused
-from djinn_lab.capture.torch_functions.cuda_answers import ToPool, is_pool
+from djinn_lab.capture.torch_functions.cuda_answers import ToPool
 from djinn_lab.capture.torch_functions.hooks import (
     UnwrappedDispatchMode,
     module_hooks,
     optimizer_hooks,
 )
 from djinn_lab.capture.torch_functions.packed_sequences import pad
+from djinn_lab.capture.torch_functions.pool_devices import is_pool
 
 if TYPE_CHECKING:
     from djinn_lab.capture.python.recorder import PythonRecorder
@@ -71,6 +72,8 @@ class DeviceMapping(TorchFunctionMode):
             return record_whole(func, args, kwargs)
         if kwargs and "device" in kwargs and is_pool(kwargs["device"]):
             kwargs = {**kwargs, "device": _CPU}
+        if kwargs and "pin_memory" in kwargs:
+            kwargs = {name: item for name, item in kwargs.items() if name != "pin_memory"}
         try:
             return func(*args, **(kwargs or {}))
         except KeyboardInterrupt as stop:  # Python can stop between two lines, which IPython cannot show
@@ -92,6 +95,7 @@ def _on_pool(recorder: PythonRecorder, tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _cuda(recorder: PythonRecorder, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    is_pool(args[1] if len(args) > 1 else kwargs.get("device"))
     return _on_pool(recorder, args[0])
 
 
@@ -141,14 +145,9 @@ def _pad_packed(recorder: PythonRecorder, func: Any, args: tuple[Any, ...], kwar
     return pad(recorder, *args, **kwargs)
 
 
-def _pin(recorder: PythonRecorder, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    return args[0]
-
-
 _SPECIAL: dict[Any, Callable[..., Any]] = {
     torch.Tensor.cuda: _cuda,
     torch.Tensor.to: _to,
-    torch.Tensor.pin_memory: _pin,
     torch.Tensor.numpy: _host_memory,
     torch.Tensor.tolist: _host_memory,
     torch.Tensor.__array__: _host_memory,

@@ -51,6 +51,7 @@ from djinn_lab.capture.torch_functions.cuda_answers import cuda_answers
 from djinn_lab.capture.torch_functions.hooks import kept_on_host
 from djinn_lab.capture.torch_functions.optimizer_state import SteppedOptimizers
 from djinn_lab.capture.torch_functions.packed_sequences import PACK, pack
+from djinn_lab.capture.torch_functions.pool_devices import PoolDevice
 from djinn_lab.capture.torch_functions.replaced import Replacements, ask_when_data_is_set, set_data_of_torch
 from djinn_lab.capture.values import Layout, LazyStorage, LazyValue
 from djinn_lab.errors import CaptureError
@@ -112,6 +113,7 @@ class PythonRecorder:
         _recorders.add(self)
         ask_when_data_is_set(_set_data)
         self.may_display: Callable[[], bool] = lambda: True
+        self.devices: Callable[[], Sequence[PoolDevice]] = lambda: ()
 
     def _why_lost(self, tensor: torch.Tensor) -> str | None:
         return self.table.lost.get(tensor._value.id) if type(tensor) is LazyTensor else None

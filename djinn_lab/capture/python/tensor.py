@@ -12,6 +12,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from djinn_lab.capture.lazy import LazyKind, register
 from djinn_lab.capture.torch_functions.cuda_answers import FetchToHost
+from djinn_lab.capture.torch_functions.pool_devices import is_pool
 from djinn_lab.capture.values import LazyValue, StorageOwner
 
 _make_wrapper = torch.Tensor._make_wrapper_subclass
@@ -57,6 +58,7 @@ class LazyTensor(torch.Tensor):
 
     def cuda(self, *args: Any, **kwargs: Any) -> torch.Tensor:
         """Already on the pool."""
+        is_pool(args[0] if args else kwargs.get("device"))
         return self
 
     def __repr__(self, *, tensor_contents: object = None) -> str:  # type: ignore[override]

@@ -18,20 +18,17 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from djinn_lab.capture.sending.segment import paused
+from djinn_lab.capture.torch_functions.pool_devices import (
+    PoolDeviceProperties,
+    PoolDeviceScope,
+    is_pool,
+    unknown,
+)
 from djinn_lab.capture.torch_functions.replaced import Wanted
-from djinn_lab.errors import CaptureError
 
 _AUTOCAST: Any = torch.amp.autocast_mode.autocast
 _SCALER: Any = torch.amp.GradScaler
 _GENERATOR: Any = torch._C.Generator
-
-
-def is_pool(device: object) -> bool:
-    if isinstance(device, str):
-        return device.startswith("cuda")
-    if isinstance(device, torch.device):
-        return device.type == "cuda"
-    return isinstance(device, int) and not isinstance(device, bool)
 
 
 class _GeneratorType(type(_GENERATOR)):  # type: ignore[misc]
@@ -92,6 +89,45 @@ def _set_default_device(original: Callable[[Any], None]) -> Callable[[object], N
     return lambda device: original(None if is_pool(device) else device)
 
 
+def _do_nothing(*args: object, **kwargs: object) -> None:
+    pass
+
+
+def _stream() -> Any:
+    """Return the default generator, or what stands in for it in a cell."""
+    return vars(torch.random)["default_generator"]
+
+
+def _itself(tensor: torch.Tensor, device: object = None) -> torch.Tensor:
+    """``pin_memory()``: what a copy to a GPU needs, and the way to the pool does not."""
+    return tensor
+
+
+def _parse_to(original: Callable[..., object]) -> Callable[..., object]:
+    """Of ``module.to``: a bare number is a device of the pool."""
+
+    @wraps(original)
+    def parse(*args: object, **kwargs: object) -> object:
+        if args and isinstance(args[0], int) and is_pool(args[0]):
+            args = (torch.device("cuda", args[0]), *args[1:])
+        return original(*args, **kwargs)
+
+    return parse
+
+
+def _named_type(original: Callable[..., object]) -> Callable[..., object]:
+    """For functions that take the name of a legacy type, as ``"torch.cuda.FloatTensor"``."""
+
+    def here(item: object) -> object:
+        return item.replace("torch.cuda.", "torch.") if isinstance(item, str) else item
+
+    @wraps(original)
+    def call(*args: object, **kwargs: object) -> object:
+        return original(*map(here, args), **kwargs)
+
+    return call
+
+
 _ALWAYS: tuple[tuple[Any, str, Any], ...] = (
     (_AUTOCAST, "__init__", _autocast_init(_AUTOCAST.__init__)),
     (_SCALER, "__init__", _scaler_init(_SCALER.__init__)),
@@ -99,12 +135,38 @@ _ALWAYS: tuple[tuple[Any, str, Any], ...] = (
     (torch, "Generator", PoolGenerator),
     (torch, "is_autocast_enabled", _asked_of_cpu(torch.is_autocast_enabled)),
     (torch, "get_autocast_dtype", _asked_of_cpu(torch.get_autocast_dtype)),
+    (torch.Tensor, "pin_memory", _itself),
 )
+_LEGACY_TYPES = (
+    *("FloatTensor", "DoubleTensor", "HalfTensor", "BFloat16Tensor", "BoolTensor"),
+    *("ByteTensor", "CharTensor", "ShortTensor", "IntTensor", "LongTensor"),
+)
+_SEEDS: dict[str, Callable[..., object]] = {
+    **dict.fromkeys(
+        ("manual_seed", "manual_seed_all"), lambda seed: _do_nothing(_stream().manual_seed(int(seed)))
+    ),
+    **dict.fromkeys(("seed", "seed_all"), lambda: _do_nothing(_stream().seed())),
+    "initial_seed": lambda: _stream().initial_seed(),
+    "get_rng_state": lambda device="cuda": _stream().get_state(),
+    "get_rng_state_all": lambda: [_stream().get_state()],
+    "set_rng_state": lambda state, device="cuda": _do_nothing(_stream().set_state(state)),
+    "set_rng_state_all": lambda states: _do_nothing(*map(_stream().set_state, states)),
+}
+"""Notebook and pool draw from one stream, so that a seed for CUDA is a seed of that one."""
 _WITHOUT_CUDA: tuple[tuple[Any, str, Any], ...] = (
     (torch, "set_default_device", _set_default_device(torch.set_default_device)),
     (torch.cuda, "synchronize", lambda device=None: None),
     (torch.cuda, "current_device", lambda: 0),
-    (torch.cuda, "set_device", lambda device: None),
+    (torch.cuda, "set_device", lambda device: PoolDeviceScope(device) and None),
+    (torch.cuda, "device", PoolDeviceScope),
+    (torch.cuda, "device_of", lambda tensor: PoolDeviceScope("cuda")),
+    (torch.cuda, "get_device_properties", PoolDeviceProperties),
+    (torch.Tensor, "record_stream", lambda tensor, stream: None),
+    (torch.Tensor, "type", _named_type(torch.Tensor.type)),
+    (torch, "set_default_tensor_type", _named_type(torch.set_default_tensor_type)),
+    (torch._C._nn, "_parse_to", _parse_to(torch._C._nn._parse_to)),
+    *((torch.cuda, name, getattr(torch, name)) for name in _LEGACY_TYPES),
+    *((torch.cuda, name, answer) for name, answer in _SEEDS.items()),
     (torch.cuda, "get_device_name", lambda device=None: "Djinn Lab pool"),
 )
 
@@ -178,18 +240,8 @@ def _stream_context(stream: object) -> AbstractContextManager[object]:
     return nullcontext(stream)
 
 
-def _do_nothing(*args: object, **kwargs: object) -> None:
-    pass
-
-
 def _refusal(name: str) -> Callable[..., object]:
-    def refuse(*args: object, **kwargs: object) -> object:
-        raise CaptureError(
-            f"torch.cuda.{name}: a cell does not know which device of the pool it will run on.",
-            "Use %djinn status for the devices and %djinn memory for this session's memory.",
-        )
-
-    return refuse
+    return lambda *args, **kwargs: unknown(name)
 
 
 _STREAMS: tuple[tuple[Any, str, Any], ...] = (
@@ -205,8 +257,8 @@ _HOUSEKEEPING = (
     *("reset_peak_host_memory_stats", "reset_accumulated_host_memory_stats"),
 )
 _UNKNOWN = (
-    *("get_device_properties", "get_device_capability"),
-    *("mem_get_info", "memory_summary", "memory_snapshot", "memory_usage", "device_memory_used"),
+    *("get_device_capability", "mem_get_info", "memory_summary"),
+    *("memory_snapshot", "memory_usage", "device_memory_used"),
     *("utilization", "temperature", "power_draw", "clock_rate"),
 )
 _OF_ONE_DEVICE: tuple[tuple[Any, str, Any], ...] = tuple(
