@@ -14,6 +14,7 @@ from types import TracebackType
 
 from IPython.core.interactiveshell import InteractiveShell
 
+from djinn_lab.capture.host.interrupts import whole
 from djinn_lab.client.cell import Cell
 from djinn_lab.client.cuts import forbid_cuts, loops_of_cuts, warning_of
 from djinn_lab.client.dry_run import DryRun
@@ -115,6 +116,7 @@ class NotebookCell:
         self._nested = False
         self._around = ExitStack()
 
+    @whole
     def __enter__(self) -> Cell:
         with ExitStack() as entered:
             entered.enter_context(stops_are_kept())
@@ -162,6 +164,7 @@ class NotebookCell:
             self._verification = self._inner.enter_context(Verification(session, self._shell.user_ns))
         return cell
 
+    @whole
     def __exit__(
         self,
         kind: type[BaseException] | None,

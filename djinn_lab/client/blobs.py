@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import blake3
 import httpx
 import torch
 
-from djinn_lab.capture.host.interrupts import held
+from djinn_lab.capture.host.interrupts import check
 from djinn_lab.client.connection import PoolConnection
 from djinn_lab.errors import PoolLost, Refused
 from djinn_lab.protocol.messages import BlobsMissing, BlobStored, Fetched, QueryBlobs
 from djinn_lab.srg.blob_names import UNHASHED_BYTES_MIN, draw_name, sketch_of
 
 CHUNK_BYTES = 8 * 2**20
-"""Python looks for an interrupt after each."""
+"""An interrupt is looked for before each."""
 TIMEOUT_S = 300.0
 
 
@@ -32,7 +33,14 @@ def write_blob(path: Path, data: memoryview) -> None:
     with path.open("wb", buffering=0) as file:
         written = 0
         while written < data.nbytes:
+            check()
             written += file.write(data[written : written + CHUNK_BYTES])
+
+
+def _chunks(data: memoryview) -> Iterator[bytes]:
+    for start in range(0, data.nbytes, CHUNK_BYTES):
+        check()
+        yield bytes(data[start : start + CHUNK_BYTES])
 
 
 class BlobTransfer:
@@ -40,7 +48,8 @@ class BlobTransfer:
     moved.
 
     On the pool's host, large contents that the pool has not seen are not hashed: they are written once, under
-    a name that is drawn, and the pool computes their digest when it needs one.
+    a name that is drawn, and the pool computes their digest when it needs one. Its callers hold; what arrives
+    meanwhile is raised in Stopped.
     """
 
     def __init__(self, connection: PoolConnection, token: str) -> None:
@@ -81,7 +90,6 @@ class BlobTransfer:
     def _lacks(self, digest: str) -> bool:
         return digest not in self._known and digest in self._missing(QueryBlobs([digest])).digests
 
-    @held()  # the next question would get the answer to this one
     def _missing(self, query: QueryBlobs) -> BlobsMissing:
         self._connection.send(query)
         return self._connection.receive_missing()
@@ -96,8 +104,7 @@ class BlobTransfer:
             self._write(self._directory / digest, data)
             return
         self.uploaded_bytes += data.nbytes
-        chunks = (bytes(data[start : start + CHUNK_BYTES]) for start in range(0, data.nbytes, CHUNK_BYTES))
-        self._check(lambda: self._http.put(f"/v1/blobs/{digest}", content=chunks))
+        self._check(lambda: self._http.put(f"/v1/blobs/{digest}", content=_chunks(data)))
 
     def _write(self, path: Path, data: memoryview) -> None:
         try:
@@ -122,9 +129,24 @@ class BlobTransfer:
             raw = torch.from_file(str(path), shared=False, size=nbytes, dtype=torch.uint8)
             path.unlink()
         else:
-            response = self._check(lambda: self._http.get(f"/v1/results/{fetched.blob}"))
-            raw = torch.frombuffer(bytearray(response.content), dtype=torch.uint8)
+            raw = torch.frombuffer(self._download(str(fetched.blob)), dtype=torch.uint8)
         return raw.view(dtype).view(fetched.meta.shape)
+
+    def _download(self, blob: str) -> bytearray:
+        content = bytearray()
+
+        def get() -> httpx.Response:
+            with self._http.stream("GET", f"/v1/results/{blob}") as response:
+                if response.status_code >= 400:
+                    response.read()
+                    return response
+                for chunk in response.iter_bytes(CHUNK_BYTES):
+                    check()
+                    content.extend(chunk)
+            return response
+
+        self._check(get)
+        return content
 
     def _check(self, request: object) -> httpx.Response:
         assert callable(request)

@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from time import perf_counter
 from types import TracebackType
 
+from djinn_lab.capture.host.interrupts import locked, whole
 from djinn_lab.capture.host.turns import only_cell
 from djinn_lab.capture.recorders import Recorder, capturing
 from djinn_lab.client.cell_job import CellJob, described_end
@@ -142,13 +143,14 @@ class Cell:
         for number, program in enumerate(programs, start=1):
             self._job.add_program(EncodedProgram.of(program), ends=number == len(programs))
 
+    @whole
     def __enter__(self) -> Cell:
         file = self._file or sys._getframe(1).f_code.co_filename
         with ExitStack() as stack:
             stack.enter_context(only_cell(self._job.cell))
             self._nested = self._recorder.capturing
             if not self._nested:
-                with self._recorder.lock:
+                with locked(self._recorder.lock):
                     self._begin(file, stack)
             self._stack = stack.pop_all()
         return self
@@ -164,13 +166,14 @@ class Cell:
         self._moved = executor.bytes_moved()
         stack.enter_context(capturing(recorder, job.cell, file))
 
+    @whole
     def __exit__(
         self,
         kind: type[BaseException] | None,
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        with self._recorder.lock:  # or what another thread fetches would be of a cell that has ended
+        with locked(self._recorder.lock):  # or what another thread fetches would be of a cell that has ended
             self._stack.close()
             if not self._nested:
                 self._end(error)

@@ -135,7 +135,8 @@ class CellJob:
 @dataclass
 class Flight:
     """A segment under way, sent at ``sent``, answered at ``received`` (this process's ``perf_counter``).
-    ``program``: as it was sent. ``stopped``: by its user, which the pool may not know."""
+    ``program``: as it was sent. ``stopped``: by its user, which the pool may not know. ``stop``: the
+    exception that arrived while the cell waited for it."""
 
     job: CellJob
     recorded: RecordedProgram
@@ -146,6 +147,11 @@ class Flight:
     lost: PoolLost | None = None
     refused: BaseException | None = None
     stopped: bool = False
+    stop: BaseException | None = None
+
+    def note_stop(self, error: BaseException) -> None:
+        """Note that an exception arrived which ends the wait."""
+        self.stopped, self.stop = True, self.stop or error
 
     @property
     def program(self) -> EncodedProgram:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import ssl
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import TypeVar
@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import msgspec
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus, InvalidURI
 
-from djinn_lab.capture.host.interrupts import held
+from djinn_lab.capture.host.interrupts import TICK_S, Stopped, check, whole
 from djinn_lab.client.trust import not_proven, tls_context
 from djinn_lab.client.websocket import WebSocket
 from djinn_lab.errors import (
@@ -39,7 +39,8 @@ START_AGAIN = "Start one with `djinn-lab pool start`, then run the cell again."
 
 
 class PoolConnection:
-    """Raises errors of :mod:`djinn_lab.errors` only (and ``KeyboardInterrupt``)."""
+    """Raises errors of :mod:`djinn_lab.errors` only. Its callers hold
+    (:mod:`djinn_lab.capture.host.interrupts`)."""
 
     def __init__(
         self,
@@ -53,6 +54,8 @@ class PoolConnection:
         self.url = url
         self.tls = tls_context(url, certificate)
         self._backlog: deque[messages.FromPool] = deque()
+        self._unwanted: Counter[type[messages.FromPool]] = Counter()
+        """Answers to come that no caller waits for any more, since an exception arrived."""
         self.bytes_sent = 0
         self.bytes_received = 0
         self._stopped = False
@@ -151,7 +154,7 @@ class PoolConnection:
             return self._backlog.popleft()
         return self._next(timeout_s)
 
-    @held()
+    @whole
     def peek(self) -> Sequence[messages.FromPool]:
         """Messages that have arrived and were not received yet."""
         with suppress(TimeoutError):
@@ -159,7 +162,7 @@ class PoolConnection:
                 self._backlog.append(self._next(0))
         return tuple(self._backlog)
 
-    @held()
+    @whole
     def await_message(self, timeout_s: float) -> None:
         """Wait until a message has arrived, or the time is over; it stays for :meth:`receive`."""
         with suppress(TimeoutError):
@@ -185,7 +188,14 @@ class PoolConnection:
 
     def _receive_a(self, kind: type[Answer]) -> Answer:
         while True:
-            message = self._next(None)
+            try:
+                check()
+                message = self._next(TICK_S)
+            except TimeoutError:
+                continue
+            except Stopped:
+                self._unwanted[kind] += 1
+                raise
             if isinstance(message, kind):
                 return message
             self._backlog.append(message)
@@ -206,6 +216,9 @@ class PoolConnection:
             message: messages.FromPool = messages.decode_from_pool(data)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise Refused(f"the pool sent a message that this client cannot read: {error}") from None
+        if self._unwanted[type(message)]:
+            self._unwanted[type(message)] -= 1
+            return self._next(timeout_s)
         return message
 
     def close(self) -> None:

@@ -14,16 +14,15 @@ from time import perf_counter, sleep
 import torch
 from msgspec.structs import replace
 
-from djinn_lab.capture.host.interrupts import deliver, delivered
+from djinn_lab.capture.host.interrupts import TICK_S, Stopped, check, take, whole
 from djinn_lab.capture.sending.backend import Cut, RunResult
 from djinn_lab.client.blobs import BlobTransfer
 from djinn_lab.client.cell_job import CellJob, Flight, RecordedProgram
 from djinn_lab.client.connection import PoolConnection, SubmissionEncoder
 from djinn_lab.client.cuts import CutRecord
-from djinn_lab.client.segment_results import arrived, failure, missing
+from djinn_lab.client.segment_results import arrived, failure, missing, stopped_with
 from djinn_lab.errors import (
     CancelFailed,
-    CellCancelled,
     DjinnError,
     PoolError,
     PoolLost,
@@ -51,8 +50,6 @@ from djinn_lab.units import format_seconds
 CANCEL_TIMEOUT_S = 30.0
 """An answer leaves when it is in the database, and a disk that many programs write to may keep that waiting
 for seconds."""
-TICK_S = 0.05
-"""So long an interrupt may go unnoticed while the cell waits for the pool."""
 FOLLOW_MAX = 2
 """Segments on their way to the pool, or there, behind the one that runs: while one part of a cell is computed
 the next waits beside it, and the one with the cell's last ops may arrive."""
@@ -66,6 +63,15 @@ RESUMED_S = 0.0001
 
 def _ignore_update(update: JobUpdate) -> None:
     pass
+
+
+def _later(stop: BaseException, later: BaseException | None) -> BaseException:
+    """Return what a cell ends with where ``later`` arrived after ``stop``: to press Ctrl-C again changes
+    nothing."""
+    if later is None or (type(stop) is KeyboardInterrupt and type(later) is KeyboardInterrupt):
+        return stop
+    later.__context__ = stop
+    return later
 
 
 def _ignore_tick() -> None:
@@ -124,6 +130,7 @@ class PoolExecutor:
             assert self._connection is not None
         return self._connection
 
+    @whole
     def _use(self, connection: PoolConnection, token: str) -> None:
         self._connection = connection
         self._blobs = BlobTransfer(connection, token)
@@ -132,28 +139,34 @@ class PoolExecutor:
     def resume(self, lost: PoolLost, *first: Flight) -> None:
         """After the connection broke, or the pool was started again, open another connection to the same
         session, and send again what the pool may not have got: ``first``, then all later segments. Raises
-        PoolLost where that cannot be done, and KeyboardInterrupt where the user stops it: the session may be
-        resumed later."""
+        PoolLost where that cannot be done, and Stopped where the user stops it: the session may be resumed
+        later."""
         broken = self._connection
         if broken is None or isinstance(lost, SessionLost):
             raise lost
         flights = (*first, *self._flights)
         began, pause_s = perf_counter(), RESUME_PAUSE_MIN_S
         while broken.can_resume and perf_counter() < began + RESUME_S:
-            if self.stop_at is not None and perf_counter() > self.stop_at:
-                raise KeyboardInterrupt
             try:
-                with delivered():
-                    if self._resumed(broken.welcome.session, lost):
-                        self._send_again(flights)
-                        return
-                    self._say_broken(flights, began + RESUME_S - perf_counter())
-                    sleep(pause_s)
+                if self._resumed(broken.welcome.session, lost):
+                    self._send_again(flights)
+                    return
+                self._say_broken(flights, began + RESUME_S - perf_counter())
+                self._pause(pause_s)
             except PoolLost as again:
                 if again is lost:
                     break
             pause_s = min(RESUME_PAUSE_MAX_S, 2 * pause_s)
         raise lost
+
+    def _pause(self, seconds: float) -> None:
+        """Wait. Raises Stopped with what arrives, or as if the user had stopped it when it is time."""
+        ends = perf_counter() + seconds
+        while (now := perf_counter()) < ends:
+            if self.stop_at is not None and now > self.stop_at:
+                raise Stopped(KeyboardInterrupt())
+            check()
+            sleep(min(TICK_S, ends - now))
 
     def _resumed(self, session: str, lost: PoolLost) -> bool:
         """Return whether there is a connection to the session again. Raises ``lost`` where the pool does not
@@ -337,8 +350,8 @@ class PoolExecutor:
                     away_s = perf_counter() - broke
                     job.report.add("reconnecting", away_s)
                     began += away_s
-        except KeyboardInterrupt:
-            return self._stopped_waiting()
+        except Stopped as stopped:
+            return self._stopped_waiting(stopped.error)
         except PoolLost as lost:
             self.drop_connection()
             job.finished = True
@@ -354,10 +367,10 @@ class PoolExecutor:
             if flight.received is not None:
                 job.report.add("receive", job.outside_since - flight.received)
 
-    def _stopped_waiting(self) -> RunResult:
+    def _stopped_waiting(self, stop: BaseException) -> RunResult:
         """The user stopped a cell while the pool was away: nothing of it is sent again, and what the pool has
         of it ends once the session is resumed."""
-        stopped = CellCancelled("stopped while the cell waited for the pool to come back")
+        stopped = stopped_with(stop, "stopped while the cell waited for the pool to come back")
         for follower in self._flights:
             follower.refused = stopped
         return RunResult(0, error=stopped, arrived=False)
@@ -373,11 +386,10 @@ class PoolExecutor:
 
     def _finish(self, flight: Flight, began: float, cancelling: bool) -> RunResult:
         job, program, blobs, report = flight.job, flight.program, self.blobs, flight.job.report
-        result, interrupted = self._wait(self.connection, flight, cancelling)
-        stopped_here = interrupted and not cancelling
-        interrupted = interrupted or flight.stopped
-        if job.left and result.outcome == "done" and not stopped_here:
-            interrupted = False  # it was asked to stop, too late
+        result = self._wait(self.connection, flight, cancelling)
+        if flight.stop is None and (cancelling or flight.stopped):
+            too_late = job.left and result.outcome == "done"
+            flight.stop = None if too_late else KeyboardInterrupt()
         if result.outcome == SKIPPED:
             job.segments -= 1  # the next one has its number
             return RunResult(
@@ -387,10 +399,9 @@ class PoolExecutor:
         job.add_wait(result, flight.sent, began, received)
         tensors: list[torch.Tensor] = []
         try:
-            with delivered():
-                tensors = [blobs.read(item) for item in result.fetched]
-        except KeyboardInterrupt:
-            interrupted = True
+            tensors = [blobs.read(item) for item in result.fetched]
+        except Stopped as stopped:
+            flight.note_stop(stopped.error)
         job.add_program(flight.recorded.recorded, ends=flight.cut.cause != STREAMED)
         report.job = job.identifier
         report.add_result(result)
@@ -405,14 +416,13 @@ class PoolExecutor:
         )
         ended = flight.message.final and not (flight.message.resends and missing(result))
         job.finished = job.finished or ended or result.outcome == "cancelled"
-        return self._conclude(result, flight, tensors, interrupted)
+        return self._conclude(result, flight, tensors)
 
     def _conclude(
         self,
         result: SegmentResult,
         flight: Flight,
         tensors: list[torch.Tensor],
-        interrupted: bool,
     ) -> RunResult:
         recorded = flight.recorded
         ahead = recorded.ahead(result.executed)
@@ -426,62 +436,70 @@ class PoolExecutor:
             tensors,
             result.dynamic_metas,
             result.rng_state,
-            failure(result, recorded.sent, flight.job.file, interrupted, ran),
+            failure(result, recorded.sent, flight.job.file, flight.stop, ran),
             arrived=arrived(result),
             run_s=result.stages.get("run", 0.0),
-            missing=() if interrupted else missing(result),
+            missing=() if flight.stop is not None else missing(result),
         )
 
-    def _wait(
-        self, connection: PoolConnection, flight: Flight, cancelling: bool
-    ) -> tuple[SegmentResult, bool]:
-        """Return the result of a segment, and whether the user interrupted while waiting (the segment was
-        then cancelled)."""
-        submit = flight.message
+    def _wait(self, connection: PoolConnection, flight: Flight, cancelling: bool) -> SegmentResult:
+        """Return the result of a segment. What arrives while waiting is noted in the flight, and the segment
+        is then cancelled; while one is cancelled, what arrives is raised later."""
+        result = None
         if not cancelling:
-            try:
-                return self._receive_result(connection, flight, None), False
-            except KeyboardInterrupt:
-                flight.stopped = True
-                connection.send(CancelJob(submit.job))
-        while True:
-            try:
-                return self._receive_result(connection, flight, CANCEL_TIMEOUT_S), True
-            except KeyboardInterrupt:
-                continue  # it is being stopped
-            except TimeoutError:
-                raise CancelFailed(
-                    f"the pool did not confirm within {CANCEL_TIMEOUT_S:.0f} s that job {submit.job[:8]} "
-                    "was stopped.",
-                    f"See `djinn-lab jobs`, and cancel it with `djinn-lab cancel {submit.job[:8]}`.",
-                ) from None
+            result = self._receive_result(connection, flight)
+        if result is None and flight.stop is not None:
+            connection.send(CancelJob(flight.message.job))
+        if result is None:
+            result = self._receive_cancelled(connection, flight)
+            if flight.stop is not None and not cancelling:
+                flight.stop = _later(flight.stop, take())
+        return result
 
-    def _receive_result(
-        self, connection: PoolConnection, flight: Flight, timeout_s: float | None
-    ) -> SegmentResult:
-        submit = flight.message
-        deadline = None if timeout_s is None else perf_counter() + timeout_s
+    def _receive_result(self, connection: PoolConnection, flight: Flight) -> SegmentResult | None:
+        """Return the result of a segment, None where the user stops it before."""
         while True:
-            deliver()
-            if deadline is None and self.stop_at is not None and perf_counter() > self.stop_at:
-                raise KeyboardInterrupt
-            try:
-                message = connection.receive(TICK_S)
-            except TimeoutError:
-                self.on_tick()
-                if deadline is not None and perf_counter() > deadline:
-                    raise
-                continue
-            if isinstance(message, SegmentResult):
-                if (message.job, message.segment) == (submit.job, submit.segment):
-                    return message
-            elif isinstance(message, JobUpdate):
-                # that the pool cannot answer is said with the first answer in line, of whichever job
-                if message.job == submit.job or message.state == "QUEUED":
-                    flight.job.report.note_wait(message)
-                    self.on_update(message)
-            elif isinstance(message, RequestRefused):
-                raise PoolLost(f"the pool closed the session: {message.message}", "Run the cell again.")
+            stop = take()
+            if stop is None and self.stop_at is not None and perf_counter() > self.stop_at:
+                stop = KeyboardInterrupt()
+            if stop is not None:
+                flight.note_stop(stop)
+                return None
+            result = self._receive(connection, flight)
+            if result is not None:
+                return result
+
+    def _receive_cancelled(self, connection: PoolConnection, flight: Flight) -> SegmentResult:
+        deadline = perf_counter() + CANCEL_TIMEOUT_S
+        while perf_counter() < deadline:
+            result = self._receive(connection, flight)
+            if result is not None:
+                return result
+        job = flight.message.job[:8]
+        raise CancelFailed(
+            f"the pool did not confirm within {CANCEL_TIMEOUT_S:.0f} s that job {job} was stopped.",
+            f"See `djinn-lab jobs`, and cancel it with `djinn-lab cancel {job}`.",
+        )
+
+    def _receive(self, connection: PoolConnection, flight: Flight) -> SegmentResult | None:
+        """Take a message, or wait a moment for one; return it where it is the segment's result."""
+        submit = flight.message
+        try:
+            message = connection.receive(TICK_S)
+        except TimeoutError:
+            self.on_tick()
+            return None
+        if isinstance(message, SegmentResult):
+            if (message.job, message.segment) == (submit.job, submit.segment):
+                return message
+        elif isinstance(message, JobUpdate):
+            # that the pool cannot answer is said with the first answer in line, of whichever job
+            if message.job == submit.job or message.state == "QUEUED":
+                flight.job.report.note_wait(message)
+                self.on_update(message)
+        elif isinstance(message, RequestRefused):
+            raise PoolLost(f"the pool closed the session: {message.message}", "Run the cell again.")
+        return None
 
     # ---------------------------------------------------------------- cells
 
@@ -527,11 +545,12 @@ class PoolExecutor:
             return True
         return now_s > self._broken_s + RESUME_S
 
-    def ask_to_cancel(self, job: str) -> None:
+    def ask_to_cancel(self, job: str, stop: BaseException | None = None) -> None:
         """Ask the pool to stop a job; any thread may. Where the pool cannot be reached, the next wait for the
-        job asks again."""
+        job asks again. ``stop``: what arrived, and is what the job's cell ends with."""
         for flight in self.flights:
-            flight.stopped = flight.stopped or flight.message.job == job
+            if flight.message.job == job:
+                flight.stopped, flight.stop = True, flight.stop or stop
         if self._connection is not None:
             with suppress(PoolLost):
                 self._connection.send(CancelJob(job))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from torch.utils._pytree import tree_leaves
 
+from djinn_lab.capture.host.interrupts import whole
 from djinn_lab.capture.lazy import is_lazy, recorder_of
 from djinn_lab.client.pending_cell import PendingCell, Watcher
 from djinn_lab.client.report import CellReport
@@ -123,6 +124,7 @@ class CellHandle:
         interrupt cancels the cell."""
         return self._pending.wait(timeout_s)
 
+    @whole
     def get(self, timeout_s: float | None = None) -> object:
         """Wait for the cell and return its last expression, with the values of tensors here. Raises its
         error, and TimeoutError after ``timeout_s`` seconds, which changes nothing. An interrupt cancels the

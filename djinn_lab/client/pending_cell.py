@@ -12,15 +12,13 @@ from time import perf_counter
 from typing import NoReturn, Protocol
 
 from djinn_lab.capture.host.forked import check_process
-from djinn_lab.capture.host.interrupts import held
+from djinn_lab.capture.host.interrupts import TICK_S, acquire, locked, take, whole
 from djinn_lab.capture.recorders import Recorder
 from djinn_lab.client.cell_job import CellJob, described_end
 from djinn_lab.client.executor import PoolExecutor
-from djinn_lab.errors import CancelFailed, CellCancelled
+from djinn_lab.errors import CancelFailed
 from djinn_lab.protocol.messages import JobUpdate
 
-TICK_S = 0.05
-"""So long another thread that uses the session may have to wait for one that waits with a timeout."""
 Outcome = str
 """``DONE``, ``FAILED`` or ``CANCELLED``."""
 
@@ -107,9 +105,10 @@ class PendingCell:
 
     # ---------------------------------------------------------------- the session's side
 
+    @whole
     def settle(self) -> None:
         """Wait for the cell. Raises its error unless that was raised before."""
-        with self._recorder.lock:
+        with locked(self._recorder.lock):
             self._settle()
         if self.error is not None and not self._raised:
             self._raise(
@@ -117,6 +116,7 @@ class PendingCell:
                 "the session is used next."
             )
 
+    @whole
     def lose(self) -> None:
         """Note how it ended, now that its pool is gone; that is known already."""
         self._settle()
@@ -124,13 +124,14 @@ class PendingCell:
 
     # ---------------------------------------------------------------- the handle's side
 
+    @whole
     def raise_error(self) -> None:
         """Raise what the cell ended with, if anything; the session does not raise it again."""
         if self.error is not None:
             self._raise()
 
     def _raise(self, *notes: str) -> NoReturn:
-        with self._recorder.lock:
+        with locked(self._recorder.lock):
             self.see_error()
         error = self.error
         assert error is not None
@@ -144,6 +145,7 @@ class PendingCell:
             self._recorder.segment.launched = None
 
     @property
+    @whole
     def is_answered(self) -> bool:
         """Return whether a wait would end at once; asks the connection, and waits for nothing."""
         self.look()
@@ -159,6 +161,7 @@ class PendingCell:
         """Return whether the connection is not to be asked: all is known, or another process opened it."""
         return self.is_settled or os.getpid() != self._process
 
+    @whole
     def look(self) -> None:
         """Take the pool's latest update, if no other thread waits, which takes it then."""
         if self._is_elsewhere or not self._recorder.lock.acquire(blocking=False):
@@ -171,18 +174,15 @@ class PendingCell:
         finally:
             self._recorder.lock.release()
 
+    @whole
     def wait(self, timeout_s: float | None) -> bool:
-        """Wait until the outcome is known, and return whether it is. An interrupt cancels the cell and is
-        raised."""
+        """Wait until the outcome is known, and return whether it is. An exception that arrives meanwhile
+        cancels the cell and is raised."""
         check_process(self._process)
         deadline_s = None if timeout_s is None else perf_counter() + timeout_s
         self._begin_wait()
         try:
             return self._wait_until(deadline_s)
-        except KeyboardInterrupt as stop:
-            if not isinstance(stop, CellCancelled):  # while another thread waited for the cell
-                self._executor.ask_to_cancel(self.job.identifier)
-            raise
         finally:
             self._waits = False
 
@@ -193,19 +193,27 @@ class PendingCell:
 
     def _wait_until(self, deadline_s: float | None) -> bool:
         while not self.is_settled:
-            left_s = -1 if deadline_s is None else max(0.0, deadline_s - perf_counter())
-            if not self._recorder.lock.acquire(timeout=left_s):
+            left_s = None if deadline_s is None else max(0.0, deadline_s - perf_counter())
+            if not self._acquire(left_s):
                 return False
             try:
                 if not self.is_settled and (deadline_s is None or self._await_answer(deadline_s)):
-                    with held():
-                        self._settle_unraised()
+                    self._settle_unraised()
             finally:
                 self._recorder.lock.release()
             if deadline_s is not None and perf_counter() > deadline_s:
                 return self.is_settled
         return True
 
+    def _acquire(self, left_s: float | None) -> bool:
+        """Acquire the session's lock. What arrives while another thread has it cancels the cell."""
+        try:
+            return acquire(self._recorder.lock, left_s)
+        except BaseException:
+            self._executor.ask_to_cancel(self.job.identifier)
+            raise
+
+    @whole
     def cancel(self) -> bool:
         """Stop the cell, wait until that is confirmed, and return whether it was stopped. Raises CancelFailed
         when the pool does not confirm."""
@@ -216,7 +224,7 @@ class PendingCell:
         self._asked = True
         self._executor.ask_to_cancel(self.job.identifier)
         self.wait(None)
-        with self._recorder.lock:
+        with locked(self._recorder.lock):
             self.see_error()
         if isinstance(self.error, CancelFailed):
             self.raise_error()
@@ -225,28 +233,29 @@ class PendingCell:
     # ---------------------------------------------------------------- parts
 
     def _await_answer(self, deadline_s: float) -> bool:
-        """Wait a moment with the lock held. On an interrupt the cell is cancelled."""
+        """Wait a moment with the lock held. What arrives meanwhile cancels the cell."""
         executor = self._executor
         before = executor.on_update, executor.on_tick
         executor.on_update, executor.on_tick = self._on_update, self.watcher.tick
         try:
+            stop = take()
+            if stop is not None:
+                executor.ask_to_cancel(self.job.identifier, stop)
+                return True
             left_s = max(0.0, deadline_s - perf_counter())
             return executor.await_answer(min(left_s, TICK_S))
-        except KeyboardInterrupt:
-            executor.ask_to_cancel(self.job.identifier)
-            return True
         finally:
             executor.on_update, executor.on_tick = before
 
     def _settle_unraised(self) -> None:
-        """Settle now; the session raises an error later. Raises CellCancelled for an interrupt."""
+        """Settle now; the session raises an error later. Raises what stopped the wait."""
         segment, flights = self._recorder.segment, self._executor.flights
         if segment.launched is self:
             segment.launched = None
         self._settle()
         if self.error is not None:
             segment.launched = self
-        if self.outcome == "CANCELLED" and not self._asked and any(flight.stopped for flight in flights):
+        if self.error is not None and not self._asked and any(flight.stopped for flight in flights):
             self.raise_error()
 
     def _settle(self) -> None:

@@ -22,20 +22,29 @@ def arrived(result: SegmentResult) -> bool:
     return result.outcome == "done" or bool(result.stages.keys() - WAITING_STAGES)
 
 
+def stopped_with(stop: BaseException, message: str) -> BaseException:
+    """Return what a cell ends with that ``stop`` stopped: that itself, unless it is an ordinary interrupt."""
+    return CellCancelled(message) if type(stop) is KeyboardInterrupt else stop
+
+
 def missing(result: SegmentResult) -> Sequence[int]:
     """Values that the pool no longer has, for want of which the segment did not begin."""
     return result.error.missing if result.error is not None and not result.executed else ()
 
 
 def failure(
-    result: SegmentResult, program: EncodedProgram, file: str, interrupted: bool, ran: tuple[int, int]
+    result: SegmentResult,
+    program: EncodedProgram,
+    file: str,
+    stop: BaseException | None,
+    ran: tuple[int, int],
 ) -> BaseException | None:
     """Return what to raise for the answer to ``program``, None for success. ``file``: with the cell's code,
-    as tracebacks name it. ``interrupted``: by the user. ``ran``: how many of the cell's ops have run, and
-    how many were sent."""
-    if interrupted:
+    as tracebacks name it. ``stop``: what the user stopped it with. ``ran``: how many of the cell's ops have
+    run, and how many were sent."""
+    if stop is not None:
         ops, total = ran
-        return CellCancelled(f"stopped on {result.device or 'the pool'} after {ops:,} of {total:,} ops")
+        return stopped_with(stop, f"stopped on {result.device or 'the pool'} after {ops:,} of {total:,} ops")
     if result.error is not None:
         return to_exception(result.error, program.program, file)
     if result.outcome == "cancelled":

@@ -15,6 +15,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
+from djinn_lab.capture.host.interrupts import Stopped, locked, whole
 from djinn_lab.capture.lazy import is_lazy, recorder_of
 from djinn_lab.capture.recorders import Recorder, make_recorder
 from djinn_lab.capture.torch_functions.pool_devices import PoolDevice
@@ -209,6 +210,7 @@ class Session:
         if cell.recorded or not cell.waits or self.last_cell is None or not self.last_cell.recorded:
             self.last_cell = cell
 
+    @whole
     def fetch(self, tree: Tree) -> Tree:
         """``tree`` (a tensor, a module, or nested containers of tensors) with plain tensors in place of
         lazy ones."""
@@ -224,6 +226,7 @@ class Session:
         self._bring(lazies)
         return copy.deepcopy(module, {id(lazy): _plain(lazy) for lazy in lazies})
 
+    @whole
     def pull(self, module: torch.nn.Module) -> None:
         """Make a module's parameters and buffers plain again, in place (optimizers keep working)."""
         with self.recorder.paused_recording():
@@ -235,6 +238,7 @@ class Session:
                 plain.grad = _plain(lazy.grad) if is_lazy(lazy.grad) else lazy.grad
                 self.recorder.replace(lazy, plain)
 
+    @whole
     def push(self, tree: object) -> Pushed:
         """Bring a module's parameters and buffers, or the tensors in nested containers, to the pool now: they
         become lazy in place, and the cells that use them upload nothing. Tensors whose memory others share
@@ -265,6 +269,7 @@ class Session:
     def _bring(self, lazies: list[torch.Tensor]) -> None:
         self.recorder.fetch_tensors(lazies, "fetch")
 
+    @whole
     def signal_phase(self, phase: str, expected_s: float | None = None) -> PhaseAnswered:
         """A hint that never changes a result: ``IO_WAIT`` (nothing to compute for about ``expected_s``
         seconds), ``SOON`` or ``COMPUTE``. The answer has ``answer`` (``accepted``, ``clipped``,
@@ -279,7 +284,7 @@ class Session:
             raise UserError(
                 f"expected_s={expected_s!r} is not a duration.", "Give seconds from now, 0 to 30 days."
             )
-        with self.recorder.lock:
+        with locked(self.recorder.lock):
             signal = SignalPhase(phase, expected_s)
             try:
                 try:
@@ -287,6 +292,8 @@ class Session:
                 except PoolLost as lost:
                     self.executor.resume(lost)
                     return self._signal(signal)
+            except Stopped as stopped:
+                raise stopped.error from None
             except PoolLost:
                 if not self.recorder.capturing:  # a cell finds out when it sends what it recorded
                     self.executor.give_up()
@@ -318,6 +325,7 @@ class Session:
             self._measured = found
         return found
 
+    @whole
     def close(self, keep: bool = False) -> None:
         """Free everything this session holds on the pool, and cancel its cell under way. ``keep``: bring home
         what tensors hold first, so that a model goes on in plain torch, or in a later cell, which opens a new
@@ -334,7 +342,7 @@ class Session:
             warn(f"What tensors of the closed session hold is lost: {failed}", stacklevel=2)
         finally:
             self.executor.close()
-            with self.recorder.lock:
+            with locked(self.recorder.lock):
                 if not self.recorder.capturing:
                     self.recorder.segment.lose_pool()
 

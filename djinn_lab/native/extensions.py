@@ -50,5 +50,6 @@ EXTENSIONS = {
         ),
         NativeExtension("executor", "djinn_executor", "worker/native", needs_torch=True),
         NativeExtension("wire", "djinn_wire", "srg/native", needs_torch=False),
+        NativeExtension("interrupts", "djinn_interrupts", "capture/host/native", needs_torch=False),
     )
 }

@@ -6,7 +6,6 @@ import os
 import signal
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -102,6 +101,7 @@ def test_stopping_a_cell_of_many_parts_leaves_earlier_values_readable(
         threading.Thread(target=press_again).start()
         first.set()
         signal.raise_signal(signal.SIGINT)
+        ended(ending, error)
 
     monkeypatch.setattr(Cell, "_flush", press)
     with pytest.raises(KeyboardInterrupt):
@@ -171,13 +171,11 @@ def test_held_interrupts_take_effect_at_the_end() -> None:
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-def test_held_interrupts_take_effect_where_they_are_delivered() -> None:
+def test_held_interrupts_are_taken_where_code_waits() -> None:
     with interrupts.held():
         signal.raise_signal(signal.SIGINT)
-        with pytest.raises(KeyboardInterrupt):
-            interrupts.deliver()
-        with pytest.raises(KeyboardInterrupt), interrupts.delivered():
-            signal.raise_signal(signal.SIGINT)
+        assert isinstance(interrupts.take(), KeyboardInterrupt)
+        assert interrupts.take() is None
 
 
 def test_handler_of_the_user_is_called_with_held_interrupts(request: pytest.FixtureRequest) -> None:
@@ -188,25 +186,3 @@ def test_handler_of_the_user_is_called_with_held_interrupts(request: pytest.Fixt
         signal.raise_signal(signal.SIGINT)
         assert called == []
     assert called == [signal.SIGINT]
-
-
-def test_holding_does_nothing_in_other_threads() -> None:
-    seen = []
-
-    def hold() -> None:
-        with interrupts.held(), interrupts.delivered():
-            seen.append(signal.getsignal(signal.SIGINT))
-
-    thread = threading.Thread(target=hold)
-    thread.start()
-    thread.join()
-    assert seen == [signal.default_int_handler]
-
-
-def test_a_thread_waits_for_the_pool_while_the_main_thread_holds_interrupts() -> None:
-    def wait_in_a_thread() -> str:
-        with interrupts.delivered():
-            return "waited"
-
-    with interrupts.held(), ThreadPoolExecutor(1) as thread:
-        assert thread.submit(wait_in_a_thread).result() == "waited"

@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Any
 import blake3
 import torch
 
+from djinn_lab.capture.host.interrupts import locked, whole
+
 if TYPE_CHECKING:
     from djinn_lab.capture.recorders import Recorder
 
@@ -116,8 +118,9 @@ class SettledGenerator:
         self._recorder = recorder
         self._generator = generator
 
+    @whole
     def _settle(self, cause: str) -> torch.Generator:
-        with self._recorder.lock:
+        with locked(self._recorder.lock):
             self._recorder.segment.finish_draws(cause)
         return self._generator
 

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from functools import wraps
 from typing import Any, TypeVar, cast
 
+from djinn_lab.capture.host.interrupts import Stopped, acquire, locked, whole
 from djinn_lab.errors import UserError
 from djinn_lab.units import format_seconds
 
@@ -29,7 +30,7 @@ def only_cell(cell: str) -> Iterator[None]:
     """Wait until no other thread captures, and keep the others waiting; cells of one thread may be nested.
     Raises UserError after :data:`TURN_S`: the other cell may be waiting for this very thread."""
     thread = threading.current_thread().name
-    if not _turn.acquire(timeout=TURN_S):
+    if not acquire(_turn, TURN_S):
         other, running = next(iter(_running), ("another", "its cell"))
         raise UserError(
             f"thread {thread} waited {format_seconds(TURN_S)} to capture {cell!r} while thread {other} "
@@ -46,11 +47,15 @@ def only_cell(cell: str) -> Iterator[None]:
 
 
 def one_thread(method: Method) -> Method:
-    """Let threads that call such methods of one object, which has a ``lock``, wait for each other."""
+    """Let threads that call such methods of one object, which has a ``lock``, wait for each other. The method
+    holds while it runs (:mod:`djinn_lab.capture.host.interrupts`)."""
 
     @wraps(method)
     def alone(self: Any, *args: Any, **options: Any) -> Any:
-        with self.lock:
-            return method(self, *args, **options)
+        with locked(self.lock):
+            try:
+                return method(self, *args, **options)
+            except Stopped as stopped:
+                raise stopped.error from None
 
-    return cast(Method, alone)
+    return cast(Method, whole(alone))

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.jit import _builtins
 
+from djinn_lab.capture.host.interrupts import whole
 from djinn_lab.capture.native.extension import native
 from djinn_lab.capture.torch_functions.cuda_answers import ToPool, cuda_answers
 from djinn_lab.capture.torch_functions.hooks import kept_on_host, optimizer_hooks
@@ -38,6 +39,7 @@ _ALSO = (
 )
 
 
+@whole
 def _on_pool(recorder: NativeRecorder, tensor: torch.Tensor) -> torch.Tensor:
     """Return what ``tensor.cuda()`` returns: itself when lazy, a parameter made lazy in place, else a
     differentiable copy."""
@@ -152,6 +154,7 @@ class _CompiledCode:
             if stance is not None:
                 stance.__exit__(None, None, None)
 
+    @whole
     def _run_eagerly(self) -> None:
         if self._in_cell and self._stance is None:
             self._stance = torch.compiler.set_stance("force_eager")

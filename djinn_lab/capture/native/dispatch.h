@@ -50,6 +50,7 @@ inline Kind kind_of(const c10::Argument& argument, bool shaped) {
   return Kind::fixed;
 }
 inline OpInfo* make_info(const c10::OperatorHandle& op) {
+  py::gil_scoped_acquire gil;  // outlives what an exception destroys
   auto info = std::make_unique<OpInfo>(op);
   const auto& schema = op.schema();
   bool shaped = schema.name() == "aten::arange" || schema.name() == "aten::range";
@@ -74,7 +75,6 @@ inline OpInfo* make_info(const c10::OperatorHandle& op) {
   }
   info->factory = !tensors;
   TORCH_CHECK(info->arguments.size() <= 64, "an op of more than 64 arguments: ", schema.name());
-  py::gil_scoped_acquire gil;
   Off off;
   info->function = py::reinterpret_borrow<py::object>(torch::detail::getTorchApiFunction(op));
   py::dict facts = ask->describe(info->function);

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch._ops import OpOverload
 
+from djinn_lab.capture.host.interrupts import whole
 from djinn_lab.capture.host.ops import MADE_HERE, MOVES_DATA, SEES_ALL_MEMORY
 from djinn_lab.capture.lazy import LazyKind, register
 from djinn_lab.capture.native.extension import native
@@ -43,8 +44,9 @@ def _describe(func: OpOverload) -> dict[str, object]:
 
 
 def _asked(method: Callable[..., object]) -> Callable[..., object]:
-    """Wrap a method as the native side calls it: with a weak reference to the recorder."""
+    """Wrap a method as the native side calls it: with a weak reference to the recorder, and held."""
 
+    @whole
     @wraps(method)
     def ask(reference: Callable[[], NativeRecorder | None], *args: object) -> object:
         __tracebackhide__ = True

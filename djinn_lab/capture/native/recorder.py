@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 
+from djinn_lab.capture.host.interrupts import locked
 from djinn_lab.capture.host.ops import (
     has_generator,
     names_meta,
@@ -306,11 +307,12 @@ class NativeRecorder:
             names = self._names[module] = self.core.module_names(self._paths.of_root(module))
         return names
 
+    @one_thread
     def enter_module(self, module: torch.nn.Module) -> None:
         """Make the parameters and buffers of a module lazy, which runs for the first time in this cell."""
         if torch._C._functorch.peek_interpreter_stack() is not None:
             return  # vmap and grad wrap tensors of their own
-        with self.lock, paused():
+        with paused():
             for parameter in module._parameters.values():
                 if parameter is not None and not native.is_lazy(parameter):
                     self.plain.make_lazy(parameter, "weight")
@@ -435,8 +437,9 @@ class NativeRecorder:
         if self.capturing:
             yield
             return
-        with self.lock:
+        with locked(self.lock):
             self.core.enter_cell(cell, file)
+            self.host_only = False  # an exception may have left a data loader where Python cannot say so
             if self.memory.exposures.present:
                 with paused():
                     self.memory.exposures.look_again()
@@ -445,7 +448,7 @@ class NativeRecorder:
             with self._surroundings.inside(), _captured_by(self.core):
                 yield
         finally:
-            with self.lock:
+            with locked(self.lock):
                 self.capturing = False
                 if not self.plain.dirty:
                     self.plain.end_cell()
@@ -454,7 +457,7 @@ class NativeRecorder:
     def set_aside(self, cause: str) -> Iterator[None]:
         """Record nothing inside, where another recorder captures; then resume. Raises what the recorded draws
         and writes to plain tensors, which are made first, run into."""
-        with self.lock:
+        with locked(self.lock):
             self.plain.write_back(cause)
             self.segment.finish_draws(cause)
         with _captured_by(None):
@@ -463,7 +466,7 @@ class NativeRecorder:
     @contextmanager
     def paused_recording(self) -> Iterator[None]:
         """Run ops inside here, on fetched values where tensors are lazy, even while a cell is captured."""
-        with self.lock:
+        with locked(self.lock):
             capturing, self.capturing = self.capturing, False
             try:
                 with _captured_by(None), torch._C.DisableTorchFunction():

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, SupportsIndex, TypeGuard
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
+from djinn_lab.capture.host.interrupts import whole
 from djinn_lab.capture.native.extension import native
 from djinn_lab.capture.native.memory import all_of
 from djinn_lab.capture.sending.segment import paused
@@ -233,21 +234,26 @@ def _never(tensor: torch.Tensor, *args: object, **kwargs: object) -> bool:
     return False
 
 
+@whole
+def _settle(tensor: torch.Tensor) -> None:
+    recorder = native.capturing_owner()()
+    recorder.plain.settle(tensor)
+    recorder.plain.forget(tensor)
+
+
 def _settling(name: str, original: Method) -> Method:
     """On a plain tensor: it shows what captured ops wrote, and may be written unseen from now on."""
 
     @wraps(original)
     def call(tensor: torch.Tensor, *args: object, **kwargs: object) -> object:
-        if native.is_captured_here():
-            recorder = native.capturing_owner()()
-            if tensor.layout is torch.strided and tensor.device.type == "cpu":
-                recorder.plain.settle(tensor)
-                recorder.plain.forget(tensor)
+        if native.is_captured_here() and tensor.layout is torch.strided and tensor.device.type == "cpu":
+            _settle(tensor)
         return original(tensor, *args, **kwargs)
 
     return call
 
 
+@whole
 def _set_data(tensor: torch.Tensor, new: torch.Tensor) -> bool:
     if native.is_captured_here():
         native.capturing_owner()().plain.write_back("a tensor's data was replaced")
@@ -289,6 +295,8 @@ _SETTLED = ("numpy", "tolist", "__array__", "data_ptr", "untyped_storage", "__dl
 
 
 def _choosing(name: str, lazy: Method, original: Method) -> Method:
+    lazy = whole(lazy)
+
     @wraps(original)
     def method(self: torch.Tensor, *args: object, **kwargs: object) -> object:
         return lazy(self, *args, **kwargs) if _is_lazy(self) else original(self, *args, **kwargs)

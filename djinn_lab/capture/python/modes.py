@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.overrides import TorchFunctionMode
 
+from djinn_lab.capture.host.interrupts import locked, whole
 from djinn_lab.capture.host.random_stream import settled_generator
 from djinn_lab.capture.python.composites import COMPOSITES, record_composite, record_whole
 from djinn_lab.capture.python.identity import WHOLE_TENSOR_CALLS
@@ -83,12 +84,13 @@ class DeviceMapping(TorchFunctionMode):
 _CPU = torch.device("cpu")
 
 
+@whole
 def _on_pool(recorder: PythonRecorder, tensor: torch.Tensor) -> torch.Tensor:
     """Return what ``tensor.cuda()`` returns: itself when lazy, a parameter made lazy in place, else a
     differentiable copy."""
     if type(tensor) is LazyTensor:
         return tensor
-    with recorder.lock:
+    with locked(recorder.lock):
         if isinstance(tensor, torch.nn.Parameter) and recorder.host.make_lazy_in_place(tensor, "weight"):
             return tensor
     return ToPool.apply(tensor, recorder)  # type: ignore[no-any-return, no-untyped-call]
@@ -131,12 +133,16 @@ def _on_host(item: object) -> object:
 def _host_memory(recorder: PythonRecorder, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """``.numpy()`` and the like on a plain tensor: it shows what captured ops wrote, and may be written
     unseen from now on."""
-    tensor = args[0]
-    if type(tensor) is not LazyTensor:
-        recorder.host.settle(tensor)
-        with paused():
-            recorder.host.forget(tensor)
+    if type(args[0]) is not LazyTensor:
+        _settle(recorder, args[0])
     return func(*args, **kwargs)
+
+
+@whole
+def _settle(recorder: PythonRecorder, tensor: torch.Tensor) -> None:
+    recorder.host.settle(tensor)
+    with paused():
+        recorder.host.forget(tensor)
 
 
 def _pad_packed(recorder: PythonRecorder, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -155,7 +161,7 @@ _SPECIAL: dict[Any, Callable[..., Any]] = {
     torch.Tensor.tensor_split: _split,
     unwrap(torch.Tensor.data_ptr): _host_memory,
     torch._VF._pad_packed_sequence: _pad_packed,
-    **{unwrap(method): special for method, special in WHOLE_TENSOR_CALLS.items()},
+    **{unwrap(method): whole(special) for method, special in WHOLE_TENSOR_CALLS.items()},
     **dict.fromkeys(COMPOSITES, record_composite),
 }
 
@@ -168,8 +174,9 @@ def captured_cell(recorder: PythonRecorder, cell: str, file: str) -> Iterator[No
         return
     recorder.scopes.enter_cell(cell, file)
     recorder.begin_cell()
-    with recorder.lock:
+    with locked(recorder.lock):
         recorder.capturing, recorder.thread = True, get_ident()
+        recorder.host_only = False  # an exception may have left a data loader where Python cannot say so
     try:
         with ExitStack() as stack:
             stack.enter_context(module_hooks(recorder))
@@ -180,6 +187,6 @@ def captured_cell(recorder: PythonRecorder, cell: str, file: str) -> Iterator[No
             stack.enter_context(RecordingMode(recorder))
             yield
     finally:
-        with recorder.lock:
+        with locked(recorder.lock):
             recorder.capturing = False
             recorder.host.end_cell()

@@ -24,6 +24,7 @@ from torch._ops import OpOverload
 from torch.utils._python_dispatch import _disable_current_modes
 
 from djinn_lab.capture.arguments import Arguments
+from djinn_lab.capture.host.interrupts import locked, whole
 from djinn_lab.capture.host.ops import (
     has_generator,
     names_meta,
@@ -153,17 +154,17 @@ class PythonRecorder:
 
     # ---------------------------------------------------------------- recording
 
+    @one_thread
     def dispatch(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Dispatch one op inside a captured cell."""
         signature = signature_of(func)
-        with self.lock:
-            if signature.ordinary and args and type(args[0]) is LazyTensor and not names_meta(args, kwargs):
-                if signature.written and self._writes_shown(signature, args, kwargs):
-                    return self._run_here(func, args, kwargs)
-                if _is_known(args[0]) and (known := self._run_known(func, args, kwargs)) is not None:
-                    return known
-                return self._record(signature, args, kwargs)
-            return self._dispatch_special(func, args, kwargs)
+        if signature.ordinary and args and type(args[0]) is LazyTensor and not names_meta(args, kwargs):
+            if signature.written and self._writes_shown(signature, args, kwargs):
+                return self._run_here(func, args, kwargs)
+            if _is_known(args[0]) and (known := self._run_known(func, args, kwargs)) is not None:
+                return known
+            return self._record(signature, args, kwargs)
+        return self._dispatch_special(func, args, kwargs)
 
     def _run_known(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> object | None:
         """Return what the op makes of integers that were fetched; None where it is for the pool."""
@@ -510,7 +511,7 @@ class PythonRecorder:
     def set_aside(self, cause: str) -> Iterator[None]:
         """Record nothing inside, where another recorder captures; then resume. Raises what the recorded draws
         and writes to plain tensors, which are made first, run into."""
-        with self.lock:
+        with locked(self.lock):
             self.host.write_back(cause)
             self.segment.finish_draws(cause)
         self.aside = True
@@ -522,7 +523,7 @@ class PythonRecorder:
     @contextmanager
     def paused_recording(self) -> Iterator[None]:
         """Run ops inside here, on fetched values where tensors are lazy, even while a cell is captured."""
-        with self.lock, _disable_current_modes(), torch._C.DisableTorchFunction():
+        with locked(self.lock), _disable_current_modes(), torch._C.DisableTorchFunction():
             capturing, self.capturing = self.capturing, False
             try:
                 yield
@@ -533,12 +534,13 @@ class PythonRecorder:
 _recorders: WeakSet[PythonRecorder] = WeakSet()
 
 
+@whole
 def _set_data(tensor: Any, new: torch.Tensor) -> bool:
     if type(new) is LazyTensor:
         new._value.storage.recorder.make_plain_share(tensor, new)
         return True
     for recorder in list(_recorders):
         if recorder.capturing:
-            with recorder.lock:
+            with locked(recorder.lock):
                 recorder.host.write_back("a tensor's data was replaced")  # it leaves its memory to others
     return False

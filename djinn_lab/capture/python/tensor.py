@@ -10,6 +10,7 @@ import torch
 from torch.multiprocessing.reductions import reduce_tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
+from djinn_lab.capture.host.interrupts import whole
 from djinn_lab.capture.lazy import LazyKind, register
 from djinn_lab.capture.torch_functions.cuda_answers import FetchToHost
 from djinn_lab.capture.torch_functions.pool_devices import is_pool
@@ -174,6 +175,7 @@ def _number(tensor: LazyTensor, convert: Callable[[torch.Tensor], T]) -> T:
     return convert(plain(tensor, "item") if off else tensor)
 
 
+@whole
 def become(tensor: LazyTensor, other: LazyTensor) -> None:
     """Make ``tensor`` name what ``other`` names, layout included, keeping its identity."""
     if tensor._value.layout is not other._value.layout or tensor._value.offset != other._value.offset:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 
 from djinn_lab.capture.host.forked import check_process
-from djinn_lab.capture.host.interrupts import held
+from djinn_lab.capture.host.interrupts import Stopped
 from djinn_lab.capture.host.random_stream import RandomStream
 from djinn_lab.capture.sending.backend import Backend, Cut, RunResult
 from djinn_lab.capture.sending.pacing import CutRhythm, PartLength
@@ -133,7 +133,7 @@ def _nothing_to_say(reason: str) -> str:
 
 class Segment:
     """Collect what is recorded, and send it in parts; ``before_cut`` is asked before anything is changed and
-    may raise to forbid the cut."""
+    may raise to forbid the cut. Its callers hold (:mod:`djinn_lab.capture.host.interrupts`)."""
 
     def __init__(self, backend: Backend, nodes: Nodes, stream_nodes: int | None = None) -> None:
         self.backend = backend
@@ -253,7 +253,6 @@ class Segment:
             self._look_again()
         return bool(self._sent)
 
-    @held()
     def settle_launched(self) -> None:
         """Wait for a cell that ended before the pool had computed it. Raises its error, once."""
         launched, self.launched = self.launched, None
@@ -266,7 +265,6 @@ class Segment:
         with paused():
             self._finish()
 
-    @held()
     def stop(self) -> None:
         """Cancel what is under way; what is pending stays recorded, and so does a launched cell's work."""
         if self.launched is not None:
@@ -276,7 +274,6 @@ class Segment:
                 part = self._sent.popleft()
                 self._settle(part.assembled, self.backend.result(cancel=True))
 
-    @held()
     def lose_pool(self) -> None:
         """Record that every pool copy is gone. Only between cells, when nothing is under way but a launched
         cell, whose backend knows that it is lost."""
@@ -313,7 +310,6 @@ class Segment:
         self._look_again()
         return assembled
 
-    @held()
     def _add(self, cut: Cut, fetch: Sequence[int]) -> CutPart:
         """Assemble what is pending, and send it as soon as the pool takes it."""
         part = CutPart(self._take(fetch), cut)
@@ -321,7 +317,6 @@ class Segment:
         self._send_waiting()
         return part
 
-    @held()
     def _send_waiting(self) -> None:
         """Send as many parts as the pool takes at a time. Values are released alone only while nothing is
         under way that may read them."""
@@ -346,7 +341,6 @@ class Segment:
                 result = self._reap()
         return result
 
-    @held()
     def _reap(self) -> RunResult:
         """Wait for the oldest part under way, and apply its outcome. Raises its failure; what was
         recorded meanwhile builds on it and is given up then."""
@@ -372,7 +366,8 @@ class Segment:
                 return naming_lost(result, program, memories)
             try:
                 program = with_bytes(program, memories, self.backend.stage)
-            except DjinnError as error:
+            except (DjinnError, Stopped) as failure:
+                error = failure.error if isinstance(failure, Stopped) else failure
                 lost = isinstance(error, PoolLost)
                 return RunResult(0, error=error, pool_lost=lost, arrived=False, missing=result.missing)
             self.backend.submit(program, part.cut)

@@ -20,6 +20,7 @@ from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from djinn_lab.capture.host.forked import fetch_for_workers
+from djinn_lab.capture.host.interrupts import locked, whole
 from djinn_lab.capture.python.tensor import LazyTensor
 from djinn_lab.capture.torch_functions.replaced import Wanted
 from djinn_lab.srg.program import Residency
@@ -57,6 +58,7 @@ def module_hooks(recorder: PythonRecorder) -> Iterator[None]:
     paths = ModulePaths()
     scopes = recorder.scopes
 
+    @whole
     def enter(module: torch.nn.Module, inputs: object) -> None:
         if not recorder.captures_here:
             return
@@ -64,6 +66,7 @@ def module_hooks(recorder: PythonRecorder) -> Iterator[None]:
         if torch._C._functorch.peek_interpreter_stack() is None:  # vmap and grad wrap tensors of their own
             make_module_lazy(recorder, module)
 
+    @whole
     def leave(module: torch.nn.Module, inputs: object, output: object) -> None:
         if recorder.captures_here:
             scopes.pop_module()
@@ -91,7 +94,7 @@ def make_module_lazy(recorder: PythonRecorder, module: torch.nn.Module) -> None:
 def _make_lazy(recorder: PythonRecorder, tensor: torch.Tensor, residency: Residency) -> None:
     plain = type(tensor) in (torch.nn.Parameter, torch.Tensor, torch.nn.Buffer)
     if plain and tensor.layout is torch.strided and tensor.device.type == "cpu":
-        with recorder.lock, torch._C.DisableTorchFunction():
+        with locked(recorder.lock), torch._C.DisableTorchFunction():
             recorder.host.make_lazy_in_place(tensor, residency)
 
 
@@ -99,11 +102,13 @@ def _make_lazy(recorder: PythonRecorder, tensor: torch.Tensor, residency: Reside
 def optimizer_hooks(recorder: Recorder) -> Iterator[None]:
     scopes = recorder.scopes
 
+    @whole
     def begin(optimizer: Optimizer, args: object, kwargs: object) -> None:
         if recorder.captures_here:
             scopes.begin_optimizer()
             recorder.optimizers.add(optimizer)
 
+    @whole
     def end(optimizer: Optimizer, args: object, kwargs: object) -> None:
         if recorder.captures_here:
             scopes.end_optimizer()

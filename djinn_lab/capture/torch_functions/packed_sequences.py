@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from djinn_lab.capture.host.interrupts import whole
 from djinn_lab.capture.lazy import is_lazy
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 PACK = torch.ops.aten._pack_padded_sequence.default
 
 
+@whole
 def pack(recorder: Recorder, padded: torch.Tensor, lengths: torch.Tensor, batch_first: bool) -> object:
     """Return the rows in the order of time (recorded), and the counts (a plain tensor)."""
     with recorder.paused_recording():
@@ -30,6 +32,7 @@ def pack(recorder: Recorder, padded: torch.Tensor, lengths: torch.Tensor, batch_
     return padded.flatten(0, 1).index_select(0, order.flatten()), counts
 
 
+@whole
 def pad(
     recorder: Recorder,
     data: torch.Tensor,

@@ -1,0 +1,130 @@
+"""Exceptions thrown into cells from outside, at any moment (``make sweep-exceptions`` throws more)."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import threading
+from collections.abc import Iterator
+
+import pytest
+import torch
+from real_pool import PoolUnderTest
+from sweeps.exceptions.harness import Sum, throw
+
+from djinn_lab.capture.host import interrupts
+from djinn_lab.client.session import Session
+from djinn_lab.native import load
+
+
+class Thrown(Exception):
+    pass
+
+
+needs_extension = pytest.mark.skipif(load("interrupts") is None, reason="needs the C++ extension")
+
+
+def send_to(thread: int) -> None:
+    assert ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(Thrown)) == 1
+
+
+@pytest.fixture
+def alarm() -> Iterator[None]:
+    def throw_it(number: int, frame: object) -> None:
+        raise Thrown
+
+    before = signal.signal(signal.SIGALRM, throw_it)
+    yield
+    signal.signal(signal.SIGALRM, before)
+
+
+@needs_extension
+@pytest.mark.processes
+@pytest.mark.parametrize(("recorder", "count"), [("native", 24), ("python", 8)])
+def test_an_exception_at_any_moment_leaves_the_cell_as_itself_and_the_next_cell_works(
+    pool: PoolUnderTest, recorder: str, count: int
+) -> None:
+    if recorder == "native" and load("recorder") is None:
+        pytest.skip("needs the native recorder")
+    total = Sum()
+    throw(pool.environment, recorder, 7, count, total)
+    assert not total.problems
+    assert total.thrown == count
+
+
+@pytest.mark.usefixtures("alarm")
+def test_a_handler_that_raises_while_the_cell_waits_cancels_it(session: Session) -> None:
+    with session.capture():
+        kept, a = torch.arange(4.0) * 2, torch.randn(700, 700)
+    with pytest.raises(Thrown) as stopped, session.capture():
+        x = a
+        for _ in range(400):
+            x = x @ a
+        signal.setitimer(signal.ITIMER_REAL, 0.2)
+        x.sum().item()
+        pytest.fail("not stopped")
+    assert stopped.value.__traceback__ is not None
+    assert session.last_cell is not None
+    assert session.pool.job(str(session.last_cell.report.job)).state == "CANCELLED"
+    with session.capture():
+        y = kept + 1
+    assert y.tolist() == [1.0, 3.0, 5.0, 7.0]
+
+
+@pytest.mark.usefixtures("alarm")
+def test_a_handler_that_raises_ends_the_wait_for_a_handle_and_cancels_the_cell(session: Session) -> None:
+    with session.capture():
+        a = torch.randn(700, 700)
+    with session.capture(wait=False) as cell:
+        x = a
+        for _ in range(400):
+            x = x @ a
+        cell.result = x
+    signal.setitimer(signal.ITIMER_REAL, 0.2)
+    with pytest.raises(Thrown):
+        cell.handle.get()
+    with session.capture():
+        y = torch.ones(2) + 1
+    assert y.tolist() == [2.0, 2.0]
+
+
+@needs_extension
+def test_what_a_thread_sends_is_raised_where_holding_ends() -> None:
+    done = []
+
+    @interrupts.whole
+    def hold() -> None:
+        send_to(threading.get_ident())
+        done.extend(range(100))
+
+    with pytest.raises(Thrown):
+        hold()
+        for _ in range(10):
+            pass
+    assert len(done) == 100
+
+
+@needs_extension
+def test_what_a_thread_sends_is_taken_where_code_waits() -> None:
+    with interrupts.held():
+        send_to(threading.get_ident())
+        assert isinstance(interrupts.take(), Thrown)
+        assert interrupts.take() is None
+
+
+@pytest.mark.usefixtures("alarm")
+def test_a_held_exception_names_the_one_in_flight_as_its_context() -> None:
+    with pytest.raises(Thrown) as raised, interrupts.held():
+        signal.raise_signal(signal.SIGALRM)
+        raise ValueError
+    assert isinstance(raised.value.__context__, ValueError)
+
+
+def test_a_child_of_code_that_holds_holds_too() -> None:
+    with interrupts.held():
+        child = os.fork()
+        if child == 0:
+            with interrupts.held():
+                os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
