@@ -23,6 +23,7 @@ from djinn_lab.client.handle import CellHandle
 from djinn_lab.client.session import Session
 from djinn_lab.client.verification import Verification
 from djinn_lab.errors import OptionError
+from djinn_lab.jobs import NO_TERMS, Terms
 from djinn_lab.magics.cell_watcher import CellWatcher
 from djinn_lab.magics.options import CellOptions
 from djinn_lab.magics.progress import Outcome, ProgressLine
@@ -90,6 +91,13 @@ def outcome_of(error: BaseException | None) -> Outcome:
     return "failed" if isinstance(error, Exception) else "cancelled"
 
 
+def may_be_refused(terms: Terms) -> bool:
+    """Return whether the pool may refuse a cell for what it asks of the queue, which only a submit shows.
+    What the names of such a cell meant before stays alive until then, and its memory on the pool with it."""
+    asked = terms.target, terms.gang, terms.after
+    return asked != (NO_TERMS.target, NO_TERMS.gang, NO_TERMS.after)
+
+
 class NotebookCell:
     """The context manager that the AST wrap puts around a cell. ``sent``: is given the handle
     of one that is not waited for."""
@@ -150,8 +158,9 @@ class NotebookCell:
             session.last_cell.result = None
         executor.on_update, executor.on_tick = self._progress.on_update, self._progress.tick
         self._shell.user_ns[LAST] = None
-        if options.dry_run:
+        if options.dry_run or may_be_refused(options.terms):
             self._variables = {k: v for k, v in self._shell.user_ns.items() if not k.startswith("_")}
+        if options.dry_run:
             self._dry_run = DryRun(session, cell)
             return self._dry_run.__enter__()
         cell.__enter__()
@@ -199,6 +208,7 @@ class NotebookCell:
             ended = failure
             raise
         finally:
+            self._take_back_names(ended)
             self._report(self._progress, outcome_of(ended))
         self._cell.result = displayed = self._shell.user_ns.setdefault(LAST, None)  # after %reset
         if self._verification is not None and error is None:
@@ -206,6 +216,15 @@ class NotebookCell:
             if not self._options.quiet:
                 print(line)
         return False
+
+    def _take_back_names(self, ended: BaseException | None) -> None:
+        """Let names mean what they did before a cell that the pool refused, or that was stopped while it
+        waited: what it gave them was not computed."""
+        before, self._variables = self._variables, {}
+        report = self._cell.report
+        if before and ended is not None and report.ops_recorded and not report.ops_run:
+            self._shell.user_ns.update(before)
+            ended.add_note("Nothing of the cell ran: variables of before it are what they were.")
 
     def _leave(self) -> None:
         """Send the cell, keep what it would have displayed for its handle, and display the handle."""

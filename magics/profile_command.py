@@ -44,8 +44,7 @@ def describe_switch(options: CellOptions, session: Session | None) -> str:
         f"profile {options.profile} from the next cell on: objective {terms.objective}, reserve "
         f"{terms.reserve_fraction:.0%}, priority {options.priority}"
     )
-    last_cell = None if session is None else session.last_cell
-    device = None if last_cell is None else last_cell.report.device
+    device = session.device if session is not None and session.connected else None
     if device is None:
         return f"{first}; this notebook's session has not begun and will begin by it"
     return f"{first}; this session's values stay on {device}, and the next session begins by it"
