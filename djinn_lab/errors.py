@@ -13,6 +13,8 @@
     ├── PoolError              the pool's fault, or the way to it
     │   ├── PoolNotFound       none runs, or the runtime file is stale
     │   │   └── PoolSilent     none answers at its address now
+    │   │       └── PoolWaits  it is down, and waits for what it needs to start again
+    │   ├── CannotStartNow     what a pool needs is missing now: space, a file, its database
     │   ├── PoolLost           it went away in mid-cell
     │   │   └── SessionLost    it runs, and the session was closed there
     │   ├── WorkerLost         the device's process died
@@ -97,6 +99,14 @@ class PoolNotFound(PoolError):
 
 class PoolSilent(PoolNotFound):
     """No pool answers at its address now. One that is started again answers soon."""
+
+
+class PoolWaits(PoolSilent):
+    """The pool is down after a crash, and waits for what it needs to start again, such as space."""
+
+
+class CannotStartNow(PoolError):
+    """A pool cannot start now, and may later: space is missing, or a file or database that it needs."""
 
 
 class PoolLost(PoolError):

@@ -178,11 +178,12 @@ def start(
         ),
     ] = None,
 ) -> None:
-    """Start a pool in the background, or find the one that runs. It serves all of this user's notebooks."""
+    """Start a pool in the background, or find the one that runs. It serves all of this user's notebooks.
+    Without options, one that crashed is started again as it was."""
     from djinn_lab.pool.identity.settings import IdentitySettings, read_settings
-    from djinn_lab.pool.launch import start_pool
+    from djinn_lab.pool.launch import start_again, start_pool
     from djinn_lab.pool.start_settings import describe_running, without_effect
-    from djinn_lab.protocol.runtime_file import read_runtime
+    from djinn_lab.protocol.runtime_file import read_crashed, read_runtime
 
     settings = msgspec.structs.asdict((load_profile(profile) if profile else default_profile()).pool)
     typed = {
@@ -237,10 +238,13 @@ def start(
     if identity != IdentitySettings():
         typed["identity"] = identity.encoded()
     given = {name: value for name, value in typed.items() if value is not None}
-    before = read_runtime()
-    info = start_pool(**{**settings, **given}, wait_s=wait_s, restart=restart)
+    before, crashed = read_runtime(), read_crashed()
+    again = None if given or profile or not restart else start_again(wait_s)
+    info = again or start_pool(**{**settings, **given}, wait_s=wait_s, restart=restart)
     found = before is not None and before.pid == info.pid
     doing = "stands by" if info.standing_by else "already runs" if found else "is ready"
+    if again is not None and crashed is not None:
+        doing = "is ready again, as it was before it crashed,"
     line = f"The pool {doing} at {info.url} (process {info.pid}): {describe_running(info)}."
     missed = without_effect(info, {**settings, **given} if profile else given)
     if missed:
@@ -262,7 +266,7 @@ def stop(
     from djinn_lab.client.requests import POOL_VARIABLE
     from djinn_lab.client.rest import PoolClient
     from djinn_lab.pool.launch import stop_pool
-    from djinn_lab.protocol.runtime_file import read_runtime
+    from djinn_lab.protocol.runtime_file import read_crashed, read_runtime, supervisor_process
 
     info, named = read_runtime(), os.environ.get(POOL_VARIABLE)
     if named and info is not None and info.url not in (one.strip().rstrip("/") for one in named.split(",")):
@@ -276,9 +280,10 @@ def stop(
             "an admin stops it.",
             "Unset them to stop it as the user who runs it.",
         )
+    crashed = supervisor_process() is None and read_crashed() is not None
     if not stop_pool(wait_s=wait_s):
         raise PoolNotFound("No pool is running on this machine.")
-    print_line("The pool has stopped.")
+    print_line("The pool had crashed; its settings are given up." if crashed else "The pool has stopped.")
 
 
 def status(as_json: AsJson = False) -> None:
@@ -287,6 +292,7 @@ def status(as_json: AsJson = False) -> None:
     from djinn_lab.protocol.rest.jobs import FINISHED_STATES
 
     client = PoolClient.find()
+    client.check_writes()
     answer = client.status()
     if as_json:
         print_json(answer)

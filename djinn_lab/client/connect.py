@@ -23,7 +23,7 @@ from djinn_lab.client.session import Session, newest_session
 from djinn_lab.config import Profile, default_profile, load_profile
 from djinn_lab.errors import AuthenticationError, OptionError, PoolNotFound, PoolSilent, UserError
 from djinn_lab.protocol.messages import PhaseAnswered
-from djinn_lab.protocol.runtime_file import RuntimeInfo, read_runtime
+from djinn_lab.protocol.runtime_file import RuntimeInfo, read_crashed, read_runtime, supervisor_process
 from djinn_lab.scheduler import AdaptiveScheduler, Scheduler, detect_environment
 
 Tree = TypeVar("Tree")
@@ -155,9 +155,23 @@ class RemoteSession(Session):
 
 def start_pool(profile: Profile) -> RuntimeInfo:
     """Start this machine's pool in the background, shared by all of this user's notebooks and the
-    dashboard."""
+    dashboard: one that crashed as it was, else with the profile's settings."""
     command = [sys.executable, "-m", "djinn_lab.cli", "pool", "start", "--wait", str(START_WITHIN_S)]
-    command += ["--devices", profile.pool.devices]
+    if supervisor_process() is None and read_crashed() is None:
+        command += _pool_options(profile)
+    printed = _run_patiently(command)
+    info = read_runtime()  # perhaps another process's, started in the meantime with other options
+    if info is None:
+        raise restart_under_way() or PoolNotFound(
+            f"no pool was running and starting one failed:\n{printed}",
+            "Try `djinn-lab doctor`.",
+        )
+    return info
+
+
+def _pool_options(profile: Profile) -> list[str]:
+    """Return the options of ``djinn-lab pool start`` for a profile's pool."""
+    command = ["--devices", profile.pool.devices]
     if profile.pool.memory_bytes is not None:
         command += ["--memory", str(profile.pool.memory_bytes)]
     if profile.pool.threads is not None:
@@ -165,15 +179,7 @@ def start_pool(profile: Profile) -> RuntimeInfo:
     if profile.pool.host_bytes is not None:
         command += ["--host-memory", str(profile.pool.host_bytes)]
     command += ["--disk", str(profile.pool.disk_bytes), "--link-rate", str(profile.pool.link_bytes_per_s)]
-    command += ["--cost-estimator", profile.pool.cost_estimator]
-    printed = _run_patiently(command)
-    info = read_runtime()  # perhaps another process's, started in the meantime with other options
-    if info is None:
-        raise PoolNotFound(
-            f"no pool was running and starting one failed:\n{printed}",
-            "Try `djinn-lab doctor`.",
-        )
-    return info
+    return [*command, "--cost-estimator", profile.pool.cost_estimator]
 
 
 def _run_patiently(command: Sequence[str]) -> str:
@@ -181,7 +187,9 @@ def _run_patiently(command: Sequence[str]) -> str:
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
         with suppress(subprocess.TimeoutExpired):
             return process.communicate(timeout=SAY_AFTER_S)[0].strip()
-        print("A pool starts on this machine. That takes longer where it is busy.", file=sys.stderr)
+        waits = restart_under_way()
+        starts = "A pool starts on this machine. That takes longer where it is busy."
+        print(starts if waits is None else waits, file=sys.stderr)
         with suppress(subprocess.TimeoutExpired):
             return process.communicate(timeout=START_TIMEOUT_S)[0].strip()
         process.kill()

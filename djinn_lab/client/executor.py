@@ -27,6 +27,7 @@ from djinn_lab.errors import (
     PoolError,
     PoolLost,
     PoolNotFound,
+    PoolWaits,
     SessionLost,
 )
 from djinn_lab.jobs import NO_TERMS
@@ -101,6 +102,8 @@ class PoolExecutor:
         self._lost: PoolLost | None = None
         """An upload ran into it. The dead connection stays until the recorder knows: a new pool must not get
         a program that reads values of the old one."""
+        self._waits_for = ""
+        """Why the pool, which is down, cannot start again now: for that there is no limit."""
         self._broken_s: float | None = None
         """By ``perf_counter``: since then, attempts to connect again failed."""
         self._sent_lately: deque[ReleaseValues | FinishJob] = deque(maxlen=SENT_KEPT)
@@ -146,7 +149,7 @@ class PoolExecutor:
             raise lost
         flights = (*first, *self._flights)
         began, pause_s = perf_counter(), RESUME_PAUSE_MIN_S
-        while broken.can_resume and perf_counter() < began + RESUME_S:
+        while broken.can_resume and (self._waits_for or perf_counter() < began + RESUME_S):
             try:
                 if self._resumed(broken.welcome.session, lost):
                     self._send_again(flights)
@@ -171,8 +174,12 @@ class PoolExecutor:
     def _resumed(self, session: str, lost: PoolLost) -> bool:
         """Return whether there is a connection to the session again. Raises ``lost`` where the pool does not
         have it any more."""
+        self._waits_for = ""
         try:
             connection, token = self._open(session)
+        except PoolWaits as waits:
+            self._waits_for = waits.message
+            return False
         except (PoolNotFound, PoolLost, TimeoutError):
             return False
         if not connection.welcome.resumed:
@@ -199,6 +206,8 @@ class PoolExecutor:
         for flight in flights[:1]:
             left = format_seconds(max(1.0, round(left_s)))
             reason = f"the pool does not answer; the cell waits for it to come back, {left} at most"
+            if self._waits_for:
+                reason = f"{self._waits_for} The cell waits for that."
             self.on_update(JobUpdate(flight.message.job, "QUEUED", reason))
 
     @property

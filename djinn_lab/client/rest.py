@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from djinn_lab.client.requests import PoolRequests, not_understood, path_part, path_parts
-from djinn_lab.errors import OptionError
+from djinn_lab.errors import OptionError, PoolError
 from djinn_lab.protocol.notebooks import ID_PREFIX
 from djinn_lab.srg.program import Program, decode_program, decode_programs
 
@@ -41,6 +41,14 @@ class PoolClient(PoolRequests):
     :class:`~djinn_lab.client.requests.PoolRequests`. Safe for several threads."""
 
     # -- the pool -------------------------------------------------------------------------------------------
+
+    def check_writes(self) -> None:
+        """Raises PoolError where the pool's database has no space: then most answers wait until it has."""
+        if not self._read(dict[str, bool], "/v1/alive").get("writes", True):
+            raise PoolError(
+                f"The pool at {self.url} runs, but its database has no space, and cells and answers wait.",
+                "Free some on the disk of the database; everything continues then.",
+            )
 
     def status(self) -> PoolStatus:
         """Read devices, load and versions."""

@@ -26,7 +26,7 @@ from djinn_lab.client.executor import PoolExecutor
 from djinn_lab.client.profile_terms import terms_of, terms_of_scheduler
 from djinn_lab.client.rest import PoolClient
 from djinn_lab.config import Profile
-from djinn_lab.errors import DjinnError, OptionError, PoolLost, PoolSilent, UserError, ValueLost
+from djinn_lab.errors import DjinnError, OptionError, PoolLost, PoolSilent, PoolWaits, UserError, ValueLost
 from djinn_lab.jobs import Terms
 from djinn_lab.protocol.devices import device_profile
 from djinn_lab.protocol.messages import PhaseAnswered, SignalPhase, Welcome
@@ -70,6 +70,7 @@ class Session:
         """Of cells that name none: by how much their results may differ from those of their ops."""
         self._url, self._token, self._name = url, token, name
         self._certificate = certificate
+        self._silent = ""
         self.profile = profile
         self.executor = PoolExecutor(self._open, profile.session.priority)
         self.recorder: Recorder = make_recorder(self.executor)
@@ -96,7 +97,8 @@ class Session:
             while not self.executor.connected:
                 try:
                     _ = self.executor.connection
-                except (PoolSilent, PoolLost):
+                except (PoolSilent, PoolLost) as silent:
+                    self._silent = silent.message if isinstance(silent, PoolWaits) else ""
                     if monotonic() > began_s + self.patience_s:
                         raise
                     sleep(RETRY_S)
@@ -105,7 +107,7 @@ class Session:
 
     def _say_silent(self) -> None:
         trying = f"trying for {self.patience_s:.0f} s"
-        print(f"The pool at {self._url} does not answer yet; {trying}.", file=sys.stderr)
+        print(f"{self._silent or f'The pool at {self._url} does not answer yet'}; {trying}.", file=sys.stderr)
 
     def _open(self, session: str | None = None) -> tuple[PoolConnection, str]:
         self._url, self._token = self.address()

@@ -10,7 +10,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from djinn_lab.config.fields import BUILT_IN_ESTIMATOR
-from djinn_lab.errors import DjinnError, OptionError
+from djinn_lab.errors import CannotStartNow, DjinnError, OptionError
 from djinn_lab.jobs.autoscaling import IDLE_S, ScalingLimits
 from djinn_lab.jobs.decision import DEFAULT
 from djinn_lab.memory import POLICIES
@@ -23,12 +23,12 @@ from djinn_lab.pool.identity.settings import decoded
 from djinn_lab.pool.policy_file import read_policy
 from djinn_lab.pool.server import LOOPBACK, PoolOptions, run_pool
 from djinn_lab.pool.sessions.detached import KEPT_S
-from djinn_lab.pool.supervisor import CANNOT_START, RESTARTED_VARIABLE
+from djinn_lab.pool.supervisor import CANNOT_START, CANNOT_START_NOW, RESTARTED_VARIABLE
 from djinn_lab.pool.user_limits import CONNECTIONS_MAX, REQUESTS_PER_S, SESSIONS_MAX, UserLimits
 from djinn_lab.protocol.compiling import INDUCTOR
 from djinn_lab.protocol.isolation import ISOLATION_DEFAULT, ISOLATIONS
 from djinn_lab.protocol.notebooks import OPEN_TO
-from djinn_lab.protocol.runtime_file import data_directory
+from djinn_lab.protocol.runtime_file import data_directory, note_start_waits
 
 if TYPE_CHECKING:
     from djinn_lab.pool.launchers.ray_cluster.cluster import Cluster
@@ -90,7 +90,9 @@ def main() -> int:
         return 1
     except DjinnError as error:
         logging.getLogger(__name__).critical("%s", error)
-        return CANNOT_START
+        if RESTARTED_VARIABLE in os.environ:
+            note_start_waits(error.message)
+        return CANNOT_START_NOW if isinstance(error, CannotStartNow) else CANNOT_START
     return 0
 
 

@@ -15,11 +15,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from djinn_lab.errors import OptionError, PoolError
+from djinn_lab.errors import CannotStartNow, OptionError, PoolError
 from djinn_lab.memory import POLICIES
 from djinn_lab.pool import supervisor
 from djinn_lab.pool.certificates import encrypts
-from djinn_lab.pool.database.address import DATABASE_VARIABLE, checked_url
+from djinn_lab.pool.database.address import DATABASE_VARIABLE, checked_url, shown, sqlite_url
+from djinn_lab.pool.database.engine import DATABASE_FILE
 from djinn_lab.pool.devices.estimator_plugin import load_estimator
 from djinn_lab.pool.devices.plans import checked_region_compiler, plan_devices
 from djinn_lab.pool.engines import LOCAL_ENGINE, RAY_ENGINE, START_WITHIN_S, check_engine, check_nodes
@@ -31,11 +32,16 @@ from djinn_lab.protocol.notebooks import OPEN_TO
 from djinn_lab.protocol.runtime_file import (
     SUPERVISOR_FILE,
     RuntimeInfo,
+    check_writable,
+    data_directory,
     process_is_alive,
+    read_crashed,
     read_runtime,
     remove_runtime,
     runtime_directory,
+    start_waits_for,
     supervisor_process,
+    unwritable,
 )
 
 LOCK_FILE = "start.lock"
@@ -144,6 +150,7 @@ def start_pool(
             return running
         if supervisor_process() is not None:
             return _wait_until_ready(None, deadline_s, wait_s, begins_at=0)
+        check_writable()
         if here:  # is there so much host memory?
             first = plan_devices(devices, memory_bytes, threads, host_bytes=host_bytes)[0]
             # a server that is started again after a crash has the same sizes, whatever is free then
@@ -187,6 +194,34 @@ def start_pool(
         return _wait_until_ready(process, deadline_s, wait_s, begins_at)
 
 
+def start_again(wait_s: float | None = None) -> RuntimeInfo | None:
+    """Start the pool that crashed here as it was, and wait until it is ready; one that runs is found. None
+    where none crashed. Raises PoolError, also where it would have another database now."""
+    wait_s = START_WITHIN_S[LOCAL_ENGINE] if wait_s is None else wait_s
+    deadline_s = time.monotonic() + wait_s
+    with _start_lock(deadline_s):
+        running = running_pool()
+        if running is not None:
+            return running
+        if supervisor_process() is not None:
+            return _wait_until_ready(None, deadline_s, wait_s, begins_at=0)
+        crashed = read_crashed()
+        if crashed is None or not crashed.arguments:
+            return None
+        given = os.environ.get(DATABASE_VARIABLE)
+        database = shown(checked_url(given) if given else sqlite_url(data_directory() / DATABASE_FILE))
+        if database != crashed.settings.get("database"):
+            raise PoolError(
+                f"The pool that crashed here had the database {crashed.settings.get('database')}, and now it "
+                f"would have {database}.",
+                f"Set {DATABASE_VARIABLE} to that one again, or give the pool up with: djinn-lab pool stop",
+            )
+        check_writable()
+        begins_at = _log_bytes()
+        process = _spawn(crashed.arguments, os.environ, crashed.supervised)
+        return _wait_until_ready(process, deadline_s, wait_s, begins_at)
+
+
 def _check_policies(memory_policy: str | None, queue_policy: str | None, notebooks_for: str | None) -> None:
     if memory_policy is not None and memory_policy not in POLICIES:
         raise OptionError(
@@ -217,14 +252,13 @@ def running_pool() -> RuntimeInfo | None:
 
 
 def stop_pool(wait_s: float = 10) -> bool:
-    """Stop the running pool, and return whether there was one. Raises PoolError when it does not end within
-    ``wait_s``."""
+    """Stop the running pool, and return whether there was one; one that crashed is given up. Raises PoolError
+    when it does not end within ``wait_s``."""
     info, supervisor = running_pool(), supervisor_process()
     pids = [pid for pid in (supervisor, None if info is None else info.pid) if pid is not None]
-    if not pids:
-        return False
     with contextlib.suppress(ProcessLookupError):
-        os.kill(pids[0], signal.SIGTERM)  # a supervisor stops its server
+        for pid in pids[:1]:
+            os.kill(pid, signal.SIGTERM)  # a supervisor stops its server
     deadline_s = time.monotonic() + wait_s
     while left := [pid for pid in pids if process_is_alive(pid)]:
         if time.monotonic() > deadline_s:
@@ -234,13 +268,21 @@ def stop_pool(wait_s: float = 10) -> bool:
                 f"See {runtime_directory() / LOG_FILE}, or end it with: kill -9 {numbers}",
             )
         time.sleep(POLL_S)
-    return True
+    crashed = read_crashed()
+    if crashed is not None:
+        remove_runtime(crashed.pid)
+    return bool(pids) or crashed is not None
 
 
 @contextlib.contextmanager
 def _start_lock(deadline_s: float) -> Iterator[None]:
     """Held by one starting process at a time; the others wait and then find the pool."""
-    with (runtime_directory() / LOCK_FILE).open("w") as file:
+    path = runtime_directory() / LOCK_FILE
+    try:
+        opened = path.open("w")
+    except OSError as error:
+        raise unwritable(path, error) from None
+    with opened as file:
         while True:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -284,8 +326,8 @@ def _wait_until_ready(
     while time.monotonic() < deadline_s:
         if time.monotonic() > says_s:
             says_s += SAY_EVERY_S
-            line = _log_tail(begins_at).rpartition("\n")[2]
-            print(f"The pool is starting. The last line of its log: {line or 'none yet'}", file=sys.stderr)
+            line = start_waits_for() or _log_tail(begins_at).rpartition("\n")[2]
+            print(f"The pool is starting. What it said last: {line or 'nothing yet'}", file=sys.stderr)
         info = read_runtime()
         if info is not None:
             if process is not None:
@@ -301,6 +343,11 @@ def _wait_until_ready(
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+    elif waits_for := start_waits_for():
+        raise CannotStartNow(
+            f"The pool is down after a crash, and could not start within {wait_s:.0f} s: {waits_for}",
+            "It starts by itself as soon as that is mended; `djinn-lab pool stop` gives it up.",
+        )
     said = _log_tail(begins_at)
     raise PoolError(f"The pool was not ready within {wait_s:.0f} s. The end of its log:\n{said}")
 

@@ -24,7 +24,7 @@ import msgspec
 import sqlalchemy as sa
 
 from djinn_lab.config.fields import BUILT_IN_ESTIMATOR
-from djinn_lab.errors import PoolError
+from djinn_lab.errors import CannotStartNow, PoolError
 from djinn_lab.jobs.autoscaling import ScalingLimits
 from djinn_lab.jobs.decision import QueuePolicy
 from djinn_lab.memory import POLICIES
@@ -58,10 +58,12 @@ from djinn_lab.protocol.runtime_file import (
     RuntimeInfo,
     data_directory,
     host_id,
+    note_start_waits,
     read_crashed,
     read_runtime,
     remove_runtime,
     runtime_directory,
+    supervisor_process,
     write_runtime,
 )
 from djinn_lab.protocol.version import VERSION
@@ -127,7 +129,11 @@ def run_pool(options: PoolOptions) -> None:
     pool = uuid.uuid4().hex[:12]
     belonging = Belonging.of(options.database, options.detached_s)
     directory = open_blob_directory(pool, runtime_directory(), belonging)
-    disk = own_directory(data_directory() / PARKED, pool, belonging)
+    try:
+        disk = own_directory(data_directory() / PARKED, pool, belonging)
+    except CannotStartNow:
+        remove_directory(directory)
+        raise
     places = PoolDirectories(directory, disk, belonging)
     launcher = _launcher(options, pool, places)
     try:
@@ -135,6 +141,14 @@ def run_pool(options: PoolOptions) -> None:
             _warm(launcher, options)
         sys.setswitchinterval(SWITCH_INTERVAL_S)
         asyncio.run(_serve(options, pool, places, launcher))
+    except OSError as error:
+        if places.served:
+            raise
+        log.info("the start failed", exc_info=True)
+        raise CannotStartNow(
+            f"The pool cannot start: {error}.",
+            f"Is there space in {runtime_directory()}, {data_directory()} and {directory.parent}?",
+        ) from error
     finally:
         launcher.kill()
         if not places.needed:
@@ -146,12 +160,13 @@ def run_pool(options: PoolOptions) -> None:
 @dataclass(slots=True)
 class PoolDirectories:
     """The directories of this run of the pool. ``needed``: by a next one, since this one led and was not
-    stopped."""
+    stopped. ``served``: it was ready."""
 
     blobs: Path
     disk: Path
     belonging: Belonging
     needed: bool = False
+    served: bool = False
 
     def take_lead(self) -> list[Path]:
         """List the directories that dead pools on the same database left, for this one to take over."""
@@ -192,7 +207,7 @@ async def _serve(options: PoolOptions, pool: str, places: PoolDirectories, launc
     before = await asyncio.to_thread(_crashed)
     listener = _listen(options.host, options.port, before)
     name = f"{pool} on {socket.gethostname()[:24]}, process {os.getpid()}"
-    store = Store(options.database, name, options.standby)
+    store = Store(options.database, name, options.standby, _note_full)
     front = StandbyApp(lambda: store.leader)
     server = WebServer(front, GRACE_S, options.certificate)
     loop = asyncio.get_running_loop()
@@ -211,6 +226,8 @@ async def _serve(options: PoolOptions, pool: str, places: PoolDirectories, launc
         standing_by=options.standby,
         settings=settings_of(options),
         certificate=options.certificate.pem if options.certificate else "",
+        arguments=tuple(sys.argv[1:]),
+        supervised=supervisor_process() == os.getppid(),
     )
     running = ServingPool(options, launcher, store, front, server, serving, stopped)
     try:
@@ -218,7 +235,7 @@ async def _serve(options: PoolOptions, pool: str, places: PoolDirectories, launc
             await _lead(running, msgspec.structs.replace(info, standing_by=False), places)
     except sa.exc.SQLAlchemyError as error:
         await launcher.close(at_once=True)  # no client is there for what it computes
-        raise lost(options.database, error) from error
+        raise (lost if places.served else unusable)(options.database, error) from error
     finally:
         server.should_exit = True
         await asyncio.gather(serving, return_exceptions=True)
@@ -303,6 +320,8 @@ async def _lead(running: ServingPool, info: RuntimeInfo, places: PoolDirectories
             context.ready = True
             await context.notebooks.start(info.url, data_directory() / NOTEBOOKS, info.certificate)
             write_runtime(info)
+            places.served = True
+            note_start_waits("")
             spare_full_collections()
             context.driver.accounting.audit.note(
                 "", "pool started", f"process {info.pid} on {socket.gethostname()}"
@@ -325,6 +344,10 @@ async def _lead(running: ServingPool, info: RuntimeInfo, places: PoolDirectories
         context.driver.accounting.audit.flush(everything=True)
         context.driver.accounting.audit.note("", "pool stopped")
         context.heartbeat.save()
+
+
+def _note_full(full: str) -> None:
+    note_start_waits(f"the pool's database has no space ({full})" if full else "")
 
 
 def left_copies(sessions: Sequence[LeftSession]) -> dict[str, LeftCopy]:

@@ -2,10 +2,12 @@
 
 It imports little, so that it stays small beside the server, and is run by its path, without site packages. It
 holds a lock on the file ``LOCK``, with its process number in it, while it runs. A server that was stopped, or
-that cannot start, is not started again, and neither is one that crashes over and over."""
+that cannot start at first, is not started again, and neither is one that crashes over and over. One that
+served and cannot start after a crash is tried again until it can: its sessions wait for it."""
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import signal
@@ -18,6 +20,11 @@ RESTARTED_VARIABLE = "DJINN_POOL_RESTARTED"
 """Set for a server that is started again."""
 CANNOT_START = 2
 """The server's exit code for options or a machine with which it cannot start."""
+CANNOT_START_NOW = 75
+"""The same for what may pass, such as a full disk."""
+LOCK_BYTES = 1024
+"""The lock's file has this size from the beginning, so that the server can write over it on a full disk
+(:mod:`djinn_lab.protocol.runtime_file`)."""
 RESTARTS_MAX = 10
 WITHIN_S = 600.0
 PAUSE_MIN_S, PAUSE_MAX_S = 0.1, 10.0
@@ -30,6 +37,8 @@ class Supervisor:
         self._command = list(command)
         self._server: int | None = None
         self._stopping = False
+        self._crashed = False
+        self._tries = 0
         self._restarts: list[float] = []
 
     def run(self) -> int:
@@ -38,20 +47,23 @@ class Supervisor:
             signal.signal(number, self._stop)
         while True:
             code = self._serve()
-            if self._stopping or code in (0, CANNOT_START):
+            cannot = code in (CANNOT_START, CANNOT_START_NOW)
+            if self._stopping or code == 0 or (cannot and not self._crashed):
                 return code
-            pause_s = self._pause_s()
+            pause_s = self._pause_before_try_s() if cannot else self._pause_s()
             if pause_s is None:
                 say(f"the server crashed {RESTARTS_MAX + 1} times in {WITHIN_S:.0f} s: it stays down")
                 return code
-            say(f"the server {described(code)}; it is started again in {pause_s:.1f} s")
+            self._crashed = True
+            what = "cannot start now, as the line above says" if cannot else described(code)
+            say(f"the server {what}; it is started again in {pause_s:.1f} s")
             time.sleep(pause_s)
             if self._stopping:
                 return 0
 
     def _serve(self) -> int:
         """Run the server once, and return its exit code; negative for a signal."""
-        again = {RESTARTED_VARIABLE: "1"} if self._restarts else {}
+        again = {RESTARTED_VARIABLE: "1"} if self._crashed else {}
         self._server = os.posix_spawn(self._command[0], self._command, {**os.environ, **again})
         if self._stopping:
             self._end()
@@ -62,13 +74,19 @@ class Supervisor:
         return os.waitstatus_to_exitcode(status)
 
     def _pause_s(self) -> float | None:
-        """Return how long to wait before the next start; None for no more."""
+        """Return how long to wait before the next start after a crash; None for no more."""
         now_s = time.monotonic()
+        self._tries = 0
         self._restarts = [at_s for at_s in self._restarts if at_s > now_s - WITHIN_S]
         if len(self._restarts) >= RESTARTS_MAX:
             return None
         self._restarts.append(now_s)
         return min(PAUSE_MAX_S, PAUSE_MIN_S * 2.0 ** (len(self._restarts) - 1))
+
+    def _pause_before_try_s(self) -> float:
+        """Return how long to wait before the next start after one that was not possible."""
+        self._tries += 1
+        return min(PAUSE_MAX_S, PAUSE_MIN_S * 2.0 ** min(self._tries, 10))
 
     def _stop(self, _number: int, _frame: FrameType | None) -> None:
         self._stopping = True
@@ -84,14 +102,16 @@ def described(code: int) -> str:
 
 
 def say(what: str) -> None:
-    print(f"{time.strftime('%Y-%m-%d %H:%M:%S')} supervisor: {what}", file=sys.stderr, flush=True)
+    line = f"{time.strftime('%Y-%m-%d %H:%M:%S')} supervisor: {what}\n"
+    with contextlib.suppress(OSError):  # a log without space must not end the pool
+        os.write(sys.stderr.fileno(), line.encode())
 
 
 def main(arguments: Sequence[str]) -> int:
-    with open(arguments[0], "a+") as lock:
+    with open(arguments[0], "ab") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         lock.truncate(0)
-        lock.write(str(os.getpid()))
+        lock.write(str(os.getpid()).encode().ljust(LOCK_BYTES))
         lock.flush()
         code = Supervisor(arguments[1:]).run()
         lock.truncate(0)

@@ -6,6 +6,7 @@ It holds a token, so it is written with mode 0600 in a directory of mode 0700, a
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import hashlib
 import os
@@ -15,12 +16,18 @@ from pathlib import Path
 import msgspec
 import platformdirs
 
-from djinn_lab.errors import PoolError
+from djinn_lab.errors import CannotStartNow, PoolError
 
 DIRECTORY_VARIABLE = "DJINN_RUNTIME_DIR"
 FILE_NAME = "pool.json"
 SUPERVISOR_FILE = "supervisor.lock"
 OWNER_FILE = "owner.pid"
+SUPERVISOR_PID_BYTES = 32
+"""At the beginning of the supervisor's file; behind them stands why its server cannot start now. The file is
+written over in its place, which a full disk allows."""
+SUPERVISOR_FILE_BYTES = 1024
+PROBE_BYTES = 2**16
+NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 Setting = str | int | bool
 
 
@@ -28,7 +35,8 @@ class RuntimeInfo(msgspec.Struct, frozen=True):
     """Where a ready pool listens. ``started_at``: seconds since the epoch. ``standing_by``: it waits until
     another pool on its database is gone. ``settings``: what it was started with
     (:mod:`djinn_lab.pool.start_settings`). ``certificate``: the only one, in PEM, that an ``https`` pool may
-    show."""
+    show. ``arguments``: of ``python -m djinn_lab.pool``, with which a pool that crashed is started as it was.
+    ``supervised``: a supervisor starts it again when it crashes."""
 
     url: str
     token: str
@@ -41,22 +49,48 @@ class RuntimeInfo(msgspec.Struct, frozen=True):
     standing_by: bool = False
     settings: dict[str, Setting] = {}
     certificate: str = ""
+    arguments: tuple[str, ...] = ()
+    supervised: bool = True
 
 
 def runtime_directory() -> Path:
-    """The private directory of the runtime file, lock and log; created with mode 0700."""
+    """The private directory of the runtime file, lock and log; created with mode 0700. Raises
+    CannotStartNow when it cannot be."""
     override = os.environ.get(DIRECTORY_VARIABLE)
-    directory = Path(override) if override else _runtime_base() / "djinn-lab"
-    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    return directory
+    return _made(Path(override) if override else _runtime_base() / "djinn-lab")
 
 
 def data_directory() -> Path:
     """Return the directory of the pool's database: beside the runtime file when that is overridden, else user
-    data."""
+    data. Raises CannotStartNow when it cannot be made."""
     override = os.environ.get(DIRECTORY_VARIABLE)
-    directory = Path(override) if override else platformdirs.user_data_path("djinn-lab", appauthor=False)
-    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return _made(Path(override) if override else platformdirs.user_data_path("djinn-lab", appauthor=False))
+
+
+def check_writable() -> None:
+    """Raises CannotStartNow, with what to do, when a pool cannot write its files."""
+    for directory in dict.fromkeys((runtime_directory(), data_directory())):
+        try:
+            with tempfile.TemporaryFile(dir=directory) as file:
+                file.write(bytes(PROBE_BYTES))
+        except OSError as error:
+            raise unwritable(directory, error) from None
+
+
+def unwritable(path: Path, error: OSError) -> CannotStartNow:
+    """Say why files at ``path`` cannot be written, and what to do."""
+    if error.errno in NO_SPACE:
+        advice = f"Free some space, or raise the quota, of {path} (see: df -h {path}; df -i {path})."
+    else:
+        advice = f"Make it writable for this user, or set {DIRECTORY_VARIABLE} to another directory."
+    return CannotStartNow(f"{path} cannot be written: {error.strerror or error}.", advice)
+
+
+def _made(directory: Path) -> Path:
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise unwritable(directory, error) from None
     return directory
 
 
@@ -155,10 +189,36 @@ def host_id() -> str:
 def supervisor_process() -> int | None:
     """Return the process that runs this user's pool and starts it again when it crashes, None for none."""
     try:
-        with (runtime_directory() / SUPERVISOR_FILE).open() as file:
+        with (runtime_directory() / SUPERVISOR_FILE).open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except FileNotFoundError:
         return None
     except BlockingIOError:
-        return int((runtime_directory() / SUPERVISOR_FILE).read_text() or 0) or None
+        return int(_supervisor_file()[:SUPERVISOR_PID_BYTES].strip() or b"0") or None
     return None
+
+
+def note_start_waits(reason: str) -> None:
+    """Say why the server of this user's supervisor cannot start now; empty once it has."""
+    text = " ".join(reason.split()).encode()[: SUPERVISOR_FILE_BYTES - SUPERVISOR_PID_BYTES]
+    padded = text.ljust(SUPERVISOR_FILE_BYTES - SUPERVISOR_PID_BYTES)
+    try:
+        descriptor = os.open(runtime_directory() / SUPERVISOR_FILE, os.O_WRONLY)
+    except FileNotFoundError:
+        return  # no supervisor
+    try:
+        os.pwrite(descriptor, padded, SUPERVISOR_PID_BYTES)
+    finally:
+        os.close(descriptor)
+
+
+def start_waits_for() -> str:
+    """Return why the server of this user's supervisor cannot start now; empty where that is not known."""
+    return _supervisor_file()[SUPERVISOR_PID_BYTES:].decode(errors="ignore").strip()
+
+
+def _supervisor_file() -> bytes:
+    try:
+        return (runtime_directory() / SUPERVISOR_FILE).read_bytes()
+    except FileNotFoundError:
+        return b""

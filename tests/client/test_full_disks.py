@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import subprocess
 import threading
@@ -12,9 +13,13 @@ import httpx
 import pytest
 import torch
 from real_pool import PoolUnderTest, wait_for
+from typer.testing import CliRunner
 
+from djinn_lab.cli.app import build_app
+from djinn_lab.client.connect import connect
 from djinn_lab.client.session import Session
-from djinn_lab.errors import Refused
+from djinn_lab.errors import PoolError, PoolWaits, Refused
+from djinn_lab.protocol.runtime_file import read_runtime, start_waits_for
 
 pytestmark = pytest.mark.processes
 CAPACITY = "64m"
@@ -26,7 +31,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     place = tmp_path / "small"
     place.mkdir(mode=0o700)
     mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", f"size={CAPACITY}", "tmpfs", str(place)],
+        ["mount", "-t", "tmpfs", "-o", f"size={CAPACITY},nr_inodes=500", "tmpfs", str(place)],
         capture_output=True,
         text=True,
     )
@@ -36,7 +41,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "--lazy", str(place)], check=True)
 
 
-def fill(disk: Path) -> Path:
+def fill(disk: Path) -> list[Path]:
     """Take all space that is left."""
     filling = disk / "filling"
     with filling.open("wb", buffering=0) as file:
@@ -46,7 +51,24 @@ def fill(disk: Path) -> Path:
                     file.write(bytes(nbytes))
             except OSError:
                 continue
-    return filling
+    return [filling]
+
+
+def fill_with_files(disk: Path) -> list[Path]:
+    """Take all file entries that are left."""
+    made: list[Path] = []
+    with contextlib.suppress(OSError):
+        while True:
+            path = disk / f"filling-{len(made)}"
+            path.touch()
+            made.append(path)
+    return made
+
+
+def add_one(session: Session, value: torch.Tensor, reasons: list[str]) -> None:
+    with session.capture("after"):
+        session.executor.on_update = lambda update: reasons.append(update.reason)
+        value += 1
 
 
 def writes(pool: PoolUnderTest) -> bool:
@@ -68,6 +90,31 @@ def compute(session: Session, stop: threading.Event, found: list[float], reasons
             found.append(float(value.sum().cpu()))
 
 
+def test_pool_killed_on_a_full_disk_says_so_and_comes_back_with_its_sessions(small_disk: Path) -> None:
+    with PoolUnderTest(small_disk, devices="cpu:1", memory_bytes=300 * 2**20, restart=True) as pool:
+        session = connect(name="patient")
+        with session.capture("before"):
+            value = torch.arange(4.0) * 2
+        emptied = [*fill(small_disk), *fill_with_files(small_disk)]
+        pool.kill()
+        wait_for(start_waits_for)
+        shown = CliRunner().invoke(build_app(), ["pool", "status"])
+        assert isinstance(shown.exception, PoolWaits)
+        assert "cannot be written: No space left" in shown.exception.message
+        reasons: list[str] = []
+        working = threading.Thread(target=add_one, args=(session, value, reasons))
+        working.start()
+        wait_for(functools.partial(said, "No space left on device. The cell waits for that", reasons))
+        for path in emptied:
+            path.unlink()
+        working.join()
+        assert value.tolist() == [1.0, 3.0, 5.0, 7.0]
+        pool.info = wait_for(read_runtime)
+        assert pool.info.settings["memory_bytes"] == 300 * 2**20
+        assert not start_waits_for()
+        session.close()
+
+
 def test_cells_wait_while_the_disk_is_full_and_end_well_when_it_is_not(
     tmp_path: Path, small_disk: Path
 ) -> None:
@@ -80,12 +127,14 @@ def test_cells_wait_while_the_disk_is_full_and_end_well_when_it_is_not(
                 reasons: list[str] = []
                 stop = threading.Event()
                 working = threading.Thread(target=compute, args=(session, stop, found, reasons))
-                filling = fill(small_disk)
+                filling = fill(small_disk)[0]
                 working.start()
                 wait_for(lambda: not writes(pool))
                 wait_for(functools.partial(said, "the pool's database has no space", reasons))
                 with pytest.raises(Refused, match="No session can be opened: the pool's"), pool.session():
                     pass
+                with pytest.raises(PoolError, match="runs, but its database has no space"):
+                    pool.rest.check_writes()
                 filling.unlink()
                 stop.set()
                 working.join()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 import sys
 from pathlib import Path
 
@@ -49,6 +50,27 @@ def test_a_password_is_never_shown() -> None:
     for text in (shown(url), str(unusable(url, error)), str(unusable(url, SchemaMismatch("schema 1")))):
         assert "s3cret" not in text
         assert "db/pool" in text
+
+
+@pytest.mark.parametrize(
+    ("code", "advice"),
+    [
+        (sqlite3.SQLITE_FULL, "Free some space"),
+        (sqlite3.SQLITE_IOERR_WRITE, "Free some space"),
+        (sqlite3.SQLITE_BUSY, "Another program holds it"),
+        (sqlite3.SQLITE_READONLY, "can be written by this user"),
+        (sqlite3.SQLITE_CANTOPEN, "can be written by this user"),
+        (sqlite3.SQLITE_NOTADB, "It stays as it is. Put back a copy"),
+        (sqlite3.SQLITE_CORRUPT, "It stays as it is. Put back a copy"),
+        (sqlite3.SQLITE_ERROR, "It stays as it is."),
+    ],
+)
+def test_advice_for_an_unusable_database_loses_nothing(code: int, advice: str, tmp_path: Path) -> None:
+    cause = sqlite3.OperationalError("as SQLite says it")
+    cause.sqlite_errorcode = code
+    found = unusable(f"sqlite:///{tmp_path / 'db'}", sa.exc.OperationalError("", {}, cause))
+    assert advice in found.advice
+    assert not {"move", "delete", "remove", "empty"} & set(found.advice.lower().replace(".", " ").split())
 
 
 def test_missing_database_driver_names_its_install_command(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 from djinn_lab.cli.app import build_app
 from djinn_lab.client.connect import connect
-from djinn_lab.errors import PoolError
+from djinn_lab.errors import PoolError, PoolNotFound
 from djinn_lab.pool import supervisor
 from djinn_lab.pool.launch import start_pool, stop_pool
 from djinn_lab.protocol.runtime_file import RuntimeInfo, read_runtime, supervisor_process
@@ -108,7 +108,56 @@ def test_server_that_crashes_over_and_over_stays_down(
     assert "was killed by SIGSEGV" in capfd.readouterr().err
 
 
-@pytest.mark.parametrize("code", [0, supervisor.CANNOT_START])
+@pytest.mark.parametrize("code", [supervisor.CANNOT_START, supervisor.CANNOT_START_NOW])
+def test_server_that_served_and_cannot_start_now_is_tried_until_it_can(
+    code: int, tmp_path: Path, handlers: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervisor, "PAUSE_MIN_S", 0.0)
+    starts = tmp_path / "starts"
+    tries = supervisor.RESTARTS_MAX + 5
+    count = f"echo x >> {starts}; n=$(wc -l < {starts})"
+    act = f'[ "$n" = 1 ] && kill -SEGV $$; [ "$n" -gt {tries} ] && exit 0; exit {code}'
+    assert supervisor.Supervisor(["/bin/sh", "-c", f"{count}; {act}"]).run() == 0
+    assert len(starts.read_text().split()) == tries + 1
+
+
+def test_full_log_does_not_end_the_supervisor(tmp_path: Path) -> None:
+    script = [sys.executable, "-S", "-E", supervisor.__file__, str(tmp_path / "lock")]
+    crash_once = f"[ -e {tmp_path}/crashed ] && exit 0; touch {tmp_path}/crashed; kill -SEGV $$"
+    with open("/dev/full", "w") as full:
+        assert subprocess.run([*script, "/bin/sh", "-c", crash_once], stderr=full).returncode == 0
+
+
+@pytest.mark.processes
+def test_crashed_pool_is_started_again_as_it_was_or_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with running_pool(tmp_path, "cpu:2", restart=True, memory_bytes=200 * 2**20) as info:
+
+        def crash() -> None:
+            found, keeper = read_runtime(), supervisor_process()
+            assert found is not None
+            assert keeper is not None
+            for pid in (keeper, found.pid):
+                os.kill(pid, signal.SIGKILL)
+                until_dead(pid)
+
+        crash()
+        with closing(connect()) as session:
+            assert [one.memory_bytes for one in session.welcome.devices] == [200 * 2**20] * 2
+        again = read_runtime()
+        assert again is not None
+        assert (again.url, again.settings) == (info.url, info.settings)
+        crash()
+        monkeypatch.setenv("DJINN_DATABASE", f"sqlite:///{tmp_path / 'other.sqlite3'}")
+        with pytest.raises(PoolNotFound, match="djinn-lab pool stop"):
+            connect()
+        monkeypatch.delenv("DJINN_DATABASE")
+        assert "given up" in CliRunner().invoke(build_app(), ["pool", "stop"]).output
+        assert "No pool is running" in str(CliRunner().invoke(build_app(), ["pool", "stop"]).exception)
+
+
+@pytest.mark.parametrize("code", [0, supervisor.CANNOT_START, supervisor.CANNOT_START_NOW])
 def test_server_that_ends_by_itself_is_not_started_again(code: int, handlers: None) -> None:
     assert supervisor.Supervisor(["/bin/sh", "-c", f"exit {code}"]).run() == code
 

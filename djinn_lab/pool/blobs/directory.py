@@ -10,14 +10,14 @@ import hashlib
 import os
 import shutil
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import msgspec
 import sqlalchemy as sa
 
 from djinn_lab.errors import PoolError
-from djinn_lab.protocol.runtime_file import OWNER_FILE, host_id, owner_of, process_is_alive
+from djinn_lab.protocol.runtime_file import OWNER_FILE, host_id, owner_of, process_is_alive, unwritable
 
 DIRECTORY_PREFIX = "djinn-"
 STORE = "store"
@@ -56,11 +56,8 @@ class Belonging(msgspec.Struct, frozen=True):
 
 
 def open_blob_directory(pool: str, fallback: Path, belonging: Belonging) -> Path:
-    """Make this pool's directory in shared memory (or below ``fallback``)."""
-    directory = own_directory(shared_memory(fallback), pool, belonging)
-    for name in (STORE, RESULTS, PARKED, USERS):
-        (directory / name).mkdir(mode=0o700)
-    return directory
+    """Make this pool's directory in shared memory (or below ``fallback``). Raises CannotStartNow."""
+    return own_directory(shared_memory(fallback), pool, belonging, (STORE, RESULTS, PARKED, USERS))
 
 
 def shared_memory(fallback: Path) -> Path:
@@ -68,20 +65,30 @@ def shared_memory(fallback: Path) -> Path:
     return Path("/dev/shm") if os.access("/dev/shm", os.W_OK) else fallback
 
 
-def own_directory(base: Path, pool: str, belonging: Belonging) -> Path:
-    """Make a directory of this pool's, and remove those of dead pools that no pool will take over."""
-    remove_dead_directories(base)
+def own_directory(base: Path, pool: str, belonging: Belonging, folders: Sequence[str] = ()) -> Path:
+    """Make a directory of this pool's with these ``folders``, and remove those of dead pools that no pool
+    will take over. Raises CannotStartNow, with nothing made."""
+    remove_dead_directories(base, belonging)
     directory = base / f"{DIRECTORY_PREFIX}{pool}"
-    directory.mkdir(mode=0o700, parents=True)
-    (directory / DATABASE_FILE).write_bytes(msgspec.json.encode(belonging))
-    (directory / OWNER_FILE).write_text(str(os.getpid()))
+    try:
+        directory.mkdir(mode=0o700, parents=True)
+        (directory / DATABASE_FILE).write_bytes(msgspec.json.encode(belonging))
+        (directory / OWNER_FILE).write_text(str(os.getpid()))
+        for name in folders:
+            (directory / name).mkdir(mode=0o700)
+    except OSError as error:
+        remove_directory(directory)
+        raise unwritable(base, error) from None
     return directory
 
 
-def remove_dead_directories(base: Path) -> None:
-    """Remove the directories of pools whose process is dead, but for those that a next pool may take over."""
+def remove_dead_directories(base: Path, taker: Belonging | None = None) -> None:
+    """Remove the directories of pools whose process is dead, but for those that a next pool may take over.
+    ``taker``: takes its own over now, however long it could not."""
     for directory in _dead_directories(base):
-        if not _may_be_taken_over(directory):
+        belonging = _belonging_of(directory)
+        own = taker is not None and belonging is not None and taker.is_left(belonging)
+        if not own and not _may_be_taken_over(directory, belonging):
             shutil.rmtree(directory, ignore_errors=True)
 
 
@@ -152,9 +159,8 @@ def _dead_directories(base: Path) -> list[Path]:
     return [path for path, owner in owners if owner is not None and not process_is_alive(owner)]
 
 
-def _may_be_taken_over(directory: Path) -> bool:
+def _may_be_taken_over(directory: Path, belonging: Belonging | None) -> bool:
     """Return whether a next pool on its database may still come."""
-    belonging = _belonging_of(directory)
     if belonging is None or (belonging.file and not Path(belonging.file).exists()):
         return False
     found = directory / FOUND_DEAD_FILE
@@ -162,8 +168,10 @@ def _may_be_taken_over(directory: Path) -> bool:
         if not found.exists():
             found.touch()
         return time.time() < found.stat().st_mtime + belonging.kept_s
-    except OSError:
+    except FileNotFoundError:
         return False  # another pool removes it
+    except OSError:
+        return True  # a full disk does not even take the note, and says nothing about who comes
 
 
 def _belonging_of(directory: Path) -> Belonging | None:

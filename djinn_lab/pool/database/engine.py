@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import sqlite3
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
-from djinn_lab.errors import PoolError
+from djinn_lab.errors import CannotStartNow, PoolError
 from djinn_lab.pool.database.address import DATABASE_VARIABLE, plain_name, shown
 from djinn_lab.pool.database.sqlite_file import sqlite_engine
 from djinn_lab.pool.database.tables import metadata, schema_version
@@ -26,6 +27,8 @@ SERVER_OPTIONS = (
 )
 SQLITE_NO_SPACE = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_IOERR_SHMSIZE)
 POSTGRESQL_DISK_FULL = "53100"
+SQLITE_BUSY = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+SQLITE_DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 
 class LeadTaken(sa.exc.InvalidRequestError):
@@ -58,8 +61,10 @@ class SchemaMismatch(sa.exc.InvalidRequestError):
 
 
 def unusable(url: str, error: Exception) -> PoolError:
-    """Why the database cannot be used, and what to do."""
+    """Why the database cannot be used, and what to do; CannotStartNow where that may pass. No advice loses
+    what is in it."""
     reason = _reason(url, error)
+    kind: type[PoolError] = CannotStartNow if isinstance(error, sa.exc.OperationalError) else PoolError
     if isinstance(error, ImportError):
         reason = "the driver of PostgreSQL is not installed"
         advice = "Run: pip install 'djinn-lab[postgresql]'"
@@ -68,14 +73,33 @@ def unusable(url: str, error: Exception) -> PoolError:
     elif isinstance(error, SchemaMismatch):
         advice = "Use the version of djinn-lab that made it, or another database."
     elif plain_name(url) == "sqlite":
-        advice = "Move it away to start with an empty one."
+        advice = _sqlite_advice(url, error)
     elif "authentication" in reason or "password" in reason:
         advice = f"Check user and password in {DATABASE_VARIABLE}."
     elif "does not exist" in reason:
         advice = "Make it with: createdb NAME"
     else:
         advice = "Is the server up, and may this machine connect to it?"
-    return PoolError(f"The database {shown(url)} cannot be used: {reason}", advice)
+    return kind(f"The database {shown(url)} cannot be used: {reason}", advice)
+
+
+def _sqlite_advice(url: str, error: Exception) -> str:
+    cause = getattr(error, "orig", None)
+    code = getattr(cause, "sqlite_errorcode", None)
+    folder = Path(str(sa.make_url(url).database)).parent
+    if isinstance(error, sa.exc.SQLAlchemyError) and is_full(error):
+        return f"Free some space, or raise the quota, of {folder} (see: df -h {folder}; df -i {folder})."
+    if isinstance(code, int) and code & 0xFF in SQLITE_BUSY:
+        return "Another program holds it, such as a backup: wait for it, or end it (see: fuser on the file)."
+    if isinstance(code, int) and code & 0xFF in SQLITE_DAMAGED:
+        return (
+            "It stays as it is. Put back a copy of it (pool.sqlite3.before-schema-*, or a backup), or try "
+            "`sqlite3 FILE .recover`; --database names another one meanwhile."
+        )
+    return (
+        f"It stays as it is. See that {folder} and the files in it can be written by this user; --database "
+        "names another one meanwhile."
+    )
 
 
 def lost(url: str, error: Exception) -> DatabaseLost:

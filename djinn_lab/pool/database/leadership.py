@@ -8,6 +8,8 @@ lock of the operating system on a file beside the database, which ends with the 
 from __future__ import annotations
 
 import fcntl
+import logging
+import os
 from pathlib import Path
 from typing import IO
 
@@ -21,6 +23,8 @@ LOCK_SUFFIX = ".lock"
 NAME_MAX = 63
 """PostgreSQL cuts longer names of connections."""
 
+log = logging.getLogger(__name__)
+
 
 class LeaderCandidate:
     """Try to become the leader. ``name``: how standby pools name this one. Raises SQLAlchemyError, or
@@ -29,12 +33,12 @@ class LeaderCandidate:
     def __init__(self, url: str, name: str) -> None:
         self.engine = make_engine(url, name[:NAME_MAX])
         self._name = name
-        self._file: IO[str] | None = None
+        self._file: IO[bytes] | None = None
         self._connection: sa.Connection | None = None
         if self.engine.dialect.name == "sqlite":
             path = Path(str(sa.make_url(url).database) + LOCK_SUFFIX)
             try:
-                self._file = path.open("a+")
+                self._file = path.open("a+b")
             except OSError as error:
                 raise sa.exc.OperationalError("", {}, error) from error
         else:
@@ -55,9 +59,11 @@ class LeaderCandidate:
                 fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 return False
-            self._file.truncate(0)
-            self._file.write(self._name)
-            self._file.flush()
+            try:
+                os.ftruncate(self._file.fileno(), 0)
+                os.write(self._file.fileno(), self._name.encode())
+            except OSError as error:  # the lock holds; only the name for others is missing
+                log.warning("%s cannot name this pool: %s", self._file.name, error)
             return True
         with self.connection.begin():
             return bool(self.connection.scalar(sa.select(sa.func.pg_try_advisory_lock(LOCK))))
@@ -66,7 +72,7 @@ class LeaderCandidate:
         """Name the pool that leads. Raises SQLAlchemyError."""
         if self._file is not None:
             self._file.seek(0)
-            found: str | None = self._file.read()
+            found: str | None = self._file.read().decode(errors="replace")
         else:
             with self.connection.begin():
                 found = self.connection.scalar(_HOLDER, {"high": LOCK >> 32, "low": LOCK & 0xFFFFFFFF})

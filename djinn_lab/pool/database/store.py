@@ -73,9 +73,16 @@ class Store:
     want to lead on this database. ``standby``: wait while another one leads. ``leads``: the last journal
     ``seq``, once this leads. ``waits``: done once it waits; ``leader``: the pool that leads. ``ended``: None
     once closed, or why nothing can be written any more. ``full``: that writes wait for space, as the database
-    says it; empty where they do not. ``queued``: how many rows and writes so far, by the event loop."""
+    says it; empty where they do not. ``on_full`` is called with that in the thread when it changes.
+    ``queued``: how many rows and writes so far, by the event loop."""
 
-    def __init__(self, url: str, name: str = "a pool", standby: bool = False) -> None:
+    def __init__(
+        self,
+        url: str,
+        name: str = "a pool",
+        standby: bool = False,
+        on_full: Callable[[str], None] | None = None,
+    ) -> None:
         self._url = url
         self._name = name
         self._standby = standby
@@ -87,6 +94,7 @@ class Store:
         self.ended: Future[None] = Future()
         self.queued = 0
         self.full = ""
+        self._on_full = on_full
         self._hurry = threading.Event()
         self._prompt: deque[Row] = deque()
         self._later: deque[Row | Handled] = deque()
@@ -209,7 +217,7 @@ class Store:
             try:
                 candidate = self._wait_for_lead(stack)
                 last = candidate.last_seq()
-            except (sa.exc.SQLAlchemyError, ImportError) as error:
+            except (sa.exc.SQLAlchemyError, ImportError, OSError) as error:
                 self.leads.set_exception(error)
                 self._end(error)
                 return
@@ -316,13 +324,18 @@ class Store:
             except DiskFull as full:
                 if not self.full:
                     log.critical("the database has no space, and everything waits for it: %s", full)
-                self.full = str(full)
+                    self._note_full(str(full))
                 if self._closing.wait(TRY_FULL_S):
                     batch.fail(full.error)
                     raise full.error from full
         if self.full:
             log.critical("the database has space again")
-            self.full = ""
+            self._note_full("")
+
+    def _note_full(self, full: str) -> None:
+        self.full = full
+        if self._on_full is not None:
+            self._on_full(full)
 
     def _checkpoint(self, engine: sa.Engine, beside: ThreadPoolExecutor) -> None:
         """Checkpoint beside the writers, since it waits for the disk. Then the little that they wrote
