@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sqlite3
 from functools import lru_cache
 from pathlib import Path
@@ -12,9 +13,9 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from djinn_lab.errors import CannotStartNow, PoolError
 from djinn_lab.pool.database.address import DATABASE_VARIABLE, plain_name, shown
-from djinn_lab.pool.database.sqlite_file import sqlite_engine
+from djinn_lab.pool.database.sqlite_file import keep_copy, sqlite_engine
 from djinn_lab.pool.database.tables import metadata, schema_version
-from djinn_lab.pool.database.upgrades import upgrade_to
+from djinn_lab.pool.database.upgrades import upgrade_from
 
 SCHEMA_VERSION = 7
 DATABASE_FILE = "pool.sqlite3"
@@ -29,6 +30,8 @@ SQLITE_NO_SPACE = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLI
 POSTGRESQL_DISK_FULL = "53100"
 SQLITE_BUSY = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 SQLITE_DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+
+log = logging.getLogger(__name__)
 
 
 class LeadTaken(sa.exc.InvalidRequestError):
@@ -93,7 +96,7 @@ def _sqlite_advice(url: str, error: Exception) -> str:
         return "Another program holds it, such as a backup: wait for it, or end it (see: fuser on the file)."
     if isinstance(code, int) and code & 0xFF in SQLITE_DAMAGED:
         return (
-            "It stays as it is. Put back a copy of it (pool.sqlite3.before-schema-*, or a backup), or try "
+            "It stays as it is. Put back a copy of it (an upgrade keeps one, FILE.schema-*), or try "
             "`sqlite3 FILE .recover`; --database names another one meanwhile."
         )
     return (
@@ -135,17 +138,29 @@ def make_engine(url: str, name: str = "djinn-lab") -> sa.Engine:
 
 
 def make_tables(connection: sa.Connection) -> None:
-    """Make the missing tables. Raises SQLAlchemyError, also for a schema of another version."""
+    """Make the missing tables, and change those of an older version in one transaction. A copy of the SQLite
+    file is kept before. Raises SQLAlchemyError with nothing changed, also for a schema of another version."""
+    with connection.begin():
+        found = _schema(connection)
+    if found is not None and not 1 <= found <= SCHEMA_VERSION:
+        raise SchemaMismatch(f"the database has schema {found}, this pool needs {SCHEMA_VERSION}")
+    if found is not None and found < SCHEMA_VERSION:
+        kept = keep_copy(connection, found) if connection.dialect.name == "sqlite" else "none"
+        log.info("the database is changed from schema %d to %d; its copy: %s", found, SCHEMA_VERSION, kept)
     with connection.begin():
         metadata.create_all(connection)
-        found = connection.scalar(sa.select(schema_version.c.version))
         if found is None:
             connection.execute(sa.insert(schema_version).values(version=SCHEMA_VERSION))
-        elif not 1 <= found <= SCHEMA_VERSION:
-            raise SchemaMismatch(f"the database has schema {found}, this pool needs {SCHEMA_VERSION}")
-        for version in range(found or SCHEMA_VERSION, SCHEMA_VERSION):
-            upgrade_to(connection, version + 1)
-            connection.execute(sa.update(schema_version).values(version=version + 1))
+        elif found < SCHEMA_VERSION:
+            upgrade_from(connection, found)
+            connection.execute(sa.update(schema_version).values(version=SCHEMA_VERSION))
+
+
+def _schema(connection: sa.Connection) -> int | None:
+    """Return the version of the tables, None for an empty database."""
+    if not sa.inspect(connection).has_table(schema_version.name):
+        return None
+    return connection.scalar(sa.select(schema_version.c.version))
 
 
 def upsert(connection: sa.Connection, table: sa.Table, *keys: str) -> sa.Insert:

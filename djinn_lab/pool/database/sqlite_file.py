@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import sqlite3
+import time
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
@@ -44,6 +47,22 @@ def checkpoint(engine: sa.Engine) -> None:
         raise sa.exc.OperationalError("PRAGMA wal_checkpoint", {}, error) from error
     finally:
         borrowed.close()
+
+
+def keep_copy(connection: sa.Connection, schema: int) -> Path:
+    """Copy the file of a database with this ``schema`` beside it, and return the copy's path. Raises
+    SQLAlchemyError, with no copy left."""
+    file = Path(str(connection.engine.url.database))
+    copy = file.with_name(f"{file.name}.schema-{schema}-{time.strftime('%Y%m%d-%H%M%S')}")
+    driver = connection.connection.driver_connection
+    assert isinstance(driver, sqlite3.Connection)
+    try:
+        with contextlib.closing(sqlite3.connect(copy)) as target:
+            driver.backup(target)
+    except sqlite3.Error as error:
+        copy.unlink(missing_ok=True)
+        raise sa.exc.OperationalError("a copy before the upgrade", {}, error) from error
+    return copy
 
 
 class QuickWriter:

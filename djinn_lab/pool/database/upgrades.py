@@ -1,4 +1,7 @@
-"""What a database of an older version needs to become one of this."""
+"""What a database of an older version needs to become one of this.
+
+What older tables lack is found by comparing them with those of this version, not by the number of their
+schema: a table that was just made lacks nothing, and two branches of development once had one number."""
 
 from __future__ import annotations
 
@@ -8,30 +11,31 @@ import sqlalchemy as sa
 
 from djinn_lab.pool.authentication import FIRST_TOKEN, expiry
 from djinn_lab.pool.database.audit import chain_old_rows
-from djinn_lab.pool.database.tables import tokens, users
+from djinn_lab.pool.database.tables import metadata, tokens, users
+
+CHAINED_SINCE, TOKENS_SINCE = 3, 4
 
 
-def upgrade_to(connection: sa.Connection, version: int) -> None:
-    """Change the tables of the version before into those of ``version``; new tables are there already.
-    Raises SQLAlchemyError."""
-    match version:
-        case 2:
-            connection.execute(sa.text("ALTER TABLE users ADD COLUMN account VARCHAR"))
-        case 3:
-            connection.execute(sa.text("ALTER TABLE audit ADD COLUMN hash VARCHAR NOT NULL DEFAULT ''"))
-            chain_old_rows(connection)
-        case 4:
-            _give_tokens_a_table(connection)
-        case 5:
-            _let_tokens_have_scopes(connection)
-        case 6:
-            connection.execute(sa.text("ALTER TABLE jobs ADD COLUMN resume TEXT NOT NULL DEFAULT ''"))
-        case 7:
-            connection.execute(
-                sa.text("CREATE INDEX IF NOT EXISTS ix_usage_ended_at_s ON usage (ended_at_s)")
-            )
-        case _:
-            raise AssertionError(version)
+def upgrade_from(connection: sa.Connection, version: int) -> None:
+    """Change the tables of an older ``version`` into those of this one. Tables that were missing are there
+    already. Raises SQLAlchemyError."""
+    _add_columns_and_indexes(connection)
+    if version < CHAINED_SINCE:
+        chain_old_rows(connection)
+    if version < TOKENS_SINCE:
+        _give_tokens_a_table(connection)
+
+
+def _add_columns_and_indexes(connection: sa.Connection) -> None:
+    found = sa.inspect(connection)
+    for table in metadata.sorted_tables:
+        there = {column["name"] for column in found.get_columns(table.name)}
+        for column in table.columns:
+            if column.name not in there:
+                definition = sa.schema.CreateColumn(column).compile(connection)
+                connection.execute(sa.text(f"ALTER TABLE {table.name} ADD COLUMN {definition}"))
+        for index in table.indexes:
+            index.create(connection, checkfirst=True)
 
 
 def _give_tokens_a_table(connection: sa.Connection) -> None:
@@ -47,9 +51,3 @@ def _give_tokens_a_table(connection: sa.Connection) -> None:
         connection.execute(
             sa.insert(tokens).values(**values, created_at=now_s, expires_at=expiry(None, now_s))
         )
-
-
-def _let_tokens_have_scopes(connection: sa.Connection) -> None:
-    """Tokens so far have no limit. A database from before the table of tokens got it with the column."""
-    if "scopes" not in {column["name"] for column in sa.inspect(connection).get_columns("tokens")}:
-        connection.execute(sa.text("ALTER TABLE tokens ADD COLUMN scopes VARCHAR"))
