@@ -23,6 +23,8 @@ from websockets.exceptions import ConnectionClosed
 
 from djinn_lab import memory
 from djinn_lab.cli.app import build_app
+from djinn_lab.jobs import Terms
+from djinn_lab.jobs.machine.tables import FINISHED_JOBS_MAX
 from djinn_lab.pool.assembly import assemble
 from djinn_lab.pool.authentication import User
 from djinn_lab.pool.blobs.store import BlobStore
@@ -458,3 +460,17 @@ def test_an_empty_session_whose_client_vanished_is_closed_after_a_while(tmp_path
         asyncio.run(look(store))
     finally:
         store.close()
+
+
+def test_cell_may_depend_on_a_job_that_ended_long_ago(client: Client) -> None:
+    done, failed = client.submit(act("")), client.submit(act("fail here"))
+    for job in (done, failed):
+        client.result(job)
+    for _ in range(FINISHED_JOBS_MAX):
+        client.run(act(""))
+    assert client.run(act(""), terms=Terms(after=(done[:12],))).outcome == "done"
+    assert client.run(act(""), terms=Terms(after=(f"{failed}:any",))).outcome == "done"
+    after_failed = client.run(act(""), terms=Terms(after=(failed,)))
+    assert "would wait for ever" in str(after_failed.error)
+    unknown = client.run(act(""), terms=Terms(after=("f" * 32,)))
+    assert "there is no job" in str(unknown.error)

@@ -19,6 +19,7 @@ from typer.testing import CliRunner
 from djinn_lab.cli.app import build_app
 from djinn_lab.client.connect import connect
 from djinn_lab.errors import PoolError, PoolNotFound
+from djinn_lab.jobs import Terms
 from djinn_lab.pool import supervisor
 from djinn_lab.pool.launch import start_pool, stop_pool
 from djinn_lab.protocol.runtime_file import RuntimeInfo, read_runtime, supervisor_process
@@ -42,7 +43,8 @@ def test_killed_server_is_back_on_its_port_with_the_session_and_its_cell(tmp_pat
         assert psutil.Process(first.pid).ppid() == keeper
         assert psutil.Process(keeper).memory_info().rss < 16 * 2**20
         with Client(first) as client:
-            client.run(act("", keep=True))
+            done = client.submit(act("", keep=True))
+            client.result(done)
             job = client.submit(act("sleep 60"))
             client.until(job, "RUNNING")
             os.kill(first.pid, signal.SIGKILL)
@@ -57,6 +59,7 @@ def test_killed_server_is_back_on_its_port_with_the_session_and_its_cell(tmp_pat
         with Client(first, session=client.session) as client:
             assert client.welcome.resumed
             assert client.run(act(""), job=job, again=True).outcome == "done"
+            assert client.run(act(""), terms=Terms(after=(done[:12],))).outcome == "done"
         assert {one.state for one in rest(second).jobs()} == {"DONE"}
         assert stop_pool()
         until_dead(keeper)

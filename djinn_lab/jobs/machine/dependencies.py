@@ -15,7 +15,7 @@ from djinn_lab.events import IllegalEvent
 from djinn_lab.jobs import conditions
 from djinn_lab.jobs.conditions import DependencyResults, DependencyState, Need, jobs_in
 from djinn_lab.jobs.job import Job
-from djinn_lab.jobs.machine.tables import FINISHED_JOBS_MAX, QueueTables
+from djinn_lab.jobs.machine.tables import QueueTables
 from djinn_lab.jobs.messages import (
     CheckpointAnnounced,
     DataPublished,
@@ -38,11 +38,7 @@ def check(tables: QueueTables, event: SegmentSubmitted) -> None:
             raise IllegalEvent("it waits for itself", "client")
         known = {one.job for one in event.external}
         if condition.need is not Need.DATA and not (condition.job in known or tables.find(condition.job)):
-            raise IllegalEvent(
-                f"it waits for job {condition.job}, which is unknown (the queue remembers the last "
-                f"{FINISHED_JOBS_MAX} that ended)",
-                "client",
-            )
+            raise IllegalEvent(f"it waits for job {condition.job}, which is unknown", "client")
     waiting = begin(tables, event)
     if waiting.unsatisfiable is not None:
         raise IllegalEvent(f"it would wait for ever: {waiting.unsatisfiable}", "client")

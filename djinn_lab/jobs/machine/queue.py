@@ -21,7 +21,7 @@ from djinn_lab.jobs.machine.dispatcher import Dispatcher
 from djinn_lab.jobs.machine.explain import POSITIONS_MAX, QueuePosition
 from djinn_lab.jobs.machine.invariants import check_queue
 from djinn_lab.jobs.machine.notifications import Notifications
-from djinn_lab.jobs.machine.tables import FINISHED_JOBS_MAX, QueueDevice, QueueTables
+from djinn_lab.jobs.machine.tables import QueueDevice, QueueTables
 from djinn_lab.jobs.messages import (
     CancelRequested,
     CheckpointAnnounced,
@@ -112,9 +112,14 @@ class JobQueue:
         found = found or [name for name in self._tables.finished if name.startswith(start)]
         if len(found) != 1:
             many = f"{len(found)} jobs begin with {start!r}; give a longer one"
-            none = f"there is no job {start!r} (the last {FINISHED_JOBS_MAX} that ended are remembered)"
+            none = f"there is no job {start!r}"
             raise IllegalEvent(many if found else none, "client")
         return found[0]
+
+    def knows(self, start: str) -> bool:
+        """Return whether a remembered job begins with ``start``."""
+        known = self._tables
+        return any(name.startswith(start) for name in (*known.jobs, *known.finished))
 
     def explain(self, job: str) -> str:
         """Say why the job is where it is, in one sentence. Raises KeyError for a job that is not

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from hashlib import sha256
 
@@ -28,6 +28,7 @@ from djinn_lab.pool.database.forecasts import (
     run_times_name,
     samples_row,
 )
+from djinn_lab.pool.database.history import read_ended_from
 from djinn_lab.pool.database.published import PublishedData
 from djinn_lab.pool.database.shares import usage_row
 from djinn_lab.pool.database.store import PROGRAM_BYTES_MAX, Store, StoredTimes, program_row, timings_row
@@ -36,6 +37,7 @@ from djinn_lab.pool.execution.journaled_engine import JournaledEngine
 from djinn_lab.pool.sessions import answers
 from djinn_lab.pool.sessions.registry import ClientSession, SessionRegistry
 from djinn_lab.protocol.messages import FETCH_CELL, ErrorInfo, JobUpdate, SegmentResult, SubmitSegment
+from djinn_lab.protocol.rest.jobs import JobView
 from djinn_lab.protocol.worker import SegmentDone, WorkerMemory
 
 RECORDS_MAX = 1000
@@ -116,6 +118,11 @@ class JobAccounting:
     def is_past(self, job: str) -> bool:
         """Return whether a job ended, in this pool or in one before, and must not run again."""
         return job in self._past
+
+    async def read_ended(self, starts: Sequence[str]) -> list[JobView]:
+        """Read the jobs that ended and whose ids begin so, each where it is the only one. Raises
+        SQLAlchemyError."""
+        return await self._store.read(lambda connection: read_ended_from(connection, starts))
 
     def note_run(self, done: SegmentDone) -> None:
         """Learn from what a segment took, and keep the times of its nodes."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import msgspec
 from msgspec.structs import replace
 
-from djinn_lab.jobs import Job, JobState, Notify, Terms
+from djinn_lab.jobs import Job, JobReturned, JobState, Notify, Terms
 from djinn_lab.jobs.conditions import DependencyResults
 from djinn_lab.jobs.resources import ResourceForecast, ResourceUse
 from djinn_lab.jobs.run_times import RunTime
@@ -387,3 +387,15 @@ class SegmentPreemptions:
     def fullest(self, memory: WorkerMemory) -> WorkerMemory:
         """Put the peak of all runs into a memory report."""
         return replace(memory, peak_bytes=max(self.peak_bytes, memory.peak_bytes))
+
+
+def ended_job(view: JobView, now_s: float) -> JobReturned:
+    """Return the event that lets the queue know a job again that ended."""
+    return JobReturned(
+        now_s,
+        *(view.job, view.session, view.user, max(-1, view.segments - 1), view.priority),
+        submitted_at_s=view.submitted_at,
+        checkpoints=view.checkpoints,
+        state=JobState(view.state),
+        ended_at_s=view.finished_at or now_s,
+    )

@@ -203,6 +203,13 @@ def read_ended(connection: sa.Connection, names: Sequence[str]) -> list[JobView]
     return [_decode_view(row.view) for row in connection.execute(query)]
 
 
+def read_ended_from(connection: sa.Connection, starts: Sequence[str]) -> list[JobView]:
+    """Read the jobs that ended and whose ids begin so; those of which several do, so that the start is seen
+    to be ambiguous."""
+    found = (view for start in starts for view, _ in read_job(connection, start) if view.state in ENDED)
+    return list({view.job: view for view in found}.values())
+
+
 def end_jobs_of_dead_pools(connection: sa.Connection, pool: str, spared: Collection[str] = ()) -> None:
     """Jobs that an earlier pool left unfinished are FAILED, and say so. They ended when that pool was last
     known to live, not now. ``spared``: those that continue."""

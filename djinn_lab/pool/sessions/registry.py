@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import uuid
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -30,6 +30,7 @@ from djinn_lab.protocol.messages import (
     SegmentResult,
     SubmitSegment,
 )
+from djinn_lab.protocol.rest.jobs import JobView
 from djinn_lab.protocol.runtime_file import process_is_alive
 from djinn_lab.srg.wire import ProgramReceiver, WireError
 
@@ -153,7 +154,8 @@ class ClientLink:
 
 class Arrival(NamedTuple):
     """A submitted segment that was inspected, or why it may not run. ``due_s``: when it came, or when the
-    segment that it follows was done. ``pins``: its blobs, pinned until then."""
+    segment that it follows was done. ``pins``: its blobs, pinned until then. ``ended``: jobs that it depends
+    on, from the database."""
 
     submit: SubmitSegment
     received_s: float
@@ -161,6 +163,7 @@ class Arrival(NamedTuple):
     inspected: InspectedProgram | Refused
     gang: GangDecision
     pins: list[str] = []  # noqa: RUF012 - never changed
+    ended: Sequence[JobView] = ()
 
 
 def _keep_no_answer(session: ClientSession, answer: SegmentResult) -> None:

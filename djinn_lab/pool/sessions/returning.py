@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from djinn_lab import jobs, memory
 from djinn_lab.jobs.conditions import jobs_in
 from djinn_lab.pool.authentication import Authentication
-from djinn_lab.pool.bookkeeping.records import JobRecord
+from djinn_lab.pool.bookkeeping.records import JobRecord, ended_job
 from djinn_lab.pool.database.history import LeftJob, end_jobs_of_dead_pools, read_ended, read_left_jobs
 from djinn_lab.pool.database.sessions import LeftSession, forget_sessions, read_sessions, write_left
 from djinn_lab.pool.database.store import Store
@@ -129,17 +129,7 @@ def _return_jobs(
     on several devices, which runs anew."""
     now_s = driver.core.clock.now_s()
     for view in ended:
-        state = jobs.JobState(view.state)
-        driver.handle(
-            jobs.JobReturned(
-                now_s,
-                *(view.job, view.session, view.user, max(-1, view.segments - 1), view.priority),
-                submitted_at_s=view.submitted_at,
-                checkpoints=view.checkpoints,
-                state=state,
-                ended_at_s=view.finished_at or now_s,
-            )
-        )
+        driver.handle(ended_job(view, now_s))
     for one in continued:
         view, resume = one.view, one.resume
         if view.session in spread or driver.recovery.was_lost(view.session):

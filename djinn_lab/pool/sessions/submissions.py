@@ -16,7 +16,7 @@ from djinn_lab.jobs.resources import ResourceUse
 from djinn_lab.jobs.run_times import RunTime
 from djinn_lab.pool.blobs.store import BlobStore
 from djinn_lab.pool.bookkeeping.job_accounting import JobAccounting
-from djinn_lab.pool.bookkeeping.records import JobRecord, RunningSegment
+from djinn_lab.pool.bookkeeping.records import JobRecord, RunningSegment, ended_job
 from djinn_lab.pool.devices.cost_model import UNMEASURED
 from djinn_lab.pool.devices.fleet import Fleet
 from djinn_lab.pool.execution.journaled_engine import JournaledEngine
@@ -27,6 +27,7 @@ from djinn_lab.pool.sessions.admission import InspectedProgram, PlanCache, inspe
 from djinn_lab.pool.sessions.registry import Arrival, ClientSession
 from djinn_lab.protocol.messages import FOLLOWERS_MAX, ErrorInfo, SubmitSegment
 from djinn_lab.protocol.notebooks import ID_PREFIX
+from djinn_lab.protocol.rest.jobs import JobView
 from djinn_lab.srg.program import decode_program
 
 _JOB = re.compile(r"[0-9A-Za-z_-]{1,64}")
@@ -76,16 +77,32 @@ class SubmissionHandler:
             inspected = error
         else:
             gang = await self._judge(submit, inspected, self._core.queue.job(submit.job))
+        ended = await self._ended_before(submit.terms)
         if submit.again and not isinstance(inspected, Refused):
             await self._blobs.take_written(session.user, session.session, inspected.blobs)
         if self._came_before(session, submit):
             self.unpin_query(session)
             return
-        arrival = Arrival(submit, received_s, received_s, inspected, gang)
+        arrival = Arrival(submit, received_s, received_s, inspected, gang, ended=ended)
         if submit.follows and (session.followers or self._runs(submit.job)):
             self._hold(session, arrival)
         else:
             self._admit(session, arrival)
+
+    async def _ended_before(self, terms: jobs.Terms | None) -> list[JobView]:
+        """Read the jobs that a cell depends on, and that the queue has forgotten, or that ended before the
+        pool was started: the database has them as long as their history."""
+        if terms is None or terms.problem() is not None:
+            return []
+        names = [one.job for one in map(parse, terms.after) if one.job and not one.job.startswith(ID_PREFIX)]
+        unknown = [name for name in names if not self._core.queue.knows(name)]
+        return await self._accounting.read_ended(unknown) if unknown else []
+
+    def _recall(self, ended: Sequence[JobView]) -> None:
+        """Let the queue know these jobs again."""
+        for view in ended:
+            if self._core.queue.job(view.job) is None:
+                self._perform(self._core.handle(ended_job(view, self._core.clock.now_s())))
 
     def _came_before(self, session: ClientSession, submit: SubmitSegment) -> bool:
         """Return whether a segment that is sent again is here, or was answered; then it is answered again."""
@@ -161,6 +178,7 @@ class SubmissionHandler:
             return
         try:
             predicted = self._predicted(session, inspected, gang)
+            self._recall(arrival.ended)
             event = self._event(session, submit, inspected, gang, known, predicted)
             commands = self._core.handle(event)
         except jobs.IllegalEvent as error:
