@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import ssl
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TypeVar
 from urllib.parse import urlsplit
@@ -94,6 +94,10 @@ class PoolConnection:
             if answer.kind != "version":
                 break
         raise _refusal(refusals[0])
+
+    def when_looking(self, call: Callable[[], None]) -> None:
+        """Call it every few seconds, in a thread of the connection's own."""
+        self._websocket.when_looking = call
 
     @property
     def knows_deltas(self) -> bool:

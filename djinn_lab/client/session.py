@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import copy
 import sys
+import weakref
 from contextlib import suppress
 from threading import Timer
 from time import monotonic, sleep
@@ -105,6 +106,17 @@ class Session:
         finally:
             says.cancel()
 
+    def _release_dropped(self) -> None:
+        """Free on the pool what no tensor here holds any more, unless a cell is under way, which does that
+        itself: others may wait for the memory while this session's user thinks."""
+        lock = self.recorder.lock
+        if lock.acquire(blocking=False):
+            try:
+                if not self.recorder.capturing:
+                    self.recorder.segment.release_dropped()
+            finally:
+                lock.release()
+
     def _say_silent(self) -> None:
         trying = f"trying for {self.patience_s:.0f} s"
         print(f"{self._silent or f'The pool at {self._url} does not answer yet'}; {trying}.", file=sys.stderr)
@@ -113,6 +125,8 @@ class Session:
         self._url, self._token = self.address()
         version = str(torch.__version__)
         connection = PoolConnection(self._url, self._token, self._name, version, session, self._certificate)
+        releasing = weakref.WeakMethod(self._release_dropped)
+        connection.when_looking(lambda: call() if (call := releasing()) is not None else None)
         atexit.unregister(self.executor.close)
         atexit.register(self.executor.close)
         _OPEN[self] = None

@@ -16,7 +16,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from websockets.client import ClientProtocol
 from websockets.exceptions import ConnectionClosed
@@ -29,7 +29,7 @@ from djinn_lab.capture.host.interrupts import held
 
 READ_BYTES = 256 * 2**10
 CLOSE_TIMEOUT_S = 1.0
-LOOK_EVERY_S = 5.0
+LOOK_EVERY_S = 2.0
 """Well below the 20 s after which a server misses the answer to a ping."""
 PING_AFTER_S = 20.0
 """Of silence. After twice as long, the other side counts as gone."""
@@ -70,6 +70,8 @@ class WebSocket:
             self._socket.close()
             raise
         self._ended = threading.Event()
+        self.when_looking: Callable[[], None] | None = None
+        """Called every few seconds, in the thread that answers pings."""
         threading.Thread(
             target=_keep_alive, args=(weakref.ref(self), self._ended), name="keep alive", daemon=True
         ).start()
@@ -250,6 +252,8 @@ def _keep_alive(reference: weakref.ref[WebSocket], ended: threading.Event) -> No
             return
         try:
             connection._look()
+            if connection.when_looking is not None:
+                connection.when_looking()
         except (OSError, ConnectionClosed):
             return  # the next send or wait raises it
         del connection

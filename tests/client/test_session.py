@@ -159,6 +159,21 @@ def test_an_exception_in_the_cell_keeps_what_was_made_before_it(session: Session
     assert before.tolist() == [4.0, 4.0]
 
 
+def test_tensors_dropped_while_the_session_is_idle_are_freed_without_another_cell(
+    pool: PoolUnderTest, session: Session
+) -> None:
+    def held_bytes() -> int:
+        (view,) = [one for one in pool.rest.memory().sessions if one.session == session.welcome.session]
+        return view.total_bytes
+
+    with session.capture():
+        kept, dropped = torch.ones(1000), torch.ones(100_000)
+    wait_for(lambda: held_bytes() == 404_000)
+    del dropped
+    wait_for(lambda: held_bytes() == 4_000)
+    assert float(kept.sum()) == 1000
+
+
 def test_two_sessions_see_only_their_own(pool: PoolUnderTest, session: Session) -> None:
     with pool.session("eve") as other:
         with session.capture():

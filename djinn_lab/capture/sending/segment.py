@@ -265,6 +265,15 @@ class Segment:
         with paused():
             self._finish()
 
+    def release_dropped(self) -> None:
+        """Release what tensors held that are gone, unless something is pending or under way."""
+        if self._sent or self._waiting or self.launched is not None or self._nodes.pending:
+            return
+        with paused():
+            assembled = self._take(())
+            if assembled.release:
+                self.backend.release(assembled.release)
+
     def stop(self) -> None:
         """Cancel what is under way; what is pending stays recorded, and so does a launched cell's work."""
         if self.launched is not None:
