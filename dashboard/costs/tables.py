@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import csv
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from html import escape
-from io import StringIO
 from statistics import median
 
 from djinn_lab.client.cost_sentences import estimator_sentences, measuring_words
 from djinn_lab.dashboard.costs.curve_chart import CurvePoint, with_power, work_unit
 from djinn_lab.dashboard.costs.runs_chart import SOURCES, off_text, percentile
+from djinn_lab.dashboard.csv_text import csv_text
 from djinn_lab.dashboard.widgets.table_cells import columns, number_cell
 from djinn_lab.jobs.cost_drift import FamilyDrift
 from djinn_lab.protocol.rest.costs import ComparedRun, CostView, DeviceCosts
@@ -230,7 +229,7 @@ def runs_csv(view: CostView | None) -> str:
     """Return every compared run with every field as CSV, oldest first."""
     fields = [*ComparedRun.__struct_fields__, "error"]
     runs = view.runs if view is not None else ()
-    return _csv(fields, [[getattr(run, field) for field in fields] for run in runs])
+    return csv_text(fields, [[getattr(run, field) for field in fields] for run in runs])
 
 
 def curves_csv(view: CostView | None) -> str:
@@ -242,12 +241,4 @@ def curves_csv(view: CostView | None) -> str:
         for curve in lanes
         for work, seconds in zip(curve.work, curve.seconds, strict=True)
     ]
-    return _csv(["kind", "family", "dtype", "lane", "work", "seconds"], rows)
-
-
-def _csv(fields: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    text = StringIO()
-    writer = csv.writer(text)
-    writer.writerow(fields)
-    writer.writerows(rows)
-    return text.getvalue()
+    return csv_text(["kind", "family", "dtype", "lane", "work", "seconds"], rows)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import csv
-from collections.abc import Callable, Iterable, Sequence
-from io import StringIO
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from djinn_lab.dashboard.csv_text import csv_text
 from djinn_lab.dashboard.history.series import Line, Share, moment
 from djinn_lab.dashboard.widgets.table_cells import columns, number_cell, share_cell
 from djinn_lab.protocol.rest.history import PoolHistory
@@ -77,7 +76,7 @@ def utilisation_csv(history: PoolHistory) -> str:
         for bucket in range(history.count)
         for one in history.devices
     )
-    return _csv(("from", "to", "device", "up_s", "busy_s"), rows)
+    return csv_text(("from", "to", "device", "up_s", "busy_s"), rows)
 
 
 def waits_csv(history: PoolHistory) -> str:
@@ -87,7 +86,7 @@ def waits_csv(history: PoolHistory) -> str:
         (history.begins(bucket), history.ends(bucket), *values)
         for bucket, values in enumerate(zip(waits.cells, waits.median_s, waits.p90_s, strict=True))
     )
-    return _csv(("from", "to", "cells", "wait_median_s", "wait_p90_s"), rows)
+    return csv_text(("from", "to", "cells", "wait_median_s", "wait_p90_s"), rows)
 
 
 def shares_csv(history: PoolHistory) -> str:
@@ -98,17 +97,9 @@ def shares_csv(history: PoolHistory) -> str:
         for one in history.accounts
         if one.device_s[bucket]
     )
-    return _csv(("from", "to", "user", "account", "device_s"), rows)
+    return csv_text(("from", "to", "user", "account", "device_s"), rows)
 
 
 def _at(history: PoolHistory, bucket: int) -> dict[str, object]:
     begins = history.begins(bucket)
     return {"id": f"{begins:.0f}", "at": number_cell(begins, lambda at: moment(at, history.bucket_s))}
-
-
-def _csv(fields: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    text = StringIO()
-    writer = csv.writer(text)
-    writer.writerow(fields)
-    writer.writerows(rows)
-    return text.getvalue()

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterable, Sequence
 from html import escape
-from io import StringIO
 
 import msgspec
 
 from djinn_lab.client.session_memory import STATES, expected_wake
+from djinn_lab.dashboard.csv_text import csv_text
 from djinn_lab.dashboard.widgets.table_cells import columns, number_cell, share_cell
 from djinn_lab.dashboard.widgets.theme import MEMORY_COLOURS
 from djinn_lab.events import MemoryRelease
@@ -193,18 +192,10 @@ def sessions_csv(memory: MemoryView | None) -> str:
     """Return every session with every field as CSV, in the pool's own words."""
     fields = [*MemorySession.__struct_fields__, "state", "last_ratio"]
     sessions = memory.sessions if memory is not None else ()
-    return _csv(fields, ([getattr(session, field) for field in fields] for session in sessions))
+    return csv_text(fields, ([getattr(session, field) for field in fields] for session in sessions))
 
 
 def happenings_csv(happenings: Iterable[MemoryChange]) -> str:
     """Return the changes as CSV, oldest first."""
     fields = list(MemoryChange.__struct_fields__)
-    return _csv(fields, (list(msgspec.structs.astuple(happening)) for happening in happenings))
-
-
-def _csv(fields: list[str], rows: Iterable[list[object]]) -> str:
-    text = StringIO()
-    writer = csv.writer(text)
-    writer.writerow(fields)
-    writer.writerows(rows)
-    return text.getvalue()
+    return csv_text(fields, (list(msgspec.structs.astuple(happening)) for happening in happenings))

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import csv
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from io import StringIO
 from typing import Any, NamedTuple
 
 from djinn_lab.client.phase_colours import PHASE_COLOURS, TRANSFER_COLOUR, phase_colour
+from djinn_lab.dashboard.csv_text import csv_text
 from djinn_lab.dashboard.graph.folding import short_op
 from djinn_lab.dashboard.widgets.bars import BarLane, bars_in, make_lane
 from djinn_lab.dashboard.widgets.table_cells import number_cell
@@ -216,11 +215,7 @@ def _all_rows(schedule: ExecutionSchedule) -> list[OpRow]:
 def to_csv(schedule: ExecutionSchedule) -> str:
     """Return every op as a line of CSV."""
     rows = _all_rows(schedule)
-    text = StringIO()
-    writer = csv.writer(text)
-    writer.writerow(OpRow._fields if rows else ("node",))
-    writer.writerows(rows)
-    return text.getvalue()
+    return csv_text(OpRow._fields if rows else ("node",), rows)
 
 
 def to_trace(schedule: ExecutionSchedule) -> str:

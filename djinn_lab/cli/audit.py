@@ -16,6 +16,14 @@ if TYPE_CHECKING:
     from djinn_lab.protocol.rest.audit import AuditRow, ChainHead
 
 
+User = Annotated[str | None, typer.Option(help="Only what this user did.")]
+Action = Annotated[str | None, typer.Option(help="Only actions with this text, such as /v1/users.")]
+OnlyRefused = Annotated[bool, typer.Option("--refused", help="Only refusals and faults.")]
+Since = Annotated[str | None, typer.Option(help="Since when: 14:00, a date and time.")]
+Limit = Annotated[int, typer.Option(min=1, max=1000, help="So many of the newest.")]
+LIMIT = 50
+
+
 def build_group() -> typer.Typer:
     help_text = "Changes on the pool with their users, refusals and failures (for admins)."
     group = typer.Typer(help=help_text, invoke_without_command=True)
@@ -25,19 +33,29 @@ def build_group() -> typer.Typer:
     return group
 
 
-def _show_when_alone(context: typer.Context) -> None:
+def _show_when_alone(
+    context: typer.Context,
+    user: User = None,
+    action: Action = None,
+    refused: OnlyRefused = False,
+    since: Since = None,
+    limit: Limit = LIMIT,
+    as_json: AsJson = False,
+) -> None:
+    """Take the options of ``list``, which needs no name. Raises click's UsageError for them before another
+    command."""
     if context.invoked_subcommand is None:
-        show_audit()
+        show_audit(user, action, refused, since, limit, as_json)
+    elif (user, action, refused, since, limit, as_json) != (None, None, False, None, LIMIT, False):
+        context.fail(f"Options of the list stand before {context.invoked_subcommand!r}; give them after it.")
 
 
 def show_audit(
-    user: Annotated[str | None, typer.Option(help="Only what this user did.")] = None,
-    action: Annotated[
-        str | None, typer.Option(help="Only actions with this text, such as /v1/users.")
-    ] = None,
-    refused: Annotated[bool, typer.Option("--refused", help="Only refusals and faults.")] = False,
-    since: Annotated[str | None, typer.Option(help="Since when: 14:00, a date and time.")] = None,
-    limit: Annotated[int, typer.Option(min=1, max=1000, help="So many of the newest.")] = 50,
+    user: User = None,
+    action: Action = None,
+    refused: OnlyRefused = False,
+    since: Since = None,
+    limit: Limit = LIMIT,
     as_json: AsJson = False,
 ) -> None:
     """List the newest rows, the newest last."""

@@ -13,6 +13,7 @@ from djinn_lab.cli.output import print_json, print_line, print_table
 from djinn_lab.config import default_profile, load_profile
 from djinn_lab.config.fields import MEMORY_BYTES_MIN
 from djinn_lab.errors import OptionError, PoolNotFound, UserError
+from djinn_lab.pool.user_limits import CONNECTIONS_MAX, SESSIONS_MAX
 from djinn_lab.protocol.certificates import fingerprint
 from djinn_lab.units import format_bytes, format_error, format_seconds, parse_bytes, parse_seconds
 
@@ -116,10 +117,12 @@ def start(
         typer.Option("--insecure-without-tls", help="Let others' tokens and tensors travel readable."),
     ] = False,
     sessions_per_user: Annotated[
-        int | None, typer.Option(min=1, help="Sessions that a user may have at once. Default: 100.")
+        int | None,
+        typer.Option(min=1, help=f"Sessions that a user may have at once. Default: {SESSIONS_MAX:,}."),
     ] = None,
     connections_per_user: Annotated[
-        int | None, typer.Option(min=1, help="Connections of a user at once. Default: 200.")
+        int | None,
+        typer.Option(min=1, help=f"Connections of a user at once. Default: {CONNECTIONS_MAX:,}."),
     ] = None,
     upload_bytes_per_user: Annotated[
         str | None,

@@ -30,6 +30,8 @@ CLIENT_VERSIONS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10)
 """What a client tries, newest first. Below 6 it sends every program whole."""
 MESSAGE_BYTES_MAX = 256 * 2**20
 """A WebSocket frame above this closes the connection with a reason; tensors travel as blobs instead."""
+TOLERANCE_MAX = 0.1
+"""Of a cell: so much its results may differ at most."""
 RESUME_S = 75.0
 """After a connection broke, or the pool was killed and started again, its cells stay for so long, and the
 client may open another one to its session."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import logging
+import math
 import os
 import random
 import signal
@@ -309,6 +310,9 @@ def test_a_phase_is_signalled_for_the_session_opened_last(pool: PoolUnderTest, s
         row = next(one for one in pool.rest.memory().sessions if one.session == newer.welcome.session)
         assert row.phase == "IO_WAIT"
     assert djinn_lab.signal_phase("COMPUTE").answer == "accepted"
+    assert djinn_lab.signal_phase("SLEEP").answer == "rejected"
+    for expected_s in (-1.0, math.nan, math.inf):
+        assert djinn_lab.signal_phase("IO_WAIT", expected_s).answer == "rejected"
     row = next(one for one in pool.rest.memory().sessions if one.session == session.welcome.session)
     assert row.phase == "COMPUTE"
 

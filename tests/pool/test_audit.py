@@ -3,6 +3,7 @@ unnoticed."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -185,3 +186,15 @@ def test_a_database_without_a_chain_gets_one(tmp_path: Path, database: str) -> N
     store.close()
     found = CliRunner().invoke(build_app(), ["audit", "verify", "--database", database])
     assert found.output.startswith("3 rows fit one another.")
+
+
+def test_audit_alone_takes_the_options_of_its_list(tmp_path: Path) -> None:
+    with running_pool(tmp_path, "cpu:1") as info, http(info) as owner:
+        owner.put("/v1/accounts/vision", json={"weight": 2.0})
+        shown = CliRunner().invoke(build_app(), ["audit", "--json", "--limit", "1"], catch_exceptions=False)
+        listed = CliRunner().invoke(build_app(), ["audit", "list", "--json", "--limit", "1"])
+        assert shown.exit_code == 0
+        assert json.loads(shown.output) == json.loads(listed.output)
+        wrong = CliRunner().invoke(build_app(), ["audit", "--json", "verify"])
+        assert wrong.exit_code == 2
+        assert "give them after it" in wrong.output

@@ -89,7 +89,9 @@ print("attempt", len(counter.read_text()))
 ENDLESS = """
 import os, subprocess, time
 child = subprocess.Popen(["sleep", "600"])
-print(os.getpid(), child.pid, flush=True)
+daemon = subprocess.Popen(["sleep", "600"], start_new_session=True)
+left = int(subprocess.check_output(["sh", "-c", "setsid sleep 600 >/dev/null & echo $!"]))
+print(os.getpid(), child.pid, daemon.pid, left, flush=True)
 while True:
     time.sleep(0.05)
 """
@@ -201,11 +203,11 @@ def test_cancelling_stops_the_kernel_and_all_that_it_started(
         except PoolError:
             return []
 
-    kernel, child = wait_for(processes)
-    assert process_is_alive(kernel)
+    kernel, *started = wait_for(processes)
+    assert all(map(process_is_alive, (kernel, *started)))
     assert "cell 2 of 2" in pool.rest.why(jobs["endless"]).sentence
     assert pool.rest.cancel(jobs["endless"]).state == "CANCELLED"
-    wait_for(lambda: not process_is_alive(kernel) and not process_is_alive(child))
+    wait_for(lambda: not any(map(process_is_alive, (kernel, *started))))
     assert text_of(executed(pool, jobs["endless"]).cells[0]) == "2"
     with pytest.raises(CancelFailed, match="already CANCELLED"):
         pool.rest.cancel(jobs["endless"])

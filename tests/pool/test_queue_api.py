@@ -363,3 +363,16 @@ def test_a_cell_that_runs_far_beyond_its_forecast_is_pointed_out(pool: RuntimeIn
         (shown,) = client.queue().running
         assert "so far where" in shown.unusual
         client.cancel(stuck)
+
+
+def test_account_of_a_removed_user_keeps_no_share_and_no_guarantee(shared_pool: RuntimeInfo) -> None:
+    pool = rest(shared_pool)
+    name, _ = new_user(shared_pool)
+    with http(shared_pool) as owner:
+        before = owner.put(f"/v1/accounts/{name}", json={}).json()
+        given = {"weight": 5.0, "limits": {"devices_guaranteed": 1}}
+        assert owner.put(f"/v1/accounts/{name}", json=given).json()["weight"] == 5.0
+        pool.delete_user(name)
+        pool.create_user(name)
+        after = owner.put(f"/v1/accounts/{name}", json={}).json()
+    assert (after["weight"], after["limits"]) == (before["weight"], before["limits"])

@@ -7,9 +7,12 @@ from typing import Annotated
 import msgspec
 from fastapi import Depends, FastAPI, HTTPException, Request, Response
 
+from djinn_lab import jobs
+from djinn_lab.jobs.fairness import Limits
 from djinn_lab.pool.api.responses import admin, answer, documented, takes
 from djinn_lab.pool.authentication import FIRST_TOKEN, Role, User, expiry
 from djinn_lab.pool.context import PoolContext
+from djinn_lab.pool.database.shares import forget_targets
 from djinn_lab.pool.database.users import delete_user, write_role, write_tokens, write_user
 from djinn_lab.protocol.rest.users import NewUser, RoleChoice, UserToken, UserView
 
@@ -62,9 +65,15 @@ def add_user_routes(app: FastAPI, context: PoolContext) -> None:
 
     @app.delete("/v1/users/{name}", status_code=204, summary="Remove a user (admins)")
     async def remove_user(name: str, user: Annotated[User, Depends(admin)]) -> None:
-        if not authentication.remove(name):
+        removed = authentication.named(name)
+        if removed is None or not authentication.remove(name):
             raise HTTPException(404, f"There is no user {name[:80]!r} that can be removed.")
         await context.store.commit(delete_user(name))
+        forget = jobs.SharesChanged(
+            context.driver.core.clock.now_s(), removed.account, weight=1.0, limits=Limits(), min_runtime_s=0.0
+        )
+        context.driver.apply_setting(forget)
+        await context.store.commit(forget_targets(removed.account))
         context.notebooks.cancel_all_of(name, f"because {name} was removed by {user.name}")
         for session in context.driver.registry:
             if session.user == name:

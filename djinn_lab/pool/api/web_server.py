@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import uvicorn
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.websockets import WebSocket
+from uvicorn.protocols.websockets.auto import AutoWebSocketsProtocol
 
 from djinn_lab.pool.api.request_limits import PunctualProtocol
 from djinn_lab.pool.certificates import ServerCertificate
@@ -19,8 +21,18 @@ KEEP_ALIVE_S = 60
 closed."""
 PING_TIMEOUT_S = 120.0
 """A client may hold its interpreter for long inside one torch op."""
+CLOSE_WITHIN_S = 2.0
+"""A client that does not answer the end of a WebSocket, such as one that never sent a Hello."""
 STANDBY_RETRY_AFTER_S = 1
 STANDBY_ADVICE = "Give your client the addresses of all pools on that database: DJINN_POOL=URL,URL."
+
+
+class PromptWebSocket(AutoWebSocketsProtocol):  # type: ignore[misc,valid-type]
+    """A WebSocket whose end waits for its client for a moment only."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.close_timeout = CLOSE_WITHIN_S
 
 
 class WebServer(uvicorn.Server):
@@ -30,6 +42,7 @@ class WebServer(uvicorn.Server):
         config = uvicorn.Config(
             app,
             http=PunctualProtocol,
+            ws=PromptWebSocket,
             log_config=None,
             access_log=False,
             lifespan="off",

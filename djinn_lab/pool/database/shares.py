@@ -7,7 +7,7 @@ import sqlalchemy as sa
 
 from djinn_lab.jobs import ChargeAccount
 from djinn_lab.jobs.fairness import AccountState, Amounts, Limits, ShareState, ShareTree
-from djinn_lab.pool.database.batch import Row, Work, WriteKind
+from djinn_lab.pool.database.batch import Row, Work, WriteKind, execute
 from djinn_lab.pool.database.engine import upsert
 from djinn_lab.pool.database.tables import accounts, usage
 
@@ -29,6 +29,11 @@ def write_targets(known: AccountState) -> Work:
         connection.execute(upsert(connection, accounts, "account").values(row))
 
     return write
+
+
+def forget_targets(account: str) -> Work:
+    """Give an account the weight and limits of those without any."""
+    return lambda connection: execute(connection, sa.delete(accounts).where(accounts.c.account == account))
 
 
 def read_shares(connection: sa.Connection) -> ShareState:

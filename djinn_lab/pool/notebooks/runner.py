@@ -30,6 +30,7 @@ from jupyter_client.provisioning.local_provisioner import LocalProvisioner
 from djinn_lab.jobs.batch import AttemptOutcome
 from djinn_lab.pool.notebooks import messages as files
 from djinn_lab.pool.notebooks.captured_kernel import KERNEL_NAME, kernel_folder, kernel_spec
+from djinn_lab.pool.notebooks.descendants import kill_descendants
 from djinn_lab.pool.notebooks.messages import AttemptEnded, CellBegins, FromRunner, KernelStarted, Task
 from djinn_lab.protocol.notebook_format import nbformat
 
@@ -42,6 +43,7 @@ STOP_SEEN_S = 0.5
 SKIPPED_TAG = "skip-execution"
 MESSAGE_CHARACTERS_MAX = 500
 PR_SET_PDEATHSIG = 1
+PR_SET_CHILD_SUBREAPER = 36
 SOCKET_FOLDER_BYTES_MAX = 90
 """A socket's whole path has 107 on Linux, and fewer elsewhere (unix(7): sun_path)."""
 
@@ -220,10 +222,12 @@ class Runner:
         threading.Thread(target=watch, name="watch pool", daemon=True).start()
 
     def _kill_kernel(self) -> None:
-        """Kill the kernel, with all processes that it started."""
+        """Kill the kernel, with all processes that it started. Those whose parents ended are this process's
+        own by now."""
         if self._kernel is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._kernel, signal.SIGKILL)
+            kill_descendants(os.getpid())
 
 
 def _socket_folder(directory: Path, cleanup: contextlib.ExitStack) -> Path:
@@ -278,6 +282,7 @@ def main() -> int:
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s")
     pool = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what the kernel and libraries print is no message to the pool
+    _libc.prctl(PR_SET_CHILD_SUBREAPER, 1)
     directory = Path(sys.argv[1])
     with (directory / files.LOCK_FILE).open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

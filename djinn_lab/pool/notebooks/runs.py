@@ -17,6 +17,7 @@ import msgspec
 from djinn_lab.jobs.batch import AttemptOutcome, BatchNotebook
 from djinn_lab.pool.notebooks import messages as files
 from djinn_lab.pool.notebooks.attempt_files import read_outcome_file
+from djinn_lab.pool.notebooks.descendants import kill_descendants
 from djinn_lab.pool.notebooks.messages import SESSION_FILE, AttemptEnded, FromRunner, KernelStarted, Task
 from djinn_lab.protocol.certificates import CERTIFICATE_VARIABLE, fingerprint
 from djinn_lab.protocol.notebooks import CELL_OPTIONS_VARIABLE, DEADLINE_VARIABLE
@@ -119,6 +120,7 @@ class NotebookRun:
 
 def _kill(process: asyncio.subprocess.Process) -> None:
     if process.returncode is None:
+        kill_descendants(process.pid)
         with contextlib.suppress(ProcessLookupError):
             process.kill()
 

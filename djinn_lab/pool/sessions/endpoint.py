@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import math
 
 import msgspec
 import sqlalchemy as sa
@@ -268,8 +267,6 @@ class SessionEndpoint:
             case protocol.CancelJob():
                 self._cancel(session, message)
             case protocol.SignalPhase():
-                if message.expected_s is not None and not math.isfinite(message.expected_s):
-                    raise Refused(f"expected_s is {message.expected_s}, which is not a number of seconds.")
                 answers = link.protocol_version >= 3
                 self._driver.signals.put(session, message, link.send if answers else _discard_answer)
             case protocol.ReleaseValues():

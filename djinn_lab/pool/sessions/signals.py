@@ -6,6 +6,7 @@ of its journal, but only the last of several phases within a few milliseconds ch
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -16,6 +17,7 @@ from djinn_lab.protocol.messages import PhaseAnswered, SignalPhase
 Reply = Callable[[PhaseAnswered], None]
 
 SUPERSEDED = PhaseAnswered("superseded", "the session signalled again at once, and only the last one counts")
+NOT_FINITE = PhaseAnswered("rejected", "expected_s is no number of seconds; it must be 0 or more")
 CLOSED = PhaseAnswered("rejected", "the session was closed")
 
 
@@ -39,6 +41,9 @@ class SignalThrottle:
 
     def put(self, session: ClientSession, signal: SignalPhase, reply: Reply) -> None:
         """``reply`` is called once, with the answer: in the order in which the signals came."""
+        if signal.expected_s is not None and not math.isfinite(signal.expected_s):
+            reply(NOT_FINITE)  # nor could the journal keep it
+            return
         before = self._waiting.get(session.session)
         if before is not None:
             before.reply(SUPERSEDED)

@@ -25,7 +25,7 @@ from djinn_lab.pool.gangs.plans import GangDecision, decide_gang
 from djinn_lab.pool.sessions import answers
 from djinn_lab.pool.sessions.admission import InspectedProgram, PlanCache, inspect_program
 from djinn_lab.pool.sessions.registry import Arrival, ClientSession
-from djinn_lab.protocol.messages import FOLLOWERS_MAX, ErrorInfo, SubmitSegment
+from djinn_lab.protocol.messages import FOLLOWERS_MAX, TOLERANCE_MAX, ErrorInfo, SubmitSegment
 from djinn_lab.protocol.notebooks import ID_PREFIX
 from djinn_lab.protocol.rest.jobs import JobView
 from djinn_lab.srg.program import decode_program
@@ -316,6 +316,8 @@ class SubmissionHandler:
     def _terms(self, submit: SubmitSegment) -> tuple[jobs.Terms, tuple[jobs.ExternalDependency, ...]]:
         """Return the terms with whole ids, and the batch notebooks among them. Raises jobs.IllegalEvent for a
         dependency that is the start of no id or of several, or on which no job can depend."""
+        if not 0 <= submit.tolerance <= TOLERANCE_MAX:
+            raise jobs.IllegalEvent(f"its tolerance is {submit.tolerance} (0 to {TOLERANCE_MAX})", "client")
         terms = submit.terms
         if terms is None or terms == jobs.NO_TERMS:
             return jobs.NO_TERMS, ()
