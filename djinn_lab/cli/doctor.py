@@ -23,11 +23,11 @@ from djinn_lab.cli.options import AsJson
 from djinn_lab.cli.output import print_json
 from djinn_lab.cli.version import installed_version
 from djinn_lab.config import list_profiles, profiles_path
-from djinn_lab.errors import DjinnError, PoolNotFound, UserError
+from djinn_lab.errors import CannotStartNow, DjinnError, PoolNotFound, UserError
 from djinn_lab.native import EXTENSIONS, find
 from djinn_lab.pool.notebooks.captured_kernel import KERNEL_NAME
 from djinn_lab.protocol.isolation import STRONG, CanaryFindings
-from djinn_lab.protocol.runtime_file import runtime_directory
+from djinn_lab.protocol.runtime_file import check_writable, runtime_directory
 from djinn_lab.units import format_bytes, listed
 
 if TYPE_CHECKING:
@@ -85,7 +85,12 @@ def check_profiles() -> Check:
 
 
 def check_runtime_directory() -> Check:
-    directory = runtime_directory()
+    """Check that a pool can write its files, and that no other user sees its token."""
+    try:
+        directory = runtime_directory()
+        check_writable()
+    except CannotStartNow as error:
+        return Check("runtime directory", "fail", error.message, error.advice)
     mode = directory.stat().st_mode & 0o777
     evidence = f"{directory} has mode {mode:04o}"
     if mode & 0o077:

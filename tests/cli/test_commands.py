@@ -14,6 +14,7 @@ import pytest
 from djinn_lab.cli import main
 from djinn_lab.cli.dashboard import dashboard_folder, serve_command
 from djinn_lab.pool.notebooks.captured_kernel import kernel_folder, kernel_spec
+from djinn_lab.pool.user_limits import CONNECTIONS_MAX, SESSIONS_MAX
 
 
 @pytest.fixture(autouse=True)
@@ -269,3 +270,23 @@ def test_the_module_and_the_script_are_the_same_command() -> None:
 def test_empty_id_of_a_job_is_refused(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(command, "") != 0
     assert "The job's id is empty. See the ids" in " ".join(capsys.readouterr().err.split())
+
+
+def test_pool_start_names_the_limits_that_a_user_has(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("pool", "start", "--help") == 0
+    text = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    assert f"Sessions that a user may have at once. Default: {SESSIONS_MAX:,}." in text
+    assert f"Connections of a user at once. Default: {CONNECTIONS_MAX:,}." in text
+
+
+def test_directory_that_cannot_be_written_is_said_at_once_and_by_the_doctor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("DJINN_RUNTIME_DIR", "/proc/djinn-lab")
+    assert run("doctor", "--json") == 1
+    checks = {check["name"]: check for check in json.loads(capsys.readouterr().out)}
+    assert checks["runtime directory"]["status"] == "fail"
+    assert "/proc/djinn-lab cannot be written" in checks["runtime directory"]["evidence"]
+    assert "DJINN_RUNTIME_DIR" in checks["runtime directory"]["fix"]
+    assert run("pool", "start") == 1
+    assert capsys.readouterr().err.startswith("/proc/djinn-lab cannot be written: ")
