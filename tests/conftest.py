@@ -10,7 +10,8 @@ Every process computes with one thread, as on the devices of the tests' pools: k
 every thread round differently with two.
 
 A shell starts what runs in the background with interrupts ignored, which kernels and pools would inherit.
-"""
+
+All that a test process starts ends with it (:mod:`ending`)."""
 
 from __future__ import annotations
 
@@ -21,6 +22,7 @@ from collections.abc import Iterator
 
 import pytest
 import torch
+from ending import end_with_this_process
 from hypothesis import settings
 
 settings.register_profile("same", derandomize=True, deadline=None, max_examples=35)
@@ -30,6 +32,8 @@ torch.set_num_threads(1)
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+_KEEPER = end_with_this_process()
+"""Not waited for: it outlives this process."""
 FIRST_BEGAN_S = pytest.StashKey[float]()
 SERVE_ALL = (
     *("in-process worker", "asyncio_", "ThreadPoolExecutor-", "QueueFeederThread", "asyncio-waitpid-"),
