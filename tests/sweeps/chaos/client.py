@@ -1,0 +1,58 @@
+"""One client of the sweep of chaos: random programs on the pool, each beside eager torch, until a file says
+that it is over. What was found goes to a file of its own."""
+
+from __future__ import annotations
+
+import copy
+import json
+import sys
+from pathlib import Path
+
+import torch
+from sweeps.losses.harness import Notebook
+
+import djinn_lab
+from djinn_lab.errors import DjinnError
+
+CELLS = 4
+
+
+def main() -> None:
+    seed, over, found = int(sys.argv[1]), Path(sys.argv[2]), Path(sys.argv[3])
+    torch.set_num_threads(1)
+    counts: dict[str, list[str] | int] = {"cells": 0, "compared": 0, "named": [], "wrong": []}
+    session = djinn_lab.connect(name=f"client {seed}")
+    while not over.exists():
+        seed += 1000
+        try:
+            program(session, seed, counts)
+        except DjinnError as error:
+            counts["named"].append(f"program {seed}: {type(error).__name__}: {error}"[:300])  # type: ignore[union-attr]
+        except Exception as error:  # noqa: BLE001 - the sweep reports it
+            counts["wrong"].append(f"program {seed}: {type(error).__name__}: {error}"[:300])  # type: ignore[union-attr]
+        found.write_text(json.dumps(counts))
+    session.close()
+
+
+def program(session: djinn_lab.Session, seed: int, counts: dict[str, list[str] | int]) -> None:
+    """Run a program; every variable is compared after its last cell."""
+    torch.manual_seed(seed)
+    ours = Notebook(seed)
+    state = torch.get_rng_state()
+    theirs = copy.deepcopy(ours)
+    for _ in range(CELLS):
+        theirs.cell()
+    torch.set_rng_state(state)
+    for number in range(CELLS):
+        with session.capture(f"cell {number}"):
+            ours.cell()
+        counts["cells"] += 1  # type: ignore[operator]
+    expected, got = theirs.variables(), ours.variables()
+    for name, value in expected.items():
+        counts["compared"] += 1  # type: ignore[operator]
+        if name not in got or not torch.equal(value, got[name]):
+            counts["wrong"].append(f"program {seed}: {name} differs")  # type: ignore[union-attr]
+
+
+if __name__ == "__main__":
+    main()
