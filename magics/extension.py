@@ -4,8 +4,12 @@ IPython has none of by itself."""
 from __future__ import annotations
 
 import argparse
+import ast
 import os
 import sys
+from collections.abc import Callable
+from contextlib import suppress
+from functools import wraps
 from string import ascii_letters
 
 import torch
@@ -23,7 +27,7 @@ from djinn_lab.magics.line_commands import COMMANDS, SIGNALS, run_command
 from djinn_lab.magics.notebook import Notebook
 from djinn_lab.magics.options import PROFILE_OPTIONS, help_text, make_parser
 from djinn_lab.magics.profile_command import describe_options
-from djinn_lab.magics.source import LAST, LOCAL_MARKER, MARKER, CellWrapper
+from djinn_lab.magics.source import COMPILING, LAST, LOCAL_MARKER, MARKER, CellWrapper
 
 KERNEL_VARIABLE = "DJINN_KERNEL"
 """Set to ``1`` by the kernel "Python (Djinn)": every cell is captured, ``%%local`` opts out."""
@@ -43,6 +47,7 @@ class Extension:
         every_cell = os.environ.get(KERNEL_VARIABLE) == "1"
         self.notebook = Notebook(shell, every_cell, getattr(shell, _CLOSED, None))
         self.wrapper = CellWrapper(self.notebook.source)
+        self._compiling: dict[str, Callable[..., object]] = {}
 
     def load(self) -> None:
         shell, notebook = self.shell, self.notebook
@@ -55,6 +60,9 @@ class Extension:
         self._name_markers()
         shell.magics_manager.register_function(self._cell_magic(), "cell", "djinn")
         shell.magics_manager.register_function(self._local_magic(), "cell", "local")
+        for name in COMPILING:
+            self._compiling[name] = shell.find_cell_magic(name)
+            shell.magics_manager.magics["cell"][name] = self._of_captured_cells(self._compiling[name])
         shell.magics_manager.register_function(self._line_magic(), "line", "djinn")
         shell.magics_manager.register_function(self._config_magic(), "line", "djinn_config")
         notebook.watch_typing()
@@ -78,6 +86,21 @@ class Extension:
             shell.user_ns_hidden.pop(name, None)
         for kind, name in (("cell", "djinn"), ("cell", "local"), ("line", "djinn"), ("line", "djinn_config")):
             shell.magics_manager.magics[kind].pop(name, None)
+        shell.magics_manager.magics["cell"].update(self._compiling)
+
+    def _of_captured_cells(self, magic: Callable[..., object]) -> Callable[..., object]:
+        """Return a cell magic that compiles its cell by itself, with that cell captured where it is to be."""
+        shell, wrapper = self.shell, self.wrapper
+
+        @wraps(magic)
+        def run(line: str, cell: str | None = None, **named: object) -> object:
+            with suppress(SyntaxError):  # which the magic shows
+                module = ast.parse(shell.transform_cell(cell or ""))
+                if wrapper.captures(module):
+                    cell = ast.unparse(wrapper.visit(module))
+            return magic(line, cell, **named)
+
+        return run
 
     def _name_markers(self, info: object = None) -> None:
         """Name what transformed cells call, before each cell: ``%reset`` takes all names away."""

@@ -18,12 +18,19 @@ import ast
 import linecache
 import re
 
+from IPython.core.error import UsageError
+
 MARKER = "__djinn_cell__"
 LOCAL_MARKER = "__djinn_local__"
 LAST = "__djinn_last__"
 
 _CELL = re.compile(r"%%djinn(?:[ \t]+(?P<options>.*?))?[ \t]*$")
 _LOCAL = re.compile(r"%%local[ \t]*$")
+_OTHER = re.compile(r"%%(?P<name>\w+)")
+_OF_PYTHON = frozenset(("time", "timeit", "capture", "prun", "memit", "mprun", "lprun", "debug"))
+"""Cell magics whose cells are Python."""
+COMPILING = ("prun", "timeit")
+"""Those that compile the cell themselves, where no AST transformer sees it."""
 
 
 class CellSource:
@@ -44,10 +51,25 @@ class CellSource:
         match = _CELL.match(head)
         if match is not None and not head.rstrip().endswith("?"):
             options = match["options"] or ""
+            inner = _OTHER.match(lines[first + 1]) if len(lines) > first + 1 else None
+            if inner is not None and inner["name"] not in ("djinn", "local"):
+                return [*lines[:first], *_exchanged(lines[first:], inner["name"])]
             return [*lines[:first], f"{MARKER}({options!r})\n", *lines[first + 1 :]]
         if _LOCAL.match(head):
             return [*lines[:first], f"{LOCAL_MARKER}()\n", *lines[first + 1 :]]
         return lines
+
+
+def _exchanged(lines: list[str], name: str) -> list[str]:
+    """Return a cell with ``%%djinn`` beneath the other magic, which then hands it a cell of its own."""
+    if name not in _OF_PYTHON:
+        raise UsageError(
+            f"%%djinn captures Python, and the cell of %%{name} may be something else. Leave %%djinn out, or "
+            f"write it beneath %%{name} where that runs Python."
+        )
+    above = lines[0] if lines[0].endswith("\n") else lines[0] + "\n"
+    beneath = lines[1] if lines[1].endswith("\n") else lines[1] + "\n"
+    return [beneath, above, *lines[2:]]
 
 
 def show_as_written(file: str, text: str) -> None:
@@ -66,18 +88,23 @@ class CellWrapper(ast.NodeTransformer):
         self._source = source
 
     def visit_Module(self, module: ast.Module) -> ast.Module:
-        body = module.body
-        if not body:
+        if not self.captures(module):
             return module
+        body = module.body
         options = _marked(body[0], MARKER)
         if options is None:
-            if not self._source.every_cell or _marked(body[0], LOCAL_MARKER) is not None or _is_magic(body):
-                return module
             options = ast.Constant("")
             marker_line: ast.stmt = body[0]
         else:
             marker_line, body = body[0], body[1:]
         return self._wrap(module, body, options, marker_line)
+
+    def captures(self, module: ast.Module) -> bool:
+        """Return whether a cell is captured when it is run as such."""
+        if not module.body or _marked(module.body[0], LOCAL_MARKER) is not None:
+            return False
+        marked = _marked(module.body[0], MARKER) is not None
+        return marked or (self._source.every_cell and not _is_magic(module.body))
 
     def _wrap(
         self, module: ast.Module, body: list[ast.stmt], options: ast.expr, position: ast.stmt

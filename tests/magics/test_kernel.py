@@ -31,6 +31,8 @@ def test_kernel_installs_and_runs_captured_cells(
         assert kernel.run("%%local\ny = torch.ones(2)\ntype(y).__name__").values == ["'Tensor'"]
         assert kernel.run("!echo hello").text.strip() == "hello"
         assert "cpu:0" in kernel.run("%djinn status").text
+        kernel.run("%%prun -q\nprofiled = torch.ones(3) + 2")
+        assert kernel.run("djinn_lab.is_lazy(profiled)").values == ["True"]
         # Every cell is captured: those without torch work do not come between.
         assert "nodes" in kernel.run("%djinn graph").shown[0]
         kernel.run("print('between')")

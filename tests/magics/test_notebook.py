@@ -28,6 +28,24 @@ def test_a_cell_behaves_as_a_plain_one(notebook: NotebookKernel) -> None:
     assert nested.status == "ok", nested.traceback
 
 
+@pytest.mark.parametrize("magic", ["%%time", "%%timeit -n 1 -r 1", "%%capture said", "%%prun -q"])
+def test_a_cell_is_captured_above_and_beneath_another_magic(magic: str, notebook: NotebookKernel) -> None:
+    notebook.run("import djinn_lab, torch")
+    code = "y = torch.ones(2) + 1\nkept = [djinn_lab.is_lazy(y), y.sum().item()]"
+    in_function = code.replace("kept =", "globals()['kept'] =")
+    for head in (f"%%djinn --quiet\n{magic}", f"{magic}\n%%djinn --quiet"):
+        notebook.run("kept = None")
+        ran = notebook.run(f"{head}\n{in_function}")
+        assert ran.status == "ok", ran.traceback
+        assert notebook.run("kept").values == ["[True, 4.0]"]
+
+
+def test_a_magic_that_does_not_run_python_is_refused_beneath(notebook: NotebookKernel) -> None:
+    refused = notebook.run("%%djinn\n%%bash\necho hi")
+    assert "Leave %%djinn out" in refused.text
+    assert "hi" not in refused.text.split()
+
+
 def test_cells_are_captured_after_all_names_were_reset(notebook: NotebookKernel) -> None:
     assert notebook.run("%reset -f").status == "ok"
     again = notebook.run("%%djinn\nimport torch\ny = torch.ones(2) + 1\ny")
