@@ -12,6 +12,11 @@ _TRACING_MODES = (torch._C._TorchDispatchModeKey.PROXY, torch._C._TorchDispatchM
 _NO_MODES = [None, None]
 
 
+def has_other_memory(tensor: torch.Tensor) -> bool:
+    """Return whether a tensor is sparse, nested or quantized: the pool has none of these."""
+    return tensor.is_nested or tensor.layout is not torch.strided or tensor.is_quantized
+
+
 def refuse_unsupported(tensor: torch.Tensor) -> None:
     """Raise CaptureError for a tensor that no recorder takes."""
     if tensor.layout is not torch.strided:

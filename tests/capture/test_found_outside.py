@@ -135,6 +135,53 @@ def test_attention_of_nested_tensors(layout: torch.layout, recorder: Recorder) -
 
 
 @native_only
+@pytest.mark.parametrize("layer", [nn.Embedding, nn.EmbeddingBag])
+def test_sparse_gradients_of_embeddings_add_up(layer: Any, recorder: Recorder) -> None:
+    def body(table: nn.Module) -> list[torch.Tensor]:
+        for _ in range(2):
+            table(torch.tensor([[1, 2], [2, 3]])).square().sum().backward()
+        gradient = table.weight.grad
+        assert isinstance(gradient, torch.Tensor)
+        assert gradient.is_sparse
+        found = [gradient.coalesce().indices(), gradient.coalesce().values(), gradient.to_dense()]
+        table.zero_grad()
+        return found
+
+    check_cell(
+        recorder, body, layer(10, 4, sparse=True, **({"mode": "sum"} if layer is nn.EmbeddingBag else {}))
+    )
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:Please use quant_min:UserWarning")
+def test_quantisation_aware_training(recorder: Recorder) -> None:
+    quantization: Any = torch.ao.quantization
+
+    def body(network: nn.Module, optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+        losses = []
+        for _ in range(3):
+            optimizer.zero_grad()
+            losses.append(network(torch.randn(5, 4)).square().mean())
+            losses[-1].backward()
+            optimizer.step()
+        return losses
+
+    network = quantization.QuantWrapper(nn.Sequential(nn.Linear(4, 3), nn.ReLU())).train()
+    network.qconfig = quantization.get_default_qat_qconfig("fbgemm")
+    quantization.prepare_qat(network, inplace=True)
+    check_cell(recorder, body, network, torch.optim.SGD(network.parameters(), 0.1))
+
+
+@native_only
+@pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor:UserWarning")
+def test_quantised_tensors_stay_here(recorder: Recorder) -> None:
+    def body() -> list[torch.Tensor]:
+        quantised = torch.quantize_per_tensor(torch.randn(3, 4) * 1, 0.1, 0, torch.quint8)
+        return [torch.relu(quantised).dequantize(), (quantised.dequantize() * 2)]
+
+    check_cell(recorder, body)
+
+
+@native_only
 def test_python_functions_over_elements_run_on_the_host(recorder: Recorder) -> None:
     def body() -> list[torch.Tensor]:
         x = torch.ones(3) * 2

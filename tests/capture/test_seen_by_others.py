@@ -109,3 +109,13 @@ def test_memory_by_address(recorder: Recorder, tmp_path: Path) -> None:
     with cell(recorder):
         doubled = network.weight * 2
     assert doubled[0, 0].item() == 14.0
+
+
+def test_safetensors_are_read_in_a_cell(recorder: Recorder, tmp_path: Path) -> None:
+    path = str(tmp_path / "tensors")
+    with cell(recorder):
+        save_file({"x": torch.ones(3) * 2}, path)
+        loaded = load_file(path)["x"]
+        loaded.mul_(3)
+        doubled = loaded * 2
+    assert [loaded.tolist(), doubled.tolist()] == [[6.0] * 3, [12.0] * 3]

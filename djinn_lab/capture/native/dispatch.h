@@ -179,7 +179,8 @@ inline void add_fixed(Call& call, const IValue& value) {
 inline bool is_ordinary_tensor(const Tensor& tensor) {
   auto* impl = tensor.unsafeGetTensorImpl();
   static const DispatchKeySet strange({DispatchKey::Python, DispatchKey::FuncTorchBatched, DispatchKey::FuncTorchGradWrapper,
-                                       DispatchKey::Functionalize, DispatchKey::Batched, DispatchKey::NestedTensor});
+                                       DispatchKey::Functionalize, DispatchKey::Batched, DispatchKey::NestedTensor,
+                                       DispatchKey::Quantized});
   return impl->layout() == at::kStrided && impl->device().is_cpu() && !impl->key_set().has_any(strange);
 }
 inline void add_tensor(Recorder& recorder, Call& call, const Tensor& tensor, bool offsets, bool written, bool prepared) {

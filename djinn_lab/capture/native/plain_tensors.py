@@ -88,8 +88,10 @@ class PlainTensors:
             self.write_back("a tensor written in this cell was read on the host")
 
     def must_write(self, tensor: torch.Tensor) -> bool:
-        """Return whether the host itself has to write a plain tensor: others see its memory, or its elements
-        share it."""
+        """Return whether the host itself has to write a plain tensor: others see its memory, its elements
+        share it, or it is sparse."""
+        if tensor.layout is not torch.strided:
+            return True
         shown = is_seen_by_others(tensor) or self._memory.exposures.covers(tensor)
         return shown or Layout.of_tensor(tensor).overlaps
 

@@ -36,10 +36,18 @@ from djinn_lab.capture.native.memory import HostMemory, NativeCheckpoint, whole
 from djinn_lab.capture.native.nodes import NativeNodes
 from djinn_lab.capture.native.plain_tensors import PlainTensors
 from djinn_lab.capture.native.questions import RECORD, introduce
+from djinn_lab.capture.refusals import has_other_memory
 from djinn_lab.capture.sending.backend import Backend, Cut
 from djinn_lab.capture.sending.segment import Launched, Segment, paused
 from djinn_lab.capture.shapes.inference import OpPlan, ShapeInference
-from djinn_lab.capture.shapes.signature import BROADCASTS_SELF, LEAVES_CONJUGATE, Signature, signature_of
+from djinn_lab.capture.shapes.signature import (
+    BROADCASTS_SELF,
+    FITS_ROWS,
+    LEAVES_CONJUGATE,
+    MAKES_SPARSE,
+    Signature,
+    signature_of,
+)
 from djinn_lab.capture.shapes.stand_ins import on_meta
 from djinn_lab.capture.torch_functions.hooks import ModulePaths
 from djinn_lab.capture.torch_functions.optimizer_state import SteppedOptimizers
@@ -53,10 +61,15 @@ _RNN_LAYER = _aten.mkldnn_rnn_layer.default
 """Computes differently under ``torch.no_grad()``; its last argument, else unused, says so to the worker."""
 
 
-def _changes_layout_unseen(signature: Signature, args: tuple[Any, ...]) -> bool:
-    """Return whether the op gives the tensor that it writes a layout that no shape rule predicts."""
+def _has_no_shape_rule(signature: Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Return whether the op gives a tensor that it writes or makes a layout that no shape rule predicts."""
     if signature.name == BROADCASTS_SELF:
         return bool(args[0].shape != args[1].shape[1:2] + args[2].shape[2:3])
+    if signature.name == FITS_ROWS:
+        rows = args[0].shape[args[10]] if signature.argument("per_row_fake_quant", args, kwargs) else 1
+        return bool(args[3].numel() != rows)
+    if signature.name == MAKES_SPARSE:
+        return bool(signature.argument("sparse", args, kwargs))
     return signature.name == LEAVES_CONJUGATE and bool(args[0].is_complex())
 
 
@@ -157,9 +170,9 @@ class NativeRecorder:
             return on_meta(signature, args, kwargs)
         if (
             not signature.on_pool
-            or _changes_layout_unseen(signature, args)
+            or _has_no_shape_rule(signature, args, kwargs)
             or has_generator(signature, args, kwargs)
-            or any(tensor.is_nested or tensor.layout is not torch.strided for tensor in tensors)
+            or any(map(has_other_memory, tensors))
             or self._writes_shown(signature, args, kwargs, tensors)
         ):
             return self._run_here(func, args, kwargs)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import _disable_current_modes
 
 from djinn_lab.capture.host.interrupts import locked, whole
 from djinn_lab.capture.host.random_stream import settled_generator
@@ -145,6 +146,16 @@ def _settle(recorder: PythonRecorder, tensor: torch.Tensor) -> None:
         recorder.host.forget(tensor)
 
 
+def _as_array(recorder: PythonRecorder, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """``asarray`` of a storage, as safetensors reads files: torch knows one only where no mode is on."""
+    if is_pool(kwargs.get("device")):
+        kwargs = {**kwargs, "device": _CPU}
+    if not isinstance(args[0], torch.UntypedStorage):
+        return func(*args, **kwargs)
+    with _disable_current_modes(), torch._C.DisableTorchFunction():
+        return func(*args, **kwargs)
+
+
 def _pad_packed(recorder: PythonRecorder, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if not isinstance(args[0], LazyTensor):
         return func(*args, **kwargs)
@@ -157,6 +168,7 @@ _SPECIAL: dict[Any, Callable[..., Any]] = {
     torch.Tensor.numpy: _host_memory,
     torch.Tensor.tolist: _host_memory,
     torch.Tensor.__array__: _host_memory,
+    torch.asarray: _as_array,
     torch.tensor_split: _split,
     torch.Tensor.tensor_split: _split,
     unwrap(torch.Tensor.data_ptr): _host_memory,

@@ -198,7 +198,7 @@ class PythonRecorder:
         if (
             not signature.on_pool
             or has_generator(signature, args, kwargs)
-            or any(tensor.is_nested for tensor in tensors_in(args, kwargs))
+            or any(tensor.is_nested or tensor.is_quantized for tensor in tensors_in(args, kwargs))
             or self._writes_shown(signature, args, kwargs)
         ):
             return self._run_here(func, args, kwargs)

@@ -34,6 +34,10 @@ _KINDS = {
     "List[number": ArgumentKind.SCALAR_LIST,
 }
 BROADCASTS_SELF = "aten.addbmm_.default"
+FITS_ROWS = "aten._fused_moving_avg_obs_fq_helper.default"
+"""Gives the ranges that it writes an element for each channel, at its first call."""
+MAKES_SPARSE = "aten._embedding_bag_backward.default"
+"""Where it is asked to."""
 """Gives the tensor that it writes the broadcast shape."""
 LEAVES_CONJUGATE = "aten.linalg_lu_solve.out"
 """May set the conjugate bit of its ``out=``."""
@@ -44,6 +48,8 @@ _SPECIAL = {
     "aten._pack_padded_sequence.default",
     "aten.mkldnn_rnn_layer.default",
     BROADCASTS_SELF,
+    FITS_ROWS,
+    MAKES_SPARSE,
     LEAVES_CONJUGATE,
 }
 _IN_TRUTH = {
@@ -150,7 +156,7 @@ class Signature:
             argument.kwarg_only and argument.alias_info is not None and argument.alias_info.is_write
             for argument in schema.arguments
         )
-        self.may_resize = self.is_out or self.name == BROADCASTS_SELF
+        self.may_resize = self.is_out or self.name in (BROADCASTS_SELF, FITS_ROWS)
         self.random = draws(func)
         self.generator = ArgumentKind.GENERATOR in self.kinds
         self.mutates_layout = torch.Tag.inplace_view in func.tags or schema.name in (
