@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from typing import Any
 
@@ -25,18 +25,17 @@ from torch._subclasses.fake_tensor import (
 )
 
 from djinn_lab.capture.arguments import NUMBERS
-from djinn_lab.capture.host.interrupts import held
-from djinn_lab.capture.host.ops import tensors_in
 from djinn_lab.capture.shape_rules.rules import elementwise, is_elementwise, rule_for, stays_as_it_is
 from djinn_lab.capture.shape_rules.views import makes_list, views_of
+from djinn_lab.capture.shapes import trials
+from djinn_lab.capture.shapes.call import Call
 from djinn_lab.capture.shapes.kernel_layouts import is_device_dependent, kernel_decides, refuses_only_shapes
 from djinn_lab.capture.shapes.signature import ArgumentKind, Signature
-from djinn_lab.capture.shapes.stand_ins import META, fake, meta, ones, two_elements, zeros, zeros_sharing
+from djinn_lab.capture.shapes.stand_ins import META, fake, meta, no_elements, promoting
 from djinn_lab.capture.values import Layout, LazyValue
 from djinn_lab.errors import CaptureError
 from djinn_lab.srg.program import Argument, Atom, ComplexNumber, Leaf, ScalarHole, Template, TensorHole
 
-REAL_CHECK_BYTES_MAX = 64 * 2**20
 _encode_template = msgspec.msgpack.Encoder().encode
 _TENSOR, _SCALAR = TensorHole(), ScalarHole()
 _CPU = torch.device("cpu")
@@ -144,135 +143,34 @@ def make_template(signature: Signature, args: Sequence[object], kwargs: dict[str
     return Template(signature.name, positional, named)
 
 
-class _Call:
-    """One op with its arguments, to be run on stand-ins of its tensors."""
-
-    def __init__(
-        self, signature: Signature, args: Sequence[Any], kwargs: dict[str, Any], values: Sequence[LazyValue]
-    ) -> None:
-        self.signature = signature
-        self.values = values
-        self.layouts = [value.layout for value in values]
-        self.args = args
-        self.kwargs = kwargs
-        self._stand_ins: list[torch.Tensor] = []
-        self._firsts: list[int] = []
-        if signature.written and len(values) > 1:  # eager refuses to write a tensor that it also reads
-            tensors = list(map(id, tensors_in(tuple(args), kwargs)))
-            if len(tensors) == len(values):
-                self._firsts = [tensors.index(one) for one in tensors]
-
-    def arguments(
-        self, convert: Callable[[LazyValue], torch.Tensor], device: torch.device
-    ) -> tuple[list[Any], dict[str, Any]]:
-        """The arguments with each tensor replaced by what ``convert`` makes of its value, and devices by
-        ``device``."""
-        made = [convert(value) for value in self.values]
-        self._stand_ins = [made[first] for first in self._firsts] if self._firsts else made
-        ready = iter(self._stand_ins)
-        args = [_fill(item, ready, device) for item in self.args]
-        kwargs = {name: _fill(item, ready, device) for name, item in self.kwargs.items()}
-        if self.signature.is_factory and "device" in self.signature.keyword_kinds:
-            kwargs["device"] = device
-        return args, kwargs
-
-    def may_write_twice(self) -> bool:
-        """Return whether some input overlaps itself or another. Eager refuses many writes to such memory."""
-        values = self.values
-        return (
-            len({value.storage for value in values}) < len(set(values))
-            or len(set(self._firsts)) < len(self._firsts)
-            or any(layout.overlaps for layout in self.layouts)
-        )
-
-    def is_apart(self) -> bool:
-        """Return whether each distinct tensor has memory of its own, and every element its own place. A
-        tensor may come twice: ``x.mul_(x)`` is no hazard to an elementwise op."""
-        firsts = self._firsts or range(len(self.values))
-        distinct = dict(zip(firsts, self.values, strict=True)).values()
-        return len({value.storage for value in distinct}) == len(distinct) and not any(
-            layout.overlaps for layout in self.layouts
-        )
-
-    def is_small(self) -> bool:
-        """Little enough to try it here on real zeros."""
-        return sum(layout.span_bytes for layout in self.layouts) <= REAL_CHECK_BYTES_MAX
-
-    def resized(self) -> Iterator[tuple[str, int, Layout]]:
-        """Return the new layouts of stand-ins for ``out=`` tensors: argument, place in its list, new
-        layout."""
-        stand_ins = iter(zip(self._stand_ins, self.values, strict=True))
-        for name, argument in (*zip(self.signature.names, self.args, strict=False), *self.kwargs.items()):
-            tensors = argument if isinstance(argument, (list, tuple)) else (argument,)
-            for place, tensor in enumerate(tensors):
-                if isinstance(tensor, torch.Tensor):
-                    now, value = next(stand_ins)
-                    if name in self.signature.written and tuple(now.shape) != value.layout.shape:
-                        yield name, place, Layout.of_tensor(now)
-
-    def run(self, arguments: tuple[list[Any], dict[str, Any]]) -> Any:
-        return self.signature.func(*arguments[0], **arguments[1])
-
-
 def _promoted_as(argument: object) -> Any:
     """Return the facts that type promotion needs of an argument besides the tensors."""
     return argument if isinstance(argument, (torch.dtype, str)) or argument is None else type(argument)
 
 
 _ORDINARY = {torch.float32, torch.float64}
-_ZERO_DIVISION = "ZeroDivisionError"
 _MEMORY_WORDS = "single memory location"
 _DTYPE_WORDS = ("dtype", "scalar type", "data type", "same type", "can't be cast")
 
 
-def _fill(item: object, ready: Iterator[torch.Tensor], device: torch.device) -> object:
-    if isinstance(item, torch.Tensor):
-        return next(ready)
-    if isinstance(item, (list, tuple)):
-        return [_fill(part, ready, device) for part in item]
-    return device if isinstance(item, torch.device) else item
+def _calls_a_library(call: Call) -> bool:
+    return is_device_dependent(call.signature) and rule_for(call.signature) is None
 
 
-def _raise_like_eager(call: _Call) -> None:
-    """Run once on real zeros, so that type and text are eager's own. Returns when eager accepts the call."""
-    with _random_numbers_kept(call.signature), torch.no_grad(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the worker's to report
-        try:
-            call.run(call.arguments(zeros_sharing(call.values), _CPU))
-        except RuntimeError as error:
-            if str(error) != _ZERO_DIVISION:  # of these zeros; the data may hold others
-                raise
+def _speaks_of_dtypes(error: RuntimeError) -> bool:
+    return isinstance(error, NotImplementedError) or any(word in str(error) for word in _DTYPE_WORDS)
 
 
-def _refuse_memory(call: _Call) -> None:
+def _refuse_memory(call: Call) -> None:
     """Raise what eager says of memory that is written twice, which torch's shape rules do not look at. Other
     errors may be those of the zeros, such as a mask that selects nothing."""
     try:
-        _raise_like_eager(call)
+        trials.raise_like_eager(call)
     except RuntimeError as error:
         if _MEMORY_WORDS in str(error):
             raise
     except (IndexError, ValueError, TypeError):
         pass  # the shape rules know these
-
-
-def _tried(call: _Call) -> Any:
-    """Return what the CPU's kernel returns for stand-ins; None when it takes none, such as a singular
-    matrix."""
-    for stand_in in (zeros, ones):  # valid positions; what can be divided by
-        with _random_numbers_kept(call.signature), suppress(RuntimeError, IndexError):
-            return call.run(call.arguments(stand_in, _CPU))
-    return None
-
-
-@contextmanager
-def _random_numbers_kept(signature: Signature) -> Iterator[None]:
-    state = torch.default_generator.get_state() if signature.random else None
-    try:
-        yield
-    finally:
-        if state is not None:
-            torch.default_generator.set_state(state)
 
 
 class ShapeInference:
@@ -299,7 +197,7 @@ class ShapeInference:
         """Return the plan of a call; raise what eager torch would raise for these shapes."""
         template = make_template(signature, args, kwargs)
         template = self._templates.setdefault(_encode_template(template), template)
-        call = _Call(signature, args, kwargs, values)
+        call = Call(signature, args, kwargs, values)
         self._refuse_dtypes(call)
         inputs = call.layouts
         if stays_as_it_is(signature, inputs, args) and call.is_apart():
@@ -315,7 +213,7 @@ class ShapeInference:
             outputs = [Output(layout, begin + offset, source, False) for layout, offset in views]
             listed = list if makes_list(signature) else None
             return OpPlan(template, outputs, listed, literals=[None] * len(outputs))
-        with held(), torch._C.DisableTorchFunction():  # torch may import modules: not to be left half-way
+        with torch._C.DisableTorchFunction():
             if signature.written and call.may_write_twice() and call.is_small():
                 _refuse_memory(call)
             returned = _as_kernels_return(call, self._returned(call))
@@ -324,28 +222,36 @@ class ShapeInference:
             return OpPlan(template, (), None, dynamic=True)
         return self._describe(signature, template, returned, resized)
 
-    def _refuse_dtypes(self, call: _Call) -> None:
-        """Torch's shape rules accept dtypes that its kernels refuse: tried once per op and dtypes, on zeros.
-        Only an error that speaks of dtypes counts; zeros may be wrong for other reasons."""
+    def _refuse_dtypes(self, call: Call) -> None:
+        """Torch's shape rules accept dtypes that its kernels refuse: tried once per op and dtypes, on tensors
+        without elements. Only an error that speaks of dtypes counts; they may be wrong for other reasons."""
         dtypes = tuple([layout.dtype for layout in call.layouts])
         if call.signature.is_view or not dtypes or (dtypes[0] in _ORDINARY and len(set(dtypes)) == 1):
             return
         kinds = (call.signature, dtypes)
-        if kinds in self._accepted or not call.is_small():
+        if kinds in self._accepted:
             return
         try:
-            with torch._C.DisableTorchFunction():
-                _raise_like_eager(call)
-        except NotImplementedError:
-            raise
+            with torch._C.DisableTorchFunction(), torch.no_grad(), warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # the worker's to report
+                if (
+                    is_device_dependent(call.signature)
+                    and rule_for(call.signature) is None
+                    and call.is_small()
+                ):
+                    trials.raise_like_eager(call)  # libraries are not called for no elements
+                else:
+                    call.run(call.arguments(no_elements, _CPU))  # which draws no random number, either
         except RuntimeError as error:
-            if any(word in str(error) for word in _DTYPE_WORDS):
-                raise
+            if _speaks_of_dtypes(error):
+                if not call.is_small():
+                    raise
+                trials.raise_like_eager(call)
         except (IndexError, ValueError, TypeError):
             pass  # the shape rules know these
         self._accepted.add(kinds)
 
-    def _by_rule(self, call: _Call) -> Sequence[Layout | None] | None:
+    def _by_rule(self, call: Call) -> Sequence[Layout | None] | None:
         """Layouts of the new tensors that the op returns, where a rule of our own knows them."""
         inputs = call.layouts
         rule = rule_for(call.signature)
@@ -358,13 +264,13 @@ class ShapeInference:
             return None
         layouts = elementwise(dtype, inputs)
         if layouts is None and call.is_small():
-            with torch._C.DisableTorchFunction():
-                return [Layout.of_tensor(call.run(call.arguments(ones, _CPU)))]
+            trial = trials.tried(call)
+            return None if trial is None else [Layout.of_tensor(trial.returned)]
         return layouts
 
-    def _elementwise_dtype(self, call: _Call) -> torch.dtype | None:
-        """Return the dtype that torch's type promotion gives these inputs: asked once, on two elements each.
-        None when it refuses."""
+    def _elementwise_dtype(self, call: Call) -> torch.dtype | None:
+        """Return the dtype that torch's type promotion gives these inputs: asked once, without elements. None
+        when it refuses."""
         kinds = (
             call.signature,
             torch.get_default_dtype(),
@@ -375,30 +281,30 @@ class ShapeInference:
         if kinds not in self._dtypes:
             with torch._C.DisableTorchFunction():
                 try:
-                    returned = call.run(call.arguments(two_elements, _CPU))
+                    returned = call.run(call.arguments(promoting(call.layouts), _CPU))
                 except Exception:  # noqa: BLE001 - torch's refusal; reported for the real shapes
                     returned = None
-            known = isinstance(returned, torch.Tensor) and returned.shape in ((), (2,))
+            known = isinstance(returned, torch.Tensor) and returned.shape == (0,)
             self._dtypes[kinds] = returned.dtype if known else None
         return self._dtypes[kinds]
 
-    def _resized(self, call: _Call) -> tuple[tuple[str, int, Layout], ...]:
+    def _resized(self, call: Call) -> tuple[tuple[str, int, Layout], ...]:
         """Return the layouts of ``out=`` tensors after the run before. Kernels give them strides that torch's
         shape rules do not know."""
-        resized = tuple(call.resized())
-        if resized and call.is_small() and _tried(call) is not None:
-            return tuple(call.resized())
-        return resized
+        resized = tuple(call.resized()) if call.trial is None else call.trial.resized
+        if call.trial is None and resized and call.is_small():
+            trials.tried(call)
+        return resized if call.trial is None else call.trial.resized
 
-    def _returned(self, call: _Call) -> Any:
+    def _returned(self, call: Call) -> Any:
         """Return what the op returns for these layouts: meta tensors where the layout cannot depend on the
         device (ten times faster), else fake CPU tensors. ``_UNKNOWN`` when it depends on data."""
         if kernel_decides(call.signature, call.values) and call.is_small():
-            returned = _tried(call)
-            if returned is not None:
-                return returned
+            trial = trials.tried(call)
+            if trial is not None:
+                return trial.returned
             if refuses_only_shapes(call.signature):
-                _raise_like_eager(call)
+                trials.raise_like_eager(call)
         device_free = not is_device_dependent(call.signature)
         if call.signature.is_view or (call.signature.returns_tensors and device_free):
             arguments = call.arguments(meta, META)
@@ -416,7 +322,7 @@ class ShapeInference:
         except Exception:  # torch's refusal again, now reported in eager's own words
             if not call.is_small():
                 raise
-            _raise_like_eager(call)
+            trials.raise_like_eager(call)
             return _UNKNOWN
 
     def _describe(
@@ -451,7 +357,7 @@ class ShapeInference:
         return OpPlan(template, outputs, container, literals=literals, resized=resized)
 
 
-def _as_kernels_return(call: _Call, returned: Any) -> Any:
+def _as_kernels_return(call: Call, returned: Any) -> Any:
     """Attention without weights: torch's shape rule returns an empty tensor for them, its kernels None."""
     signature = call.signature
     absent = signature.name == _ATTENTION and isinstance(returned, tuple)

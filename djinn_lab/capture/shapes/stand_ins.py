@@ -29,9 +29,16 @@ def meta(value: LazyValue) -> torch.Tensor:
     return read_as(made, layout)
 
 
-def two_elements(value: LazyValue) -> torch.Tensor:
+def promoting(layouts: Sequence[Layout]) -> Callable[[LazyValue], torch.Tensor]:
+    """Return tensors for type promotion, which looks at dtypes and at whether there are dimensions. What is
+    made of them has no elements."""
+    flat = not any(layout.shape for layout in layouts)
+    return lambda value: torch.zeros((0,) if flat or value.layout.shape else (), dtype=value.layout.dtype)
+
+
+def no_elements(value: LazyValue) -> torch.Tensor:
     layout = value.layout
-    return torch.ones((2,) if layout.shape else (), dtype=layout.dtype)
+    return torch.empty((0,) * max(1, len(layout.shape)), dtype=layout.dtype)
 
 
 def fake(value: LazyValue) -> torch.Tensor:
@@ -55,21 +62,26 @@ def _filled(layout: Layout, number: int) -> torch.Tensor:
 
 def zeros_sharing(values: Sequence[LazyValue]) -> Callable[[LazyValue], torch.Tensor]:
     """Return zeros that share memory where the values do."""
+    memory = {
+        storage: torch.zeros(size, dtype=torch.uint8).untyped_storage()
+        for storage, size in _sizes(values).items()
+    }
+    return lambda value: _on(memory[value.storage], value)
+
+
+def _sizes(values: Sequence[LazyValue]) -> dict[LazyStorage, int]:
+    """Return how many bytes the values need of each memory."""
     sizes: dict[LazyStorage, int] = {}
     for value in values:
         end = value.offset * value.layout.dtype.itemsize + value.layout.span_bytes
         sizes[value.storage] = max(sizes.get(value.storage, 1), end)
-    memory = {
-        storage: torch.zeros(size, dtype=torch.uint8).untyped_storage() for storage, size in sizes.items()
-    }
+    return sizes
 
-    def stand_in(value: LazyValue) -> torch.Tensor:
-        layout = value.layout
-        empty = torch.empty(0, dtype=layout.dtype)
-        made = empty.set_(memory[value.storage], value.offset, layout.shape, layout.stride)
-        return read_as(made, layout)
 
-    return stand_in
+def _on(memory: torch.UntypedStorage, value: LazyValue) -> torch.Tensor:
+    layout = value.layout
+    empty = torch.empty(0, dtype=layout.dtype, device=memory.device)
+    return read_as(empty.set_(memory, value.offset, layout.shape, layout.stride), layout)
 
 
 def meta_of_lazy(tensor: torch.Tensor) -> torch.Tensor:
