@@ -44,6 +44,7 @@ from djinn_lab.events import (
     ClockTicked,
     DeviceAdded,
     HeartbeatChanged,
+    IllegalEvent,
     SessionClosed,
     SessionDetached,
     WorkerDied,
@@ -86,8 +87,14 @@ class Engine:
         """Apply one event and return the commands, to be carried out in their order. Raises the
         IllegalEvent of :mod:`djinn_lab.jobs` or :mod:`djinn_lab.memory`, with nothing changed, when the
         event cannot happen now."""
+        before = self._now_s, self._out, self.idle
         self._now_s, self._out, self.idle = event.at_s, [], False
-        self._apply(event)
+        try:
+            self._check(event)
+            self._apply(event)
+        except IllegalEvent:
+            self._now_s, self._out, self.idle = before
+            raise
         if not isinstance(event, ClockTicked) or self._out:
             self._watch.happened(event.at_s, self._out)
         elif stalled := self._watch.look(event.at_s, self.queue):
@@ -99,6 +106,30 @@ class Engine:
     def stall(self) -> Stall | None:
         """The present stall, if pending work waits for nothing."""
         return self._watch.stall
+
+    def _check(self, event: Event) -> None:
+        """Raise IllegalEvent for an event of both cores, or of one and the tables here, that one would refuse
+        after another has changed. Each core checks its own events."""
+        match event:
+            case DeviceAdded():
+                self.accounts.check(event)
+                self.queue.check_device(event)
+            case HeartbeatChanged():
+                self.accounts.check(event)
+                self.queue.check_device(jobs.DeviceHeard(event.at_s, event.device, event.heard))
+            case jobs.DeviceLost():
+                self.queue.check_device(event)
+            case WorkerDied() | SessionDetached() | SessionClosed():
+                self.accounts.check(event)
+            case PartMemoryRequested():
+                is_open = event.part in self._parts
+                self.accounts.check_part(event.part, event.device, event.peak_bytes, is_open)
+            case PartMemoryReleased() if event.part in self._parts:
+                self.accounts.check(SessionClosed(event.at_s, event.part))
+            case SegmentStopped() if event.job not in self._asked:
+                raise IllegalEvent(f"job {event.job} has no segment that could stop", "pool")
+            case _:
+                pass
 
     def _apply(self, event: Event) -> None:
         """Apply an event; frequent kinds first."""
@@ -126,8 +157,8 @@ class Engine:
             ):
                 self._apply_rare(event)
             case memory.TransferDone() | memory.TransferFailed():
-                self._watch.copied(event.transfer)
                 self._to_memory(event)
+                self._watch.copied(event.transfer)
             case _ if isinstance(event, OfMemory):
                 self._to_memory(event)
             case jobs.DeviceLost():
@@ -250,6 +281,7 @@ class Engine:
             undone=event.undone,
             replayed_s=event.replayed_s,
         )
+        self.queue.check_stop(stopped)
         if event.remaining_bytes is not None:
             self._asked[event.job] = replace(asked, peak_bytes=event.remaining_bytes)
         self._preempted[event.job] = ""

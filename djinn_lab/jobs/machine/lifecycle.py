@@ -132,9 +132,15 @@ def _without(tables: QueueTables, job: Job, device: str) -> None:
     tables.put(replace(job, members=tuple(name for name in job.members if name != device)))
 
 
-def preempt(tables: QueueTables, event: SegmentPreempted) -> None:
+def check_preempted(tables: QueueTables, event: SegmentPreempted) -> Job:
+    """Return the job whose segment runs. Raises IllegalEvent, with nothing changed."""
     job = tables.running_segment(event.job, event.segment)
     _check_ops(replace(job, ops_done=0) if event.undone else job, event.ops_done)
+    return job
+
+
+def preempt(tables: QueueTables, event: SegmentPreempted) -> None:
+    job = check_preempted(tables, event)
     device = job.assigned_device
     assert device is not None
     stopped = _stopped(tables, job, event.at_s, event.ops_done)

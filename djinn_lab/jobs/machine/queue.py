@@ -70,10 +70,14 @@ class JobQueue:
         """Apply one event. Raises IllegalEvent, with nothing changed, when it cannot happen now.
         ``checked``: :meth:`check` has accepted this submit since the last event."""
         tables = self._tables
-        tables.begin_event(event.at_s)
-        if isinstance(event, SegmentSubmitted) and not checked:
-            self.check(event)
-        self._apply(event)
+        take_back = tables.begin_event(event.at_s)
+        try:
+            if isinstance(event, SegmentSubmitted) and not checked:
+                self.check(event)
+            self._apply(event)
+        except IllegalEvent:
+            take_back()
+            raise
         self._end_dependents(event.at_s)
         self._dispatcher.settle(event.at_s)
         self._notifications.remember(event)
@@ -87,6 +91,24 @@ class JobQueue:
         admission.check(self._tables, event)
         if self._tables.find(event.job) is None:
             self._dispatcher.check_limits(event)
+
+    def check_device(self, event: DeviceAdded | DeviceHeard | DeviceLost) -> None:
+        """Raise IllegalEvent for a device's event that :meth:`handle` would refuse; change nothing."""
+        known = self._tables.devices.get(event.device)
+        up = known is not None and known.alive
+        match event:
+            case DeviceAdded() if up:
+                raise IllegalEvent(f"{event.device} is already up", "pool")
+            case DeviceLost() if not up:
+                raise IllegalEvent(f"{event.device} is not up", "pool")
+            case DeviceHeard() if known is None or not up or known.heard == event.heard:
+                raise IllegalEvent(f"{event.device} is not up, or known to be so", "pool")
+            case _:
+                pass
+
+    def check_stop(self, event: SegmentPreempted) -> None:
+        """Raise IllegalEvent for a stop that :meth:`handle` would refuse; change nothing."""
+        lifecycle.check_preempted(self._tables, event)
 
     def check_target(self, target: str | None, tolerates: tuple[str, ...]) -> None:
         """Raise IllegalEvent, as for a cell, where no device may run this target."""
@@ -423,9 +445,8 @@ class JobQueue:
                 dependencies.job_ended(self._tables, self._tables.finished[name], at_s)
 
     def _add_device(self, event: DeviceAdded) -> None:
+        self.check_device(event)
         known = self._tables.devices.setdefault(event.device, QueueDevice(event.device, alive=False))
-        if known.alive:
-            raise IllegalEvent(f"{event.device} is already up", "pool")
         known.alive, known.heard, known.expected, known.slots = True, True, False, event.slots
         known.memory_bytes, known.link_bytes_per_s = event.memory_bytes, event.link_bytes_per_s or 0.0
         known.numa_node, known.host = event.numa_node, event.host
@@ -441,16 +462,12 @@ class JobQueue:
         self._tables.touched_devices[event.device] = None
 
     def _lose_device(self, event: DeviceLost) -> None:
-        known = self._tables.devices.get(event.device)
-        if known is None or not known.alive:
-            raise IllegalEvent(f"{event.device} is not up", "pool")
+        self.check_device(event)
         lifecycle.lose_device(self._tables, event)
 
     def _hear(self, event: DeviceHeard) -> None:
-        known = self._tables.devices.get(event.device)
-        if known is None or not known.alive or known.heard == event.heard:
-            raise IllegalEvent(f"{event.device} is not up, or known to be so", "pool")
-        known.heard = event.heard
+        self.check_device(event)
+        self._tables.devices[event.device].heard = event.heard
         self._tables.touched_devices[event.device] = None
         if not event.heard:
             lifecycle.hold_silent(self._tables, event)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import islice
@@ -18,6 +18,8 @@ from djinn_lab.jobs.states import CONTENDING, PENDING_STATES, TRANSITIONS, JobSt
 
 FINISHED_JOBS_MAX = 200
 """How many finished jobs are remembered, with their stories."""
+OF_AN_EVENT = ("now_s", "out", "touched", "memory_answered", "used", "uncharged", "replayed_s")
+"""What the tables know of the event under way only."""
 LABELLED_MAX = 2**16
 """Devices whose labels are cached: every decision reads all of them several times."""
 OUTCOME_TRANSITIONS = {
@@ -150,11 +152,19 @@ class QueueTables:
             raise IllegalEvent(f"segment {segment} of job {job} is not running ({known.state})", "pool")
         return known
 
-    def begin_event(self, at_s: float) -> None:
+    def begin_event(self, at_s: float) -> Callable[[], None]:
+        """Forget the last event, and return what takes that back, for one that turns out to be illegal."""
+        before = {name: getattr(self, name) for name in OF_AN_EVENT}
         self.now_s = at_s
         self.out, self.touched = [], {}
         self.memory_answered, self.used = set(), {}
         self.uncharged, self.replayed_s = set(), {}
+
+        def take_back() -> None:
+            for name, value in before.items():
+                setattr(self, name, value)
+
+        return take_back
 
     def first_of_session(self, session: str) -> Job | None:
         """Return the session's first job; jobs that wait for their client are skipped."""

@@ -74,16 +74,48 @@ class MemoryAccounts:
         changed = self._changed(event)
         if changed is not None:
             changed.changes += 1
-        tables.expire_full()
+        expired = tables.expire_full()
         try:
             self._apply(event)
         except IllegalEvent:
             tables.now_s = before_s
+            tables.put_back_full(expired)
             if changed is not None:
                 changed.changes -= 1
             raise
         commands, tables.out = tables.out, []
         return commands
+
+    def check(
+        self, event: DeviceAdded | HeartbeatChanged | WorkerDied | SessionDetached | SessionClosed
+    ) -> None:
+        """Raise IllegalEvent for an event that :meth:`handle` would refuse; change nothing."""
+        match event:
+            case DeviceAdded():
+                self._check_device(event)
+            case HeartbeatChanged():
+                heartbeats.check(self._tables, event)
+            case WorkerDied():
+                self._tables.device(event.device)
+            case SessionDetached():
+                self._tables.moved(event.session, Move.DETACH)
+            case SessionClosed():
+                self._tables.moved(event.session, Move.CLOSE)
+
+    def check_part(self, part: str, device: str, peak_bytes: int, is_open: bool) -> None:
+        """Raise IllegalEvent where a gang part cannot be opened, bound to the device and placed there; change
+        nothing."""
+        tables = self._tables
+        if not is_open:
+            tables.moved(part, Move.OPEN)
+        there, session = tables.device(device), tables.sessions.get(part)
+        elsewhere = session is not None and (session.target or session.device) != there.device
+        if session is not None and elsewhere and any(one.granted for one in session.segments.values()):
+            raise IllegalEvent(f"session {part} has a segment at {session.device}")
+        if part in tables.segments:
+            raise IllegalEvent(f"a segment of job {part} is placed already")
+        if peak_bytes < 0:
+            raise IllegalEvent(f"a segment of job {part} needs {peak_bytes} bytes")
 
     def next_timeout_s(self) -> float | None:
         """Return when a :class:`ClockTicked` would change something for waiting segments, None if time alone
@@ -392,13 +424,16 @@ class MemoryAccounts:
 
     # -- devices and sessions ------------------------------------------------------------------------------
 
-    def _add_device(self, event: DeviceAdded) -> None:
+    def _check_device(self, event: DeviceAdded) -> None:
         if event.device in self._tables.devices:
             raise IllegalEvent(f"{event.device} is already known")
         if event.memory_bytes <= 0:
             raise IllegalEvent(f"{event.device} with {event.memory_bytes} bytes")
         if min(event.host_bytes, event.disk_bytes) < 0:
             raise IllegalEvent(f"{event.device} with negative host or disk capacity")
+
+    def _add_device(self, event: DeviceAdded) -> None:
+        self._check_device(event)
         self._tables.devices[event.device] = Device(
             event.device,
             event.memory_bytes,

@@ -19,12 +19,18 @@ SILENT = "silent"
 """The kind of reason of a segment that waits for a worker to answer."""
 
 
-def change(tables: Tables, event: HeartbeatChanged) -> Device:
-    """Record that a worker fell silent or answers again; return its device, which needs a new plan. Raises
-    IllegalEvent, with nothing changed."""
+def check(tables: Tables, event: HeartbeatChanged) -> Device:
+    """Return the device. Raises IllegalEvent, with nothing changed."""
     device = tables.device(event.device)
     if device.heard == event.heard:
         raise IllegalEvent(f"{event.device} {'answers' if event.heard else 'is silent'} already")
+    return device
+
+
+def change(tables: Tables, event: HeartbeatChanged) -> Device:
+    """Record that a worker fell silent or answers again; return its device, which needs a new plan. Raises
+    IllegalEvent, with nothing changed."""
+    device = check(tables, event)
     device.heard = event.heard
     if not event.heard:
         for session in tables.sessions.values():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from djinn_lab.events import IllegalEvent
 from djinn_lab.memory.machine.admission import AdmissionHistory
 from djinn_lab.memory.machine.records import (
@@ -51,15 +53,25 @@ class Tables:
         device.full_s = self.now_s
         self._full.add(device.device)
 
-    def expire_full(self) -> None:
-        """Forget which tiers were found full long ago. Done at every event, not only when the clock ticks:
-        ticks without commands are not in the journal, and its replay must decide the same."""
+    def expire_full(self) -> list[tuple[Device, bool, bool, bool]]:
+        """Forget which tiers were found full long ago, and return what was forgotten. Done at every event,
+        not only when the clock ticks: ticks without commands are not in the journal, and its replay must
+        decide the same."""
+        expired: list[tuple[Device, bool, bool, bool]] = []
         if not self._full:
-            return
+            return expired
         for device in [self.devices[name] for name in self._full if name in self.devices]:
             if self.now_s - device.full_s >= FULL_S:
+                expired.append((device, device.host_full, device.disk_full, device.device_full))
                 device.host_full = device.disk_full = device.device_full = False
                 self._full.discard(device.device)
+        return expired
+
+    def put_back_full(self, expired: Sequence[tuple[Device, bool, bool, bool]]) -> None:
+        """Take :meth:`expire_full` back."""
+        for device, host_full, disk_full, device_full in expired:
+            device.host_full, device.disk_full, device.device_full = host_full, disk_full, device_full
+            self._full.add(device.device)
 
     def device(self, device: str) -> Device:
         if device not in self.devices:
