@@ -182,7 +182,7 @@ def serve_command(
     if certificate is not None:
         command += ["--ssl-certfile", certificate.certificate, "--ssl-keyfile", certificate.key]
     if prefix:
-        command += ["--prefix", prefix]
+        command += ["--prefix", prefix, "--plugins", "djinn_lab.dashboard.addresses"]
     named = [one if ":" in one else f"{one}:{port}" for one in origins]
     for origin in (*(f"{name}:{port}" for name in _names(host)), *named):
         command += ["--allow-websocket-origin", origin]
