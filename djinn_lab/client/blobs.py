@@ -12,9 +12,10 @@ import torch
 
 from djinn_lab.capture.host.interrupts import check
 from djinn_lab.client.connection import PoolConnection
-from djinn_lab.errors import PoolLost, Refused
+from djinn_lab.errors import PoolError, PoolLost, Refused
 from djinn_lab.protocol.messages import BlobsMissing, BlobStored, Fetched, QueryBlobs
 from djinn_lab.srg.blob_names import UNHASHED_BYTES_MIN, draw_name, sketch_of
+from djinn_lab.units import format_bytes
 
 CHUNK_BYTES = 8 * 2**20
 """An interrupt is looked for before each."""
@@ -110,6 +111,15 @@ class BlobTransfer:
         try:
             write_blob(path, data)
             self._connection.send(BlobStored(path.name, data.nbytes))
+        except FileNotFoundError as error:  # with the pool's server; its successor has another folder
+            raise PoolLost(f"{path.parent} is gone", "Run the cell again.") from error
+        except OSError as error:
+            path.unlink(missing_ok=True)
+            raise PoolError(
+                f"{format_bytes(data.nbytes)} could not be written to {path.parent}: {error.strerror}.",
+                "Free space there (it is shared memory, where results and parked sessions lie, too), then run "
+                "the cell again.",
+            ) from error
         except BaseException:
             path.unlink(missing_ok=True)
             raise

@@ -6,7 +6,7 @@ import ctypes
 import os
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import lru_cache
 from io import FileIO
 from pathlib import Path
@@ -152,13 +152,14 @@ def _write(path: Path, host: torch.Tensor) -> None:
 
 @contextmanager
 def _written(path: Path, nbytes: int) -> Iterator[FileIO]:
-    """Open a new file for ``nbytes`` of results. Raises PoolError, and leaves no file, where its file system
-    has too little space."""
+    """Open a new file for ``nbytes`` of results. Raises PoolError, and leaves it empty, where its file system
+    has too little space: a worker may remove no results, which the pool does at its end."""
     try:
         with path.open("wb", buffering=0) as file:
             yield file
     except OSError as error:
-        path.unlink(missing_ok=True)
+        with suppress(OSError):
+            os.truncate(path, 0)
         raise PoolError(
             f"{format_bytes(nbytes)} of results could not be written to {path.parent}: {error.strerror}.",
             "Free space in that file system, which is shared memory where parked sessions lie, too, or start "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,6 +12,7 @@ import pytest
 
 from djinn_lab.client import blobs
 from djinn_lab.client.blobs import BlobTransfer, digest_of
+from djinn_lab.errors import PoolError, PoolLost
 from djinn_lab.protocol.messages import BlobsMissing, BlobStored, QueryBlobs
 from djinn_lab.srg.blob_names import UNHASHED_BYTES_MIN, is_drawn, sketch_of
 
@@ -100,9 +102,25 @@ def test_what_only_looks_like_a_tensor_of_the_pool_is_sent(pool: PoolStandIn, tm
     assert (tmp_path / digest).read_bytes() == data
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt, OSError("no space")])
+@pytest.mark.parametrize(
+    ("error", "raised", "text"),
+    [
+        (KeyboardInterrupt(), KeyboardInterrupt, "^$"),
+        (
+            OSError(errno.ENOSPC, "No space left on device"),
+            PoolError,
+            "could not be written to .*: No space left",
+        ),
+    ],
+)
 def test_an_upload_that_ends_early_leaves_nothing(
-    pool: PoolStandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Any
+    *,
+    pool: PoolStandIn,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    error: BaseException,
+    raised: type[BaseException],
+    text: str,
 ) -> None:
     def ends(path: Path, _data: memoryview) -> None:
         path.write_bytes(b"a beginning")
@@ -110,9 +128,16 @@ def test_an_upload_that_ends_early_leaves_nothing(
 
     transfer = transfer_to(pool)
     monkeypatch.setattr(blobs, "write_blob", ends)
-    with pytest.raises((KeyboardInterrupt, OSError)):
+    with pytest.raises(raised, match=text):
         transfer.stage(memoryview(bytes(LARGE)))
     assert list(tmp_path.iterdir()) == []
     assert not any(isinstance(message, BlobStored) for message in pool.sent)
     assert transfer.uploaded_bytes == 0
     transfer.close()
+
+
+def test_upload_to_a_server_that_died_with_its_folder_is_a_lost_pool(pool: PoolStandIn) -> None:
+    transfer = transfer_to(pool)
+    pool.directory.rmdir()
+    with pytest.raises(PoolLost, match="is gone"):
+        transfer.stage(memoryview(bytes(1000)))
