@@ -117,8 +117,8 @@ class BlobTransfer:
             path.unlink(missing_ok=True)
             raise PoolError(
                 f"{format_bytes(data.nbytes)} could not be written to {path.parent}: {error.strerror}.",
-                "Free space there (it is shared memory, where results and parked sessions lie, too), then run "
-                "the cell again.",
+                "Free space there (in shared memory lie results and parked sessions, too), then run the cell "
+                "again.",
             ) from error
         except BaseException:
             path.unlink(missing_ok=True)
