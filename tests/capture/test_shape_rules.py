@@ -108,6 +108,14 @@ NAMED: dict[str, Callable[[random.Random, list[int]], tuple[OpOverload, list[Any
         [[laid_out_exactly(chance, shape) for _ in range(2)], chance.randrange(-len(shape), len(shape))],
         {},
     ),
+    "cat of nothing": lambda chance, shape: (
+        torch.ops.aten.cat.default,
+        [
+            [torch.empty(0), *(laid_out_exactly(chance, shape) for _ in range(2))],
+            chance.randrange(-len(shape), len(shape)),
+        ],
+        {},
+    ),
     "clone": lambda chance, shape: (torch.ops.aten.clone.default, [laid_out_exactly(chance, shape)], {}),
     "contiguous": lambda chance, shape: (
         torch.ops.aten.clone.default,

@@ -104,16 +104,20 @@ def elementwise(dtype: torch.dtype, inputs: Sequence[Layout]) -> list[Layout] | 
 
 
 def _cat(inputs: Sequence[Layout], args: Sequence[Any], kwargs: dict[str, Any]) -> list[Layout] | None:
-    """``TORCH_PRECOMPUTE_META_FUNC(cat)`` in TensorShape.cpp."""
-    first = inputs[0]
+    """``TORCH_PRECOMPUTE_META_FUNC(cat)`` in TensorShape.cpp. One-dimensional tensors without elements are
+    skipped, as a key-value cache begins, and make the result row-major."""
+    joined = [layout for layout in inputs if layout.shape != (0,)]
+    if not joined or any(layout.dtype != joined[0].dtype for layout in inputs):
+        return None
+    first = joined[0]
     rank = len(first.shape)
     dimension = args[1] if len(args) > 1 else kwargs.get("dim", 0)
     if not -rank <= dimension < rank:
         return None
     dimension %= rank
     total = 0
-    for layout in inputs:
-        if layout.dtype != first.dtype or len(layout.shape) != rank:
+    for layout in joined:
+        if len(layout.shape) != rank:
             return None
         if any(
             a != b
