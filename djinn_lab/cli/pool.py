@@ -13,8 +13,8 @@ from djinn_lab.cli.output import print_json, print_line, print_table
 from djinn_lab.config import default_profile, load_profile
 from djinn_lab.config.fields import MEMORY_BYTES_MIN
 from djinn_lab.errors import OptionError, PoolNotFound, UserError
-from djinn_lab.pool.user_limits import CONNECTIONS_MAX, SESSIONS_MAX
 from djinn_lab.protocol.certificates import fingerprint
+from djinn_lab.protocol.user_limits import CONNECTIONS_MAX, SESSIONS_MAX
 from djinn_lab.units import format_bytes, format_error, format_seconds, parse_bytes, parse_seconds
 
 if TYPE_CHECKING:

@@ -24,11 +24,12 @@ from djinn_lab.pool.policy_file import read_policy
 from djinn_lab.pool.server import LOOPBACK, PoolOptions, run_pool
 from djinn_lab.pool.sessions.detached import KEPT_S
 from djinn_lab.pool.supervisor import CANNOT_START, CANNOT_START_NOW, RESTARTED_VARIABLE
-from djinn_lab.pool.user_limits import CONNECTIONS_MAX, REQUESTS_PER_S, SESSIONS_MAX, UserLimits
+from djinn_lab.pool.user_limits import REQUESTS_PER_S, UserLimits
 from djinn_lab.protocol.compiling import INDUCTOR
 from djinn_lab.protocol.isolation import ISOLATION_DEFAULT, ISOLATIONS
 from djinn_lab.protocol.notebooks import OPEN_TO
 from djinn_lab.protocol.runtime_file import data_directory, note_start_waits
+from djinn_lab.protocol.user_limits import CONNECTIONS_MAX, SESSIONS_MAX
 
 if TYPE_CHECKING:
     from djinn_lab.pool.launchers.ray_cluster.cluster import Cluster

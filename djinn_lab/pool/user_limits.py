@@ -10,9 +10,8 @@ import msgspec
 
 from djinn_lab.errors import Refused
 from djinn_lab.pool.sessions.pacing import Pace
+from djinn_lab.protocol.user_limits import CONNECTIONS_MAX, SESSIONS_MAX
 
-SESSIONS_MAX = 1000
-CONNECTIONS_MAX = 1200
 REQUESTS_PER_S = 2000.0
 """Requests and WebSocket messages of all sessions together. A busy notebook sends some hundred."""
 USERS_MAX = 10_000

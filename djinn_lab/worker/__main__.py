@@ -23,7 +23,7 @@ def main() -> None:
     parser.add_argument("--host-bytes", type=int, default=0)
     parser.add_argument("--host-directory")
     parser.add_argument("--host-account")
-    parser.add_argument("--host-row", type=int, default=1)
+    parser.add_argument("--host-row", type=int, default=0)
     parser.add_argument("--disk-bytes", type=int, default=0)
     parser.add_argument("--disk-directory")
     parser.add_argument("--link-bytes-per-second", type=float, default=0.0)

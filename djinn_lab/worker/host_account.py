@@ -4,7 +4,7 @@ A device has a worker for each trust group, and each parks state in an arena of 
 another may take at once, so they count together: each writes a row of its own, and reads the sum. A row has
 three numbers: bytes taken, and of these the bytes that are kept for nobody, and for whole copies of sessions.
 A worker announces what it takes before it looks at the sum, so two never both get the last bytes. The pool
-writes row 0, for the arenas of dead workers, and clears the row of a worker that ends.
+clears the row of a worker that ends.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ class HostAccount:
     """``capacity_bytes``: of all workers of the device. ``descriptor``: of the file, which may be closed
     afterwards; None: this process counts alone. Not safe for threads."""
 
-    def __init__(self, capacity_bytes: int, descriptor: int | None = None, number: int = 1) -> None:
-        if not 0 < number < ROWS_MAX:
-            raise ValueError(f"row {number} is none of the {ROWS_MAX - 1} rows of workers")
+    def __init__(self, capacity_bytes: int, descriptor: int | None = None, number: int = 0) -> None:
+        if not 0 <= number < ROWS_MAX:
+            raise ValueError(f"row {number} is none of {ROWS_MAX}")
         self.capacity_bytes = capacity_bytes
         self._counts = memoryview(mmap.mmap(-1 if descriptor is None else descriptor, FILE_BYTES)).cast("q")
         self._place = row(number)
@@ -41,7 +41,7 @@ class HostAccount:
 
     @property
     def used_bytes(self) -> int:
-        """Return what all workers of the device use, dead ones too."""
+        """Return what all workers of the device use."""
         return sum(self._counts[::3].tolist())
 
     def take(self, nbytes: int) -> bool:

@@ -14,7 +14,7 @@ import pytest
 from djinn_lab.cli import main
 from djinn_lab.cli.dashboard import dashboard_folder, serve_command
 from djinn_lab.pool.notebooks.captured_kernel import kernel_folder, kernel_spec
-from djinn_lab.pool.user_limits import CONNECTIONS_MAX, SESSIONS_MAX
+from djinn_lab.protocol.user_limits import CONNECTIONS_MAX, SESSIONS_MAX
 
 
 @pytest.fixture(autouse=True)

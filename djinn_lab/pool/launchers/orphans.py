@@ -58,17 +58,15 @@ class OrphanedFiles:
             self._files.discard(path)
             self._shortened.pop(path, None)
 
-    def sweep(self, manifests: Iterable[bytes]) -> bool:
-        """Remove those that no manifest names, and of the others in shared memory what none names; return
-        whether there were any files."""
+    def sweep(self, manifests: Iterable[bytes]) -> None:
+        """Remove those that no manifest names, and of the others in shared memory what none names."""
         if not self._files:
-            return False
+            return
         needed = list(manifests)
         self.remove([path for path in self._files if not is_named(str(path), needed)])
         for path in self._files:
             if path.suffix == ARENA:
                 self._shorten(path, named_ranges(str(path), needed))
-        return True
 
     def _shorten(self, path: Path, named: list[Range] | None) -> None:
         """Return what lies outside of these ranges to the file system; None: nothing is known of them."""

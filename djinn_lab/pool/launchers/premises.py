@@ -56,7 +56,7 @@ class Premises:
             host_bytes=plan.host_bytes if self._host is not None else 0,
             host_directory=_made(self._host, name) if plan.host_bytes else None,
             host_account=None if rows is None else str(rows.path),
-            host_row=1 if rows is None else rows.give(),
+            host_row=0 if rows is None else rows.give(),
             disk_bytes=plan.disk_bytes if self._disk is not None else 0,
             disk_directory=_made(self._disk, name) if plan.disk_bytes else None,
             link_bytes_per_second=float(plan.link_bytes_per_s),
@@ -91,7 +91,7 @@ class Premises:
             return None
         found = self._host_rows.get(plan.device)
         if found is None:
-            found = self._host_rows[plan.device] = HostRows(self._host, plan.device)
+            found = self._host_rows[plan.device] = HostRows(self._host.parent, plan.device)
         return found
 
     def is_first(self, group: str) -> bool:
@@ -131,7 +131,6 @@ class Premises:
             self.orphans.died(pid)
         if options.device in self._host_rows:
             self._host_rows[options.device].ended(options.host_row)
-        self._count_dead()
         if pid is None:
             return
         for path in (self._blobs / RESULTS).glob(f"result-{pid:08x}*"):
@@ -144,12 +143,8 @@ class Premises:
 
     def sweep(self) -> None:
         """Remove what dead workers parked and no manifest names any more."""
-        if self.events is not None and self.orphans.sweep(self.events.manifests()):
-            self._count_dead()
-
-    def _count_dead(self) -> None:
-        for rows in self._host_rows.values():
-            rows.count_dead(self.orphans.files)
+        if self.events is not None:
+            self.orphans.sweep(self.events.manifests())
 
     def clear(self) -> None:
         """Remove all that dead workers parked, unless it is left to a next pool."""
