@@ -30,10 +30,11 @@ def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PoolUnderTest]:
         pool.session() as full,
         pool.session() as small,
     ):
+        held = []
         for session, elements in ((full, 40 * MIB), (small, 10)):
             with session.capture():
-                held = torch.ones(elements, device="cuda")
-            assert held.sum().item() > 0
+                held.append(torch.ones(elements, device="cuda"))
+            assert held[-1].sum().item() > 0
         assert (full.device, small.device) == ("cpu:0", "cpu:1")
         yield pool
 
