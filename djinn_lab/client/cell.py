@@ -17,7 +17,7 @@ from djinn_lab.client.handle import CellHandle
 from djinn_lab.client.pending_cell import PendingCell
 from djinn_lab.client.profile_terms import scheduler_profile
 from djinn_lab.client.report import CellReport
-from djinn_lab.errors import UserError
+from djinn_lab.errors import CellCancelled, UserError
 from djinn_lab.jobs import Terms
 from djinn_lab.scheduler import SESSION_BOUND, DeviceProfile, ExecutionSchedule, Scheduler
 from djinn_lab.srg.graph import SRG
@@ -188,10 +188,8 @@ class Cell:
             if error is None or isinstance(error, Exception):
                 job.final = error is None  # else the job is told that the cell failed
                 self._flush(error)
-            elif type(error) is KeyboardInterrupt:
-                self._run_recorded()
             else:
-                self._recorder.segment.stop()
+                self._run_recorded(error)
         except BaseException as failure:
             error = failure
             if self._recorder.segment.launched is pending:
@@ -244,15 +242,20 @@ class Cell:
                 raise
             error.add_note(f"While finishing the cell's earlier work on the pool: {failure}")
 
-    def _run_recorded(self) -> None:
-        """After an interrupt of the cell's own Python, compute what was recorded, as eager torch had computed
-        it, unless that takes long or the user stops once more. Raises CellCancelled then."""
+    def _run_recorded(self, error: BaseException) -> None:
+        """After an interrupt of the cell's own Python, or what else is no Exception, compute what was
+        recorded, as eager torch had computed it, unless that takes long or the user stops once more. Raises
+        CellCancelled then, in place of an interrupt: anything else leaves the cell as itself."""
         executor = self._executor
         if self._recorder.segment.launched is not None:
             return  # an earlier cell is pending, so in this one nothing was recorded
         executor.stop_at = perf_counter() + RECORDED_TIMEOUT_S
         try:
             self._recorder.finish("cell end")
+        except CellCancelled:
+            if type(error) is KeyboardInterrupt:
+                raise
+            self._recorder.segment.stop()
         finally:
             executor.stop_at = None
 

@@ -186,3 +186,23 @@ def test_handler_of_the_user_is_called_with_held_interrupts(request: pytest.Fixt
         signal.raise_signal(signal.SIGINT)
         assert called == []
     assert called == [signal.SIGINT]
+
+
+class Ended(BaseException):
+    """As a time limit's exception that is no Exception."""
+
+
+def test_cell_that_ends_with_a_base_exception_leaves_the_random_stream_as_eager_torch(
+    session: Session,
+) -> None:
+    torch.manual_seed(1)
+    with pytest.raises(Ended), session.capture():
+        torch.rand(3)
+        raise Ended
+    after = torch.rand(3)
+    with session.capture():
+        captured = torch.rand(3)
+    torch.manual_seed(1)
+    torch.rand(3)
+    assert torch.equal(after, torch.rand(3))
+    assert torch.equal(captured.cpu(), torch.rand(3))
