@@ -118,7 +118,7 @@ class Lease(msgspec.Struct, frozen=True, tag="lease"):
 
 
 class ReleaseHost(msgspec.Struct, frozen=True, tag="release_host"):
-    """Return so many bytes of host memory, of what is kept for nobody, and with ``copies`` of whole copies
+    """Return so many bytes of host memory, of what no session holds, and with ``copies`` of whole copies
     of sessions too: another worker of the device needs them. Not answered: what is free is seen in the file
     in which they count together."""
 

@@ -2,7 +2,7 @@
 
 A device has a worker for each trust group, and each parks state in an arena of its own. What one drops,
 another may take at once, so they count together: each writes a row of its own, and reads the sum. A row has
-three numbers: bytes taken, and of these the bytes that are kept for nobody, and for whole copies of sessions.
+three numbers: bytes taken, and of these the bytes that no session holds, and those of whole copies alone.
 A worker announces what it takes before it looks at the sum, so two never both get the last bytes. The pool
 clears the row of a worker that ends.
 """
@@ -63,7 +63,7 @@ class HostAccount:
         self._counts[self._place + 2] = of_copies_bytes
 
     def kept_by_others(self, of_copies: bool) -> int:
-        """Return the bytes that other workers keep for nobody, and where wanted for whole copies."""
+        """Return the bytes of other workers that no session holds, and where wanted those of whole copies."""
         own = self._place // 3
         kept = self._counts[1::3].tolist()
         if of_copies:

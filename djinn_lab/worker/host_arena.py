@@ -9,7 +9,6 @@ back.
 
 from __future__ import annotations
 
-import ctypes
 import logging
 import os
 from bisect import bisect_left
@@ -18,13 +17,12 @@ from pathlib import Path
 import torch
 
 from djinn_lab.errors import PoolError
+from djinn_lab.protocol.holes import PAGE_BYTES, punch
 from djinn_lab.units import format_bytes
 from djinn_lab.worker.host_account import HostAccount
 
 PINNED_SLAB_BYTES = 2**30
 """Pinning takes the memory, and a third of a second for so much."""
-PAGE_BYTES = 4096
-_KEEP_SIZE, _PUNCH_HOLE = 1, 2  # of linux/falloc.h
 
 log = logging.getLogger(__name__)
 
@@ -133,12 +131,10 @@ class HostArena:
 
     def _punch(self, begin: int, end: int) -> None:
         """Return whole pages to the file system."""
-        if end > begin and _fallocate(self._file, _KEEP_SIZE | _PUNCH_HOLE, begin, end - begin):
-            log.error("%s cannot be shortened: %s", self.path, os.strerror(ctypes.get_errno()))
-
-
-_fallocate = ctypes.CDLL(None, use_errno=True).fallocate
-_fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_long, ctypes.c_long)
+        try:
+            punch(self._file, begin, end)
+        except OSError as error:
+            log.error("%s cannot be shortened: %s", self.path, error)
 
 
 def _register(slab: torch.Tensor) -> None:

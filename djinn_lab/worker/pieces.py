@@ -111,7 +111,7 @@ class PieceStore:
             pass
 
     def release_idle(self) -> None:
-        """Return what is kept for nobody."""
+        """Return what neither a session nor a whole copy holds."""
         self.release(self._idle_bytes)
 
     def _drop_oldest(self, from_copies: bool) -> bool:

@@ -153,7 +153,7 @@ def test_workers_of_a_device_have_its_host_memory_together(shared_memory: Path) 
     kept = one.add(b"digest", b"", 3 * MIB, _taken(one, 3 * MIB))
     assert other.take(2 * MIB) is None
     assert other.host_free_bytes == MIB
-    one.drop(kept)  # nobody holds it, and it is kept for the next of the same bytes
+    one.drop(kept)  # no session holds it, and it is kept for the next of the same bytes
     assert accounts[1].kept_by_others(of_copies=False) == 3 * MIB
     assert other.host_free_bytes == 4 * MIB
     one.release(2 * MIB)

@@ -3,7 +3,6 @@ of those in shared memory only the parts that a session needs."""
 
 from __future__ import annotations
 
-import ctypes
 import logging
 import os
 from collections.abc import Iterable, Iterator, Sequence
@@ -13,13 +12,12 @@ from pathlib import Path
 import msgspec
 
 from djinn_lab.pool.launchers.adoption import ManifestStorage
+from djinn_lab.protocol.holes import punch
 
 MOVED = ".moved-"
 """In the names of files that hold a session which was parked on another host."""
 ARENA = ".arena"
 """How the names of files in shared memory end."""
-PAGE_BYTES = 4096
-_KEEP_SIZE, _PUNCH_HOLE = 1, 2  # of linux/falloc.h
 
 Range = tuple[int, int]
 """The first byte, and the one behind the last."""
@@ -120,12 +118,6 @@ def _punch(path: Path, named: Sequence[Range]) -> None:
     try:
         bounds = [(0, 0), *named, (os.fstat(descriptor).st_size,) * 2]
         for (_, begin), (end, _) in pairwise(bounds):
-            first, last = -(-begin // PAGE_BYTES) * PAGE_BYTES, end // PAGE_BYTES * PAGE_BYTES
-            if last > first and _fallocate(descriptor, _KEEP_SIZE | _PUNCH_HOLE, first, last - first):
-                raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+            punch(descriptor, begin, end)
     finally:
         os.close(descriptor)
-
-
-_fallocate = ctypes.CDLL(None, use_errno=True).fallocate
-_fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_long, ctypes.c_long)

@@ -40,7 +40,9 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--out", type=Path, help="a folder for chaos-<machine>-<date>.json")
     options = parser.parse_args()
-    if INSIDE not in os.environ:  # file systems that may be filled are mounted where nobody else sees them
+    if (
+        INSIDE not in os.environ
+    ):  # file systems that may be filled are mounted where no other process sees them
         again = [sys.executable, "-m", "sweeps.chaos", *sys.argv[1:]]
         return subprocess.run(
             ["unshare", "-m", *again], env=os.environ | {INSIDE: "1"}, check=False
