@@ -130,15 +130,15 @@ def test_token_is_made_rotated_and_revoked(board: Board, pool: PoolUnderTest) ->
 
 def test_limits_are_applied_after_the_page_has_said_what_changes(board: Board, pool: PoolUnderTest) -> None:
     accounts = section_of(board, "accounts")
-    accounts.form.fields["account"].value = "vision"
+    accounts.form.fields["account"].value = "optics"
     accounts.form.fields["weight"].value = "2"
     accounts.form.fields["devices_max"].value = "1"
     accounts.show_changes()
     assert "weight from 1 to 2; devices at most from none to 1" in accounts.changes.question.object
-    assert not any(one.account == "vision" for one in pool.rest.queue().accounts)
+    assert not any(one.account == "optics" for one in pool.rest.queue().accounts)
     accounts.changes.confirm()
-    wait_until(lambda: "vision has weight 2" in accounts.changes.answer.object)
-    [changed] = [one for one in pool.rest.queue().accounts if one.account == "vision"]
+    wait_until(lambda: "optics has weight 2" in accounts.changes.answer.object)
+    [changed] = [one for one in pool.rest.queue().accounts if one.account == "optics"]
     assert (changed.weight, changed.limits.devices_max) == (2.0, 1.0)
 
 

@@ -164,8 +164,8 @@ def test_stop_while_queued(notebooks: TakeKernels, pool: PoolUnderTest) -> None:
     for kernel in kernels:
         kernel.run("%%djinn\nz = torch.ones(1)")
     messages = [kernel.send(LONG) for kernel in kernels]
-    waiting = pool.wait_for_job(state="QUEUED")
-    assert "behind" in waiting.reason
+    waiting = wait_for(lambda: next((job for job in pool.rest.jobs() if "behind" in job.reason), None))
+    assert waiting.state == "QUEUED"
     for kernel in kernels:
         kernel.interrupt()
     for kernel, message in zip(kernels, messages, strict=True):
