@@ -16,6 +16,20 @@ Result = TypeVar("Result")
 Value = TypeVar("Value")
 
 
+def in_one_message(call: Callable[[], object]) -> Callable[[], None]:
+    """Send all that ``call`` changes on a page to the browser at once.
+
+    Bokeh sends a change of its models when the callback ends, Panel at once or, where the socket is being
+    written to, later still: a change came before the model that it is one of, which no browser takes.
+    """
+
+    def held() -> None:
+        with pn.io.hold():
+            call()
+
+    return held
+
+
 class Background:
     """Runs functions on ``executor`` for one browser session.
 
@@ -55,7 +69,7 @@ class Background:
                 self._waiting.append(call)
                 return
         if self._is_served:
-            self._document.add_next_tick_callback(call)
+            self._document.add_next_tick_callback(in_one_message(call))
         else:
             call()
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 import panel as pn
 
 from djinn_lab.dashboard.admin.page import AdminPage
-from djinn_lab.dashboard.background import Background
+from djinn_lab.dashboard.background import Background, in_one_message
 from djinn_lab.dashboard.board import Board, Page, shared_gate, shared_hub
 from djinn_lab.dashboard.costs.page import CostsPage
 from djinn_lab.dashboard.devices.page import DevicesPage
@@ -227,7 +227,7 @@ def build_page(make_shell: Callable[[Gate, Login], Shell] = Shell) -> pn.Templat
     if not gate.holds(login):  # the pool answered meanwhile
         return _login_page(gate)
     if pn.state.curdoc is not None:
-        pn.state.curdoc.add_periodic_callback(shell.tick, TICK_MS)
+        pn.state.curdoc.add_periodic_callback(in_one_message(shell.tick), TICK_MS)
         _keep_alive(shell.navigation, shell.board.background)
     dark = shell.board.look.dark
     return _template(shell.navigation, shell.content, dark, _keep_cookie(login) if codes[0] else "")
@@ -250,7 +250,7 @@ def _keep_alive(navigation: Navigation, background: Background) -> None:
             navigation.beat += 1
 
     assert pn.state.curdoc is not None
-    pn.state.curdoc.add_periodic_callback(beat, BEAT_MS)
+    pn.state.curdoc.add_periodic_callback(in_one_message(beat), BEAT_MS)
     pn.state.onload(background.page_loaded)
 
 

@@ -10,6 +10,7 @@ from bokeh.models import (
     ColumnDataSource,
     CustomJSTickFormatter,
     HoverTool,
+    Legend,
     Range1d,
 )
 from bokeh.plotting import figure
@@ -61,6 +62,17 @@ class MemoryChart:
         self.follow.param.watch(lambda event: self._follow_changed(), "value")
         self.as_table.param.watch(lambda event: self._table_toggled(), "value")
 
+    def _new_legend(self) -> Legend:
+        return Legend(
+            location="top_left",
+            orientation="horizontal",
+            background_fill_color=self._look.surface,
+            background_fill_alpha=0.7,
+            border_line_color=None,
+            label_text_color=self._look.text,
+            label_text_font_size="11px",
+        )
+
     def _new_figure(self) -> figure:
         plot = new_figure(
             self._look,
@@ -71,6 +83,7 @@ class MemoryChart:
             x_axis_type="datetime",
             y_axis_label="used",
         )
+        plot.add_layout(self._new_legend())  # a browser that lays the plot out anew needs its view then
         plot.yaxis.formatter = CustomJSTickFormatter(code=_BYTES_JS)
         plot.yaxis.ticker = AdaptiveTicker(base=2, mantissas=[1], desired_num_ticks=4)
         return plot
@@ -123,14 +136,6 @@ class MemoryChart:
                 mode="vline",
             )
         )
-        legend = self.figure.legend
-        legend.location = "top_left"
-        legend.orientation = "horizontal"
-        legend.background_fill_color = self._look.surface
-        legend.background_fill_alpha = 0.7
-        legend.border_line_color = None
-        legend.label_text_color = self._look.text
-        legend.label_text_font_size = "11px"
         self.sources[device] = source
         return source
 

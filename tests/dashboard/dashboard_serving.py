@@ -22,15 +22,15 @@ def free_port() -> int:
 
 
 def start_dashboard(
-    port: int, environment: dict[str, str], log: Path, address: str = "127.0.0.1"
+    port: int, environment: dict[str, str], log: Path, address: str = "127.0.0.1", app: str = "dashboard"
 ) -> subprocess.Popen[bytes]:
-    """``panel serve dashboard`` from the repository's root, once it answers."""
+    """``panel serve dashboard``, or another app, from the repository's root, once it answers."""
     command = [
         sys.executable,
         "-m",
         "panel",
         "serve",
-        "dashboard",
+        app,
         "--address",
         address,
         "--port",
