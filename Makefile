@@ -14,7 +14,7 @@ MEMORY_TOPICS := memory-live memory-turns memory-simulated copy-engine
 export PYTHONDONTWRITEBYTECODE :=
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 
-.PHONY: demo test check lint coverage unit house bench bench-compare bench-memory sweep sweep-ops sweep-models sweep-tutorials sweep-libraries sweep-fuzz sweep-kills sweep-losses sweep-outages sweep-turns sweep-exceptions sweep-ray sweep-recorders sweep-cuda sweep-hostile sweep-mutants sweep-patterns sweep-api sweep-frames sweep-examples sweep-benchmarks labextension docs pictures tutorials install browser postgresql compiler clean help
+.PHONY: demo test check lint coverage unit house bench bench-compare bench-memory sweep sweep-ops sweep-models sweep-tutorials sweep-libraries sweep-fuzz sweep-kills sweep-losses sweep-outages sweep-turns sweep-exceptions sweep-chaos sweep-ray sweep-recorders sweep-cuda sweep-hostile sweep-mutants sweep-patterns sweep-api sweep-frames sweep-examples sweep-benchmarks labextension docs pictures tutorials install browser postgresql compiler clean help
 
 help: ## these lines
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -136,6 +136,9 @@ sweep-turns: install ## 12 sessions take 10,000 turns on a device that holds eig
 
 sweep-exceptions: install ## COUNT (1000) exceptions thrown into cells at random moments by signal handlers, threads and Ctrl-C (four minutes)
 	@PYTHONPATH=.:tests OMP_NUM_THREADS=1 $(BIN)/python -m sweeps.exceptions --count $${COUNT:-1000} --out benchmarks/results
+
+sweep-chaos: install ## clients, workers and the server of one pool killed KILLS (200) times under 16 clients, half of them with a full disk or shared memory (an hour; as root, in a mount namespace)
+	@PYTHONPATH=.:tests OMP_NUM_THREADS=1 $(BIN)/python -m sweeps.chaos --out benchmarks/results $(if $(KILLS),--kills $(KILLS))
 
 sweep-ray: install ## what every launcher must do, on a Ray cluster of three nodes, beside this machine's (twelve minutes)
 	@SWEEP_RAY=1 $(BIN)/pytest -q tests/pool/test_launcher_contract.py tests/pool/test_ray_engine.py tests/pool/test_elastic_hosts_on_ray.py tests/pool/test_full_object_store.py tests/pool/test_lost_at_the_start.py

@@ -145,11 +145,9 @@ def start_pool(
             f"Use one of {', '.join(ISOLATIONS)}.",
         )
     with _start_lock(deadline_s):
-        running = running_pool()
-        if running is not None:
-            return running
-        if supervisor_process() is not None:
-            return _wait_until_ready(None, deadline_s, wait_s, begins_at=0)
+        found = _found(deadline_s, wait_s)
+        if found is not None:
+            return found
         check_writable()
         if here:  # is there so much host memory?
             first = plan_devices(devices, memory_bytes, threads, host_bytes=host_bytes)[0]
@@ -200,11 +198,9 @@ def start_again(wait_s: float | None = None) -> RuntimeInfo | None:
     wait_s = START_WITHIN_S[LOCAL_ENGINE] if wait_s is None else wait_s
     deadline_s = time.monotonic() + wait_s
     with _start_lock(deadline_s):
-        running = running_pool()
-        if running is not None:
-            return running
-        if supervisor_process() is not None:
-            return _wait_until_ready(None, deadline_s, wait_s, begins_at=0)
+        found = _found(deadline_s, wait_s)
+        if found is not None:
+            return found
         crashed = read_crashed()
         if crashed is None or not crashed.arguments:
             return None
@@ -220,6 +216,14 @@ def start_again(wait_s: float | None = None) -> RuntimeInfo | None:
         begins_at = _log_bytes()
         process = _spawn(crashed.arguments, os.environ, crashed.supervised)
         return _wait_until_ready(process, deadline_s, wait_s, begins_at)
+
+
+def _found(deadline_s: float, wait_s: float) -> RuntimeInfo | None:
+    """Return the pool that runs, or once it is ready the one that is being started again."""
+    running = running_pool()
+    if running is None and supervisor_process() is not None:
+        return _wait_until_ready(None, deadline_s, wait_s, begins_at=0)
+    return running
 
 
 def _check_policies(memory_policy: str | None, queue_policy: str | None, notebooks_for: str | None) -> None:

@@ -192,3 +192,10 @@ def test_every_page_and_parameter_of_the_dashboard_is_on_its_page() -> None:
             used |= set(re.findall(r"(\w+)=", call))
     assert used <= documented
     assert documented - used <= {"theme"}
+
+
+def test_every_make_target_that_a_page_names_is_there() -> None:
+    targets = set(re.findall(r"^([a-z][a-z-]*):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    for path in (*LINKING, *(ROOT / "tests/sweeps").rglob("*.py")):
+        named = set(re.findall(r"`make ([a-z-]+)", path.read_text()))
+        assert named <= targets, path
