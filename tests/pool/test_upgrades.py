@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 from pool_kit import Client, act, rest, running_pool
+from throwaway_postgresql import Postgresql
 
 from djinn_lab.pool.database import engine, upgrades
-from djinn_lab.pool.database.address import sqlite_url
+from djinn_lab.pool.database.address import checked_url, sqlite_url
 from djinn_lab.pool.database.audit import read_chain
 from djinn_lab.pool.database.history import newest_pool, read_events, read_jobs
 from djinn_lab.pool.database.sessions import read_sessions
@@ -58,7 +59,7 @@ def shape(connection: sa.Connection) -> dict[str, tuple[set[str], set[str]]]:
     return {
         name: (
             {column["name"] for column in found.get_columns(name)},
-            {str(index["name"]) for index in found.get_indexes(name)},
+            {str(one["name"]) for one in found.get_indexes(name) if "duplicates_constraint" not in one},
         )
         for name in metadata.tables
     }
@@ -108,6 +109,56 @@ def test_every_schema_is_upgraded_and_a_copy_is_kept(
     assert len(list(tmp_path.glob("pool.sqlite3.schema-*"))) == 1
 
 
+def copied(file: Path, url: str) -> None:
+    """Make the tables of an SQLite file, with their rows, in a database of PostgreSQL."""
+    old = sa.MetaData()
+    source, target = sa.create_engine(sqlite_url(file)), sa.create_engine(checked_url(url))
+    with source.connect() as reading, target.begin() as writing:
+        old.reflect(reading)
+        for table in old.tables.values():
+            for column in table.columns:
+                column.type = column.type.as_generic()
+                if isinstance(column.type, sa.Integer):
+                    column.type = sa.BigInteger()
+        old.create_all(writing)
+        for table in old.sorted_tables:
+            if rows := [row._asdict() for row in reading.execute(sa.select(table))]:
+                writing.execute(sa.insert(table), rows)
+            key = table.autoincrement_column
+            if key is not None and rows:
+                newest = sa.select(sa.func.max(key)).scalar_subquery()
+                writing.execute(
+                    sa.select(sa.func.setval(sa.func.pg_get_serial_sequence(table.name, key.name), newest))
+                )
+    source.dispose()
+    target.dispose()
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("packed", FILES, ids=[file.name.split(".")[0] for file in FILES])
+def test_every_schema_is_upgraded_on_postgresql(
+    packed: Path,
+    tmp_path: Path,
+    postgresql: Postgresql,
+    new_shape: dict[str, tuple[set[str], set[str]]],
+) -> None:
+    file = unpacked(packed, tmp_path)
+    before, url = rows_of(file), postgresql.new_database()
+    copied(file, url)
+    store = Store(checked_url(url))
+    store.opened()
+    assert store.submit(shape).result() == new_shape
+    jobs = store.submit(lambda connection: read_jobs(connection, None, None, 10, _any)).result()
+    assert len(jobs) == before["jobs"] == 3
+    users = store.submit(read_users).result()
+    assert "ann" in [name for name, *_ in users]
+    assert {one.user for one in store.submit(read_tokens).result()} == {name for name, *_ in users}
+    assert len(store.submit(lambda connection: list(read_chain(connection))).result()) == before.get(
+        "audit", 0
+    )
+    store.close()
+
+
 def test_upgrade_that_fails_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = unpacked(FIRST, tmp_path)
     before = rows_of(file)
@@ -130,9 +181,15 @@ def test_files_cover_every_schema() -> None:
 
 
 @pytest.mark.processes
-def test_pool_serves_on_a_database_of_the_first_schema(tmp_path: Path) -> None:
-    unpacked(FIRST, tmp_path)
-    with running_pool(tmp_path) as info:
+@pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
+def test_pool_serves_on_a_database_of_the_first_schema(
+    kind: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    file, url = unpacked(FIRST, tmp_path), None
+    if kind == "postgresql":
+        url = request.getfixturevalue("postgresql").new_database()
+        copied(file, url)
+    with running_pool(tmp_path, database=url) as info:
         assert len(rest(info).jobs()) == 3
         with Client(info) as client:
             assert client.run(act("")).outcome == "done"
