@@ -419,9 +419,13 @@ class Dispatcher:
         jobs = self.tables.jobs
         ready = tuple(start for start in plan.starts if self._is_ready(jobs[start.job], start))
         asked = self._victims(plan)
-        enact(self.cluster, self.shares, plan if ready == plan.starts else replace(plan, starts=ready))
+        fitting = tuple(one for one in plan.interleaved if jobs[one.job].memory in ("free", "granted"))
+        enact(self.cluster, self.shares, replace(plan, starts=ready, interleaved=fitting))
         for made in plan.interleaved:
-            self._interleave(jobs[made.job], made.node, at_s)
+            if made in fitting:
+                self._interleave(jobs[made.job], made.node, at_s)
+            else:
+                self._await_memory(jobs[made.job], at_s)
         for victim, reason in asked:
             lifecycle.begin_preemption(self.tables, victim, reason)
             for rider in self.riders.of(victim.job):
@@ -435,9 +439,13 @@ class Dispatcher:
                 self._move(job, chosen[0], at_s)
                 self._reserve_target(job, start, at_s)
             else:
-                self.next_jobs.want(job)
-                self.awaiting_memory.add(job.job)
-                self._follow_session(job.session, at_s)
+                self._await_memory(job, at_s)
+
+    def _await_memory(self, job: Job, at_s: float) -> None:
+        """Let session memory serve a job first that would start now."""
+        self.next_jobs.want(job)
+        self.awaiting_memory.add(job.job)
+        self._follow_session(job.session, at_s)
 
     def _reserve_target(self, job: Job, start: Start, at_s: float) -> None:
         """Reserve the target device of a move, once per job: if its memory does not fit there after all,

@@ -49,10 +49,10 @@ def request_of(tables: QueueTables, job: Job, *, awaiting_memory: bool) -> Reque
 
 def _is_brief(job: Job) -> bool:
     """Return whether the job may run between two ops of another one: its segment is expected to be short, and
-    needs no more than the device."""
+    its session's state is on its device."""
     if not job.shared_process or job.predicted_s is None or job.ops_done:
         return False
-    return job.predicted_s <= BRIEF_S and job.memory in ("free", "granted") and job.state is JobState.QUEUED
+    return job.predicted_s <= BRIEF_S and job.state is JobState.QUEUED
 
 
 def _inherited_rank(tables: QueueTables, job: Job) -> int:
