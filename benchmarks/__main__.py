@@ -45,6 +45,7 @@ from benchmarks import (
     scale_live,
     serialisation,
     start_times,
+    tiny_beside_long,
     transfer,
     why_truth,
 )
@@ -85,6 +86,7 @@ TOPICS: dict[str, Callable[[Bench], list[Figure]]] = {
         why_truth,
         preemption,
         decode_beside_prefill,
+        tiny_beside_long,
         early_start,
         gang,
         devices,

@@ -8,6 +8,7 @@ from djinn_lab import jobs, memory
 from djinn_lab.engine.commands import PartMemoryDeferred, PartMemoryGranted, PartMemoryRejected
 from djinn_lab.engine.events import SegmentArrived
 from djinn_lab.events import MemoryRelease
+from djinn_lab.jobs.decision import BRIEF_S
 
 
 def asks(job: jobs.Job) -> bool:
@@ -31,8 +32,14 @@ def placed(event: SegmentArrived) -> memory.SegmentPlaced:
         floor_bytes=event.floor_bytes,
         floor_node=event.floor_node,
         floor_op=event.floor_op,
-        batch=segment.batch,
+        batch=segment.batch or _interleaved_with(segment),
     )
+
+
+def _interleaved_with(segment: jobs.SegmentSubmitted) -> str:
+    """Name the brief segments with which a brief one may run at once, between the ops of a longer one."""
+    brief = segment.predicted_s is not None and segment.predicted_s <= BRIEF_S
+    return f"brief, {segment.process}" if segment.process and brief else ""
 
 
 def proposed(asked: memory.SegmentPlaced) -> memory.SegmentProposed:

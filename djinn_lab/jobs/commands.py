@@ -21,7 +21,7 @@ class PlaceSegment(msgspec.Struct, frozen=True, tag=True):
 class StartSegment(msgspec.Struct, frozen=True, tag=True):
     """Hand the segment to the device's worker. ``members``: the other devices that a gang holds. ``riders``:
     jobs of other sessions that run in one batch with it; their own starts, with it as their ``leader``, come
-    right before."""
+    right before. ``interleaved``: it runs between two ops of what the worker runs."""
 
     job: str
     segment: int
@@ -29,6 +29,7 @@ class StartSegment(msgspec.Struct, frozen=True, tag=True):
     members: tuple[str, ...] = ()
     riders: tuple[str, ...] = ()
     leader: str | None = None
+    interleaved: bool = False
 
 
 class CancelSegment(msgspec.Struct, frozen=True, tag=True):

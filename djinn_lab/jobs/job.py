@@ -99,6 +99,11 @@ class Job(msgspec.Struct, frozen=True):
     """The job in whose slot a running rider runs, with others in one batch."""
     batch_members: int = 1
     """Jobs with which its segment last started, itself included."""
+    process: str = ""
+    """Where its segment may be interleaved with others, as in
+    :class:`~djinn_lab.jobs.messages.SegmentSubmitted`."""
+    interleaved: bool = False
+    """Its running segment has no slot: it runs between two ops of the job that has it."""
 
     @property
     def finished(self) -> bool:
@@ -114,6 +119,12 @@ class Job(msgspec.Struct, frozen=True):
         """Devices that the job runs on, the one that its session is bound to first."""
         running = self.state is JobState.RUNNING and self.assigned_device is not None
         return (self.assigned_device, *self.members) if running and self.assigned_device is not None else ()
+
+    @property
+    def shared_process(self) -> str:
+        """The process in which its segment may be interleaved, empty where it may not: of a gang, or after
+        its worker was lost."""
+        return self.process if self.gang == 1 and not self.losses else ""
 
     @property
     def gang(self) -> int:

@@ -74,7 +74,8 @@ class SegmentSubmitted(msgspec.Struct, frozen=True, tag=True):
     were published before. ``external``: batch notebooks that it depends on. ``notebook``: the batch notebook
     that the session belongs to, empty for none. ``fits``: for a session that begins, the devices. ``phase``:
     of the segment's graph. ``batch``: equal for segments of several sessions that may run as one batch, empty
-    for none."""
+    for none. ``process``: the worker process of its session, where a brief segment may run between two ops of
+    a longer one with the same name; empty for a segment that takes no part in that."""
 
     at_s: float
     job: str
@@ -104,6 +105,7 @@ class SegmentSubmitted(msgspec.Struct, frozen=True, tag=True):
     fits: tuple[DeviceFit, ...] = ()
     phase: GraphPhase = ""
     batch: str = ""
+    process: str = ""
 
 
 class SegmentRefused(msgspec.Struct, frozen=True, tag=True):
@@ -165,7 +167,8 @@ class SegmentFinished(msgspec.Struct, frozen=True, tag=True):
     ``transfer_bytes``: what the segment held over its run time, and what was copied for it to and from the
     device, for its account. ``continues``: the client sends the failed segment again, or finishes the job,
     so that the job does not end here even if the segment was the final one. ``replayed_s``: of its run time,
-    to make again what its session had lost with a worker."""
+    to make again what its session had lost with a worker. ``device_s``: for how long the worker was at it,
+    None when unknown; that is what an interleaved segment pays."""
 
     at_s: float
     job: str
@@ -177,6 +180,7 @@ class SegmentFinished(msgspec.Struct, frozen=True, tag=True):
     transfer_bytes: float = 0.0
     continues: bool = False
     replayed_s: float = 0.0
+    device_s: float | None = None
 
 
 class MemberLeft(msgspec.Struct, frozen=True, tag=True):

@@ -87,7 +87,9 @@ class Request(msgspec.Struct, frozen=True):
     ``preempted_at_s``. ``startable`` False: its state or memory is not on its device yet; it keeps its queue
     position, and other jobs may start before it. ``stuck``: nothing is being restored or freed for it, so
     that no capacity is reserved for it. ``park_s``: the expected cost of preempting it once it runs.
-    ``phase``: a decode step, with its memory, may preempt a prefill."""
+    ``phase``: a decode step, with its memory, may preempt a prefill. ``process``: the worker process of its
+    session, in which brief requests run between two ops of it; empty where they may not. ``brief``: it may
+    itself run so, at its home."""
 
     job: str
     account: str
@@ -109,6 +111,8 @@ class Request(msgspec.Struct, frozen=True):
     segment_at_s: float = 0.0
     spread: float = 1.0
     phase: GraphPhase = ""
+    process: str = ""
+    brief: bool = False
 
     @property
     def promised_s(self) -> float | None:
@@ -126,7 +130,7 @@ class Holding(msgspec.Struct, frozen=True):
     """A request that runs since ``started_s``. ``ends_s``: when it is expected to end, None when unknown.
     ``park_s``: the cost of preempting and resuming it now. ``exempt_until_s``: its minimum run time; it is
     not preempted before. ``charged_until_s``: so far its account has been charged for it, None when it is
-    not charged ahead."""
+    not charged ahead. ``interleaved_s``: for so long the device has run others between its ops."""
 
     request: Request
     where: Where
@@ -136,3 +140,12 @@ class Holding(msgspec.Struct, frozen=True):
     exempt_until_s: float = 0.0
     preemptible: bool = True
     charged_until_s: float | None = None
+    interleaved_s: float = 0.0
+
+
+class Interleaved(msgspec.Struct, frozen=True):
+    """A brief request that runs since ``started_s`` on ``node``, between two ops of what holds the node."""
+
+    request: Request
+    node: str
+    started_s: float

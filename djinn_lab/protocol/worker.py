@@ -49,7 +49,8 @@ class RunSegment(msgspec.Struct, frozen=True, tag="run"):
     whether a :class:`SegmentStarted` is wanted. ``serial``: counts a session's runs, upwards
     (:attr:`CopyDone.serial`). ``watched``: progress is reported before each op, since one of them may end
     the worker. ``tolerance``: results may differ by so much from those of the program's own ops
-    (:mod:`djinn_lab.worker.compiled`); 0: not by one bit."""
+    (:mod:`djinn_lab.worker.compiled`); 0: not by one bit. ``interleaved``: run it between two ops of the
+    segment that runs, or else in its turn."""
 
     job: str
     segment: int
@@ -64,6 +65,7 @@ class RunSegment(msgspec.Struct, frozen=True, tag="run"):
     serial: int = 0
     watched: bool = False
     tolerance: float = 0.0
+    interleaved: bool = False
 
 
 class RunBatch(msgspec.Struct, frozen=True, tag="run_batch"):

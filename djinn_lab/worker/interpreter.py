@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 from time import perf_counter
@@ -58,6 +59,19 @@ class Interpreter:
         self.sessions: dict[str, SessionValues] = {}
         self.copies = Copies(self.tiers, link or CpuLink(), self.memory, device, self.sessions)
         self.reports = count(1)
+        self._between_ops = False
+
+    @contextmanager
+    def between_ops(self) -> Iterator[None]:
+        """Run whole programs inside, between two ops of another one, which finds the random state as it left
+        it. The peak of memory is that of all of them."""
+        random_state = torch.default_generator.get_state()
+        self._between_ops = True
+        try:
+            yield
+        finally:
+            self._between_ops = False
+            torch.default_generator.set_state(random_state)
 
     def run(
         self,
@@ -142,7 +156,8 @@ class Interpreter:
             self.release(session, program.release, serial)
             return outcome
         torch.get_num_threads()  # sets BLAS's number in a new thread, which would else compute other bits
-        self.memory.start_peak()
+        if not self._between_ops:
+            self.memory.start_peak()
         run = ProgramRun(self, session, program, values, outcome, key, should_stop, resume, serial)
         try:
             with run.may_offload():
@@ -188,7 +203,7 @@ class Interpreter:
             run.release_unread(exports)
             with applied(program.settings, self.device):
                 yield from run.execute(report)
-        outcome.run_s = perf_counter() - started - outcome.load_s
+        outcome.run_s = perf_counter() - started - outcome.load_s - run.interleaved_s
         outcome.rng_state = run.rng_state()
         if outcome.stopped is None:
             run.await_session()

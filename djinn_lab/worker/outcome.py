@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -57,13 +57,15 @@ class RegionLeft(Exception):
 
 
 class StopSignal:
-    """Ask a run to stop, from any thread. Called, it returns what was asked. ``raised``: one byte, not 0 once
-    something was asked, for code that looks at it without the GIL."""
+    """Ask a run to stop, or to pause between two ops, from any thread. Called, it returns the stop that was
+    asked. ``raised``: one byte, not 0 once something was asked, for code that looks at it without the GIL.
+    ``others``: called in a pause, in the thread of the run; None: it takes none."""
 
-    __slots__ = ("_asked", "raised")
+    __slots__ = ("_asked", "others", "raised")
 
     def __init__(self) -> None:
         self._asked: Stop | None = None
+        self.others: Callable[[], None] | None = None
         self.raised = bytearray(1)
 
     def __call__(self) -> Stop | None:
@@ -74,6 +76,17 @@ class StopSignal:
         if stop == "cancelled" or self._asked is None:
             self._asked = stop
             self.raised[0] = 1
+
+    def ask_to_pause(self) -> None:
+        self.raised[0] = 1
+
+    def pause(self) -> None:
+        """Let others run, where that may have been asked: called by the run, between two ops."""
+        self.raised[0] = 0
+        if self._asked is not None:  # it stays raised: asked before, or meanwhile
+            self.raised[0] = 1
+        elif self.others is not None:
+            self.others()
 
 
 def describe(

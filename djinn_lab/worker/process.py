@@ -4,12 +4,10 @@ thread runs them."""
 from __future__ import annotations
 
 import os
-import queue
 import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter
 
@@ -31,6 +29,7 @@ from djinn_lab.worker.executor import find_executor
 from djinn_lab.worker.framing import FrameReader, send_frame
 from djinn_lab.worker.heap import Heap
 from djinn_lab.worker.host_arena import HostArena
+from djinn_lab.worker.inbox import Given, GivenBatch, Inbox, Item
 from djinn_lab.worker.interpreter import Interpreter
 from djinn_lab.worker.link import CpuLink
 from djinn_lab.worker.outcome import Outcome, Stop, StopSignal
@@ -43,22 +42,6 @@ TRIM_AFTER_S = 5.0
 """Of idleness."""
 DEVICE_FAULT = 3
 """The exit code of a process whose GPU refuses all further work, as after an index out of range."""
-
-
-@dataclass(eq=False, slots=True)
-class Given:
-    """A segment from its arrival to its answer. ``stop``: as the pool asked."""
-
-    message: messages.RunSegment
-    stop: StopSignal = field(default_factory=StopSignal)
-
-
-@dataclass(frozen=True)
-class GivenBatch:
-    """Segments that run in lockstep, from their arrival to the last answer."""
-
-    structure: bytes
-    segments: tuple[Given, ...]
 
 
 class WorkerProcess:
@@ -109,7 +92,9 @@ class WorkerProcess:
             self._send,
         )
         self._memory_bytes = memory_bytes
-        self._inbox: queue.SimpleQueue[messages.ToWorker | Given | GivenBatch | None] = queue.SimpleQueue()
+        self._inbox = Inbox()
+        self._pausable: StopSignal | None = None
+        """Of the run that lets others run between two of its ops."""
         self._given: dict[str, Given] = {}
         self._calibration: Iterator[DeviceCurves | None] | None = None
 
@@ -122,13 +107,14 @@ class WorkerProcess:
             if message is None or isinstance(message, messages.Shutdown):
                 self._tiers.stop()
                 return
-            if isinstance(message, Given):
+            if isinstance(message, Given) and not (message.message.watched or message.message.tolerance):
+                self._run_pausable(message)
+            elif isinstance(message, Given):
                 self._run(message)
             elif isinstance(message, GivenBatch):
                 self._run_batch(message)
             elif isinstance(message, messages.Release):
-                self._interpreter.release(message.session, message.values, message.serial)
-                self._send(messages.Released(message.session, self._memory()))
+                self._release(message)
             elif isinstance(message, messages.Close):
                 self._interpreter.close(message.session)
                 self._send(messages.Closed(message.session, self._memory()))
@@ -137,18 +123,18 @@ class WorkerProcess:
             elif isinstance(message, messages.Calibrate):
                 self._calibration = calibration(self._device)
 
-    def _next(self) -> messages.ToWorker | Given | GivenBatch | None:
+    def _next(self) -> Item:
         """Wait for the next message; measure the device meanwhile, where that was asked for, and return
         memory that was not used for a while."""
-        while self._calibration is not None and self._inbox.empty():
+        while self._calibration is not None and self._inbox.empty:
             curves = next(self._calibration)
             if curves is not None:
                 self._calibration = None
                 self._send(messages.DeviceMeasured(curves))
         if not self._trimmed:
             try:
-                return self._inbox.get(timeout=TRIM_AFTER_S)
-            except queue.Empty:
+                return self._inbox.get(TRIM_AFTER_S)
+            except TimeoutError:
                 self._heap.trim()
                 self._trimmed = True
         return self._inbox.get()
@@ -164,6 +150,9 @@ class WorkerProcess:
             if isinstance(message, messages.RunSegment):
                 given = self._given[message.job] = Given(message)
                 self._inbox.put(given)
+                pausable = self._pausable
+                if message.interleaved and pausable is not None:
+                    pausable.ask_to_pause()
             elif isinstance(message, messages.RunBatch):
                 members = tuple(Given(one) for one in message.segments)
                 self._given |= {given.message.job: given for given in members}
@@ -197,6 +186,33 @@ class WorkerProcess:
             given.stop.ask("cancelled")
         elif given.message.segment == message.segment:
             given.stop.ask("preempted")
+
+    def _release(self, message: messages.Release) -> None:
+        self._interpreter.release(message.session, message.values, message.serial)
+        self._send(messages.Released(message.session, self._memory()))
+
+    def _run_pausable(self, given: Given) -> None:
+        """Run a segment, and others between two of its ops."""
+        given.stop.others = self._run_interleaved
+        self._pausable = given.stop
+        if self._inbox.interleaved:
+            given.stop.ask_to_pause()
+        try:
+            self._run(given)
+        finally:
+            self._pausable = None
+
+    def _run_interleaved(self) -> None:
+        """Run what waits to run between two ops."""
+        taken = self._inbox.take_interleaved()
+        if not taken:
+            return
+        with self._interpreter.between_ops():
+            for item in taken:
+                if isinstance(item, Given):
+                    self._run(item)
+                else:
+                    self._release(item)
 
     def _run(self, given: Given) -> None:
         message = given.message

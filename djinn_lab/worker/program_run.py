@@ -76,6 +76,7 @@ class ProgramRun:
         self._temporary: set[int] = set()
         self._reserved = 0
         self._paused_s = 0.0
+        self.interleaved_s = 0.0
         self.offloading = Offloading(session, values, owner.copies, owner.memory, program)
         self.running = False
 
@@ -216,6 +217,7 @@ class ProgramRun:
         for index, node in islice(enumerate(program.nodes), outcome.executed, None):
             if values.arriving:
                 await_values(values, node.inputs, should_stop)
+            self._pause()
             stop = should_stop()
             if stop is not None:
                 outcome.stopped = stop
@@ -340,10 +342,13 @@ class ProgramRun:
                         raise self._owner.memory.refused(call.op) from error
                     return False
                 outcome.executed = native.executed
-                if status in ("DONE", "STOPPED"):
-                    if status == "STOPPED":
-                        self._asked_to_stop()
+                if status == "DONE":
                     return True
+                if status == "STOPPED":
+                    self._pause()
+                    if self._asked_to_stop():
+                        return True
+                    continue
                 if status == "MEMORY":
                     return outcome.stopped is not None
                 if not (yield from self._after(status, native, preparation, origin, report)):
@@ -398,6 +403,14 @@ class ProgramRun:
         if waits:
             report(native.executed, len(self._program.nodes))
         return True
+
+    def _pause(self) -> None:
+        """Let others run between two ops, where they wait."""
+        signal = self._should_stop
+        if isinstance(signal, StopSignal) and signal.raised[0]:
+            began_s = perf_counter()
+            signal.pause()
+            self.interleaved_s += perf_counter() - began_s
 
     def _asked_to_stop(self) -> bool:
         self.outcome.stopped = self._should_stop()

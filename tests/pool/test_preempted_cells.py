@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from contextlib import nullcontext, suppress
+from contextlib import ExitStack, nullcontext, suppress
 from pathlib import Path
 from threading import Event, Thread
 
@@ -58,10 +58,32 @@ def undisturbed(info: RuntimeInfo, program: Program) -> SegmentResult:
         return client.run(program)
 
 
+def test_brief_cells_run_between_two_ops_of_a_long_one(pool: RuntimeInfo) -> None:
+    program, _ = training(STEPS, size=128, ballast_bytes=4 * MIB)
+    expected = undisturbed(pool, program)
+    script = Script()
+    brief = script.program(fetch=(script.op("aten.neg.default", script.load(torch.ones(3))),))
+    for _ in range(3):
+        undisturbed(pool, brief)  # its run time is known from then on
+    with ExitStack() as stack:
+        ann, *others = [stack.enter_context(Client(pool)) for _ in range(5)]
+        job = ann.submit(program)
+        ann.until(job, "RUNNING")
+        for _ in range(3):
+            waiting = [(client, client.submit(brief)) for client in others]
+            assert [client.result(sent).outcome for client, sent in waiting] == ["done"] * len(others)
+        result = ann.result(job)
+        assert all(update.state != "PREEMPTED" for update in ann.updates)
+    assert weights(result) == weights(expected)
+    assert result.rng_state == expected.rng_state
+    assert result.executed == len(program.nodes)
+    assert sum(result.stages.values()) == pytest.approx(result.pool_s, rel=0.01)
+
+
 def test_training_preempted_often_ends_with_the_same_weights(pool: RuntimeInfo) -> None:
     program, _ = training(STEPS, size=128, ballast_bytes=4 * MIB)
     expected = undisturbed(pool, program)
-    short, _ = training(2, seed=1)
+    short, _ = training(100, size=128, seed=1)  # too long to run between two ops of the other
     with Client(pool) as ann, Client(pool) as bob:
         job = ann.submit(program)
         for _ in range(5):

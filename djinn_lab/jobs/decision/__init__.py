@@ -30,6 +30,7 @@ from djinn_lab.jobs.decision.explaining.sentence import (
 from djinn_lab.jobs.decision.explaining.verdicts import DecisionTrace, Reason, Verdict
 from djinn_lab.jobs.decision.plan import Plan, Preemption, Start, StartReservation, TopUp
 from djinn_lab.jobs.decision.rules.guarantees import Guarantees, JobQos, QosClass
+from djinn_lab.jobs.decision.rules.interleaving import BRIEF_S, OVERDUE_S
 from djinn_lab.jobs.decision.rules.limiting import soft_limit, start_limit, submit_limit
 from djinn_lab.jobs.decision.rules.policy import DEFAULT, POLICIES, Cause, QueuePolicy, policy_named
 from djinn_lab.jobs.decision.snapshot import DecisionSnapshot
@@ -41,7 +42,9 @@ from djinn_lab.jobs.decision.state.cluster import (
 )
 
 __all__ = [
+    "BRIEF_S",
     "DEFAULT",
+    "OVERDUE_S",
     "POLICIES",
     "Ahead",
     "Blocker",

@@ -23,6 +23,7 @@ from djinn_lab.jobs.decision.explaining.verdicts import DecisionTrace, Reason
 from djinn_lab.jobs.decision.plan import Plan, Preemption
 from djinn_lab.jobs.decision.rules import preempting
 from djinn_lab.jobs.decision.rules.guarantees import Guarantees
+from djinn_lab.jobs.decision.rules.interleaving import joins_free, joins_running
 from djinn_lab.jobs.decision.rules.keys import estimate_s, steps, within_key
 from djinn_lab.jobs.decision.rules.limiting import members_allowed, soft_limit, start_limit
 from djinn_lab.jobs.decision.rules.policy import PROMISING_BACKFILL, QueuePolicy
@@ -100,7 +101,7 @@ class _Decision:
         self._above_soft_limits()
         if trial.blocked and self.trace is not None:
             trial.book()
-        if len(trial.cluster.waiting) > len(trial.starts):
+        if len(trial.cluster.waiting) > len(trial.starts) + len(trial.interleavings):
             trial.wake_by(index.next_change_s())
         return Plan(
             trial.now_s,
@@ -111,6 +112,7 @@ class _Decision:
             None if trial.wake_s == math.inf else trial.wake_s,
             trial.keeps_promises,
             tuple(trial.released),
+            tuple(trial.interleavings),
         )
 
     def _use_reserved_capacity(self) -> None:
@@ -158,6 +160,8 @@ class _Decision:
             found = preempting.find_prefill(trial, request, self._only_node(request, claims=False))
             if found is None:
                 left -= 1
+            elif joins_running(trial, request, found):
+                trial.interleave(request, found.where[0][0])
             else:
                 prefills -= len(found.victims)
                 self._preempt(request, found)
@@ -316,6 +320,9 @@ class _Decision:
             self._start(request, placed, cursor)
             return
         found = self._find_victims(request)
+        if found is not None and joins_running(self.trial, request, found):
+            self._interleave(request, found.where[0][0], cursor)
+            return
         if found is not None:
             self._preempt(request, found)
             cursor.next_of_class()
@@ -337,7 +344,15 @@ class _Decision:
         asked = raised or self.trace is not None or self.policy.backfill not in ("always", "starving")
         return asked and not self.trial.capacity.ever_fits(request.demand)
 
+    def _interleave(self, request: Request, node: str, cursor: Cursor) -> None:
+        self.trial.interleave(request, node)
+        self._note(request, Reason.STARTS_NOW)
+        cursor.next_of_class()
+
     def _start(self, request: Request, placed: Placed, cursor: Cursor) -> None:
+        if joins_free(self.trial, request, placed):
+            self._interleave(request, placed.where[0][0], cursor)
+            return
         self.trial.start(request, placed, backfilled=bool(self.trial.blocked))
         self._note(request, Reason.STARTS_NOW)
         cursor.next_of_class()

@@ -15,7 +15,7 @@ from djinn_lab.jobs.request import Holding, members_in
 def enact(cluster: Cluster, shares: ShareTree, plan: Plan) -> None:
     """Apply a plan. Starts hold their nodes from ``plan.now_s`` on and are charged; victims are marked as
     being preempted, and their capacity is reserved."""
-    if plan.starts or plan.preemptions:
+    if plan.starts or plan.preemptions or plan.interleaved:
         cluster.decided_s = plan.now_s
     for top_up in plan.top_ups:
         shares.correct(top_up.job, top_up.charge)
@@ -23,14 +23,18 @@ def enact(cluster: Cluster, shares: ShareTree, plan: Plan) -> None:
         cluster.update(replace(holding, charged_until_s=top_up.charged_until_s))
     for job in plan.released:
         cluster.unreserve(job)
+    for made in plan.interleaved:
+        account = cluster.waiting[made.job].account
+        shares.admit(made.job, account, plan.now_s, made.charge)
+        cluster.interleave(made.job, made.node, plan.now_s)
     for start in plan.starts:
         request = cluster.waiting[start.job]
         shares.admit(start.job, request.account, plan.now_s, start.charge)
         cluster.start(start.job, start.where, plan.now_s, start.ends_s, charged_until_s=start.charged_until_s)
     if plan.promised:
         cluster.promises.update((made.job, made) for made in plan.reservations)
-    for made in plan.preemptions:
-        cluster.preempt(made.by, made.victims, made.where, plan.now_s)
+    for preemption in plan.preemptions:
+        cluster.preempt(preemption.by, preemption.victims, preemption.where, plan.now_s)
 
 
 def end(cluster: Cluster, shares: ShareTree, job: str, now_s: float, transfer_bytes: float = 0.0) -> Holding:

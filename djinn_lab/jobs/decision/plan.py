@@ -40,6 +40,15 @@ class Preemption(msgspec.Struct, frozen=True):
     cost_s: float
 
 
+class Interleaving(msgspec.Struct, frozen=True):
+    """The start of a brief job between two ops of what runs on ``node``, its home. It holds no capacity.
+    ``charge`` covers its expected run."""
+
+    job: str
+    node: str
+    charge: Amounts
+
+
 class StartReservation(msgspec.Struct, frozen=True):
     """The promised start of a job that is ahead and cannot start now; ``where`` is empty where any nodes
     will do."""
@@ -70,7 +79,8 @@ class Plan(msgspec.Struct, frozen=True):
     wake_at_s: float | None = None
     promised: bool = False
     released: tuple[str, ...] = ()
+    interleaved: tuple[Interleaving, ...] = ()
 
     def __bool__(self) -> bool:
         """Return whether there is anything to do."""
-        return bool(self.starts or self.preemptions or self.top_ups or self.released)
+        return bool(self.starts or self.preemptions or self.top_ups or self.released or self.interleaved)

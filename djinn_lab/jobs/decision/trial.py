@@ -4,12 +4,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from msgspec.structs import replace
 
 from djinn_lab.jobs.backfill import AvailabilityProfile, Ending, Slot
-from djinn_lab.jobs.decision.plan import Preemption, Start, StartReservation, TopUp
+from djinn_lab.jobs.decision.plan import Interleaving, Preemption, Start, StartReservation, TopUp
 from djinn_lab.jobs.decision.rules.guarantees import Guarantees
 from djinn_lab.jobs.decision.rules.keys import devices_of, estimate_s, remaining_s
 from djinn_lab.jobs.decision.rules.policy import QueuePolicy
@@ -75,6 +75,7 @@ class Trial:
         self.capacity = cluster.capacity
         self.scoring = SCORINGS[policy.scoring]
         self.starts: list[Start] = []
+        self.interleavings: list[Interleaving] = []
         self.preemptions: list[Preemption] = []
         self.reservations: list[StartReservation] = []
         self.top_ups: list[TopUp] = []
@@ -98,6 +99,8 @@ class Trial:
         self.overruns = ReservationOverruns(cluster, now_s) if cluster.calendar else None
         for entry in cluster.calendar.values():
             self.wake_by(entry.begins_s)
+        for one in cluster.interleaved.values():
+            self.count(one.request, 1)
 
     def can_be_preempted(self, holding: Holding) -> bool:
         """Return whether the job is preemptible and not a victim already."""
@@ -136,13 +139,23 @@ class Trial:
     # -- where something may go ------------------------------------------------------------------------------
 
     def allowed(self, request: Request) -> frozenset[str] | None:
-        """Return the nodes that no promise keeps the request from; None: all of them."""
+        """Return the nodes that no promise keeps the request from, and no brief job of another process; None:
+        all of them."""
         shut = self.reserved_nodes
+        if self.cluster.interleaved or self.interleavings:
+            shut = shut | {node for node, process in self._interleaved() if process != request.process}
         if self.cluster.calendar:
             shut = shut | self.reserved_from(request)
         if not shut:
             return None
         return frozenset(self.cluster.nodes) - shut
+
+    def _interleaved(self) -> Iterator[tuple[str, str]]:
+        """Yield the node and the process of every brief job that runs between the ops of others."""
+        for running in self.cluster.interleaved.values():
+            yield running.node, running.request.process
+        for one in self.interleavings:
+            yield one.node, self.cluster.waiting[one.job].process
 
     @property
     def unreserved_nodes(self) -> frozenset[str]:
@@ -329,6 +342,15 @@ class Trial:
                 on_reserved,
             )
         )
+
+    def interleave(self, request: Request, node: str) -> None:
+        """Start a brief request between two ops of what runs on the node, in this trial."""
+        charge = charge_for(request.demand, 1, estimate_s(request, self.policy))
+        self.shares.admit(request.job, request.account, self.now_s, charge)
+        self.admitted.append(request.job)
+        self.victims.add(request.job)
+        self.count(request, 1)
+        self.interleavings.append(Interleaving(request.job, node, charge))
 
     def admit(self, request: Request, members: int, seconds: float) -> Amounts:
         """Charge the request on trial, and count its devices."""

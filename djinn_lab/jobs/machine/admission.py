@@ -43,6 +43,7 @@ def submit(tables: QueueTables, event: SegmentSubmitted) -> None:
             predicted_spread=event.predicted_spread,
             phase=event.phase,
             batch=event.batch,
+            process=event.process,
             move_s=event.move_s,
             other_host_s=event.other_host_s,
             parts_s=event.parts_s,

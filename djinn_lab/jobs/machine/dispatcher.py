@@ -24,7 +24,17 @@ from msgspec.structs import replace
 from djinn_lab.events import IllegalEvent
 from djinn_lab.jobs.commands import ChargeAccount, PlaceSegment, StartSegment
 from djinn_lab.jobs.conditions import jobs_in
-from djinn_lab.jobs.decision import POLICIES, Cluster, Plan, QueuePolicy, Start, decide, enact, submit_limit
+from djinn_lab.jobs.decision import (
+    OVERDUE_S,
+    POLICIES,
+    Cluster,
+    Plan,
+    QueuePolicy,
+    Start,
+    decide,
+    enact,
+    submit_limit,
+)
 from djinn_lab.jobs.fairness import Amounts, Capacity, ShareTree
 from djinn_lab.jobs.job import Job
 from djinn_lab.jobs.machine import lifecycle
@@ -77,6 +87,7 @@ class Dispatcher:
             self.wake_at_s = plan.wake_at_s
             if not plan:
                 self._revoke_grants()
+                self._stop_overdue(at_s)
                 return
             self._carry_out(plan, at_s)
         raise AssertionError(f"decisions do not come to an end: {plan}")
@@ -113,6 +124,8 @@ class Dispatcher:
             elif job.job in self.riders.rides and job.state is not JobState.RUNNING:
                 ride = self.riders.rides.pop(job.job)
                 self._pay(job, ((ride.device, 1),), ride.started_s, at_s)
+            elif job.job in cluster.interleaved and job.state is not JobState.RUNNING:
+                self._end_interleaved(job, at_s)
             if job.finished:
                 self.awaiting_memory.discard(job.job)
                 self.targets_reserved_once.discard(job.job)
@@ -190,9 +203,29 @@ class Dispatcher:
         """Take the job off its device. Its real usage replaces what it was charged."""
         held = self.cluster.finish(job.job)
         self.riders.pass_on(held, at_s)
-        self._pay(job, held.where, held.started_s, at_s)
+        self._pay(job, held.where, held.started_s + held.interleaved_s, at_s)
         for device, _ in held.where:
             self._reconsider(device, at_s)
+
+    def _end_interleaved(self, job: Job, at_s: float) -> None:
+        """Let an interleaved job pay for what it took, in place of the job that holds the device."""
+        one = self.cluster.interleaved[job.job]
+        waited_s = max(0.0, at_s - one.started_s)
+        device_s = self.tables.device_s.get(job.job)
+        seconds = waited_s if device_s is None else min(waited_s, device_s)
+        self.cluster.end_interleaved(job.job, 0.0 if job.job in self.tables.uncharged else seconds)
+        self._pay(job, ((one.node, 1),), at_s - seconds, at_s)
+
+    def _stop_overdue(self, at_s: float) -> None:
+        """Preempt interleaved jobs that run for long: they keep the others from the device."""
+        for name, one in self.cluster.interleaved.items():
+            job, due_s = self.tables.jobs[name], one.started_s + OVERDUE_S
+            if job.preempting or job.cancelling:
+                continue
+            if at_s >= due_s:
+                lifecycle.begin_preemption(self.tables, job, "it runs longer than was predicted")
+            else:
+                self.wake_at_s = min(due_s, self.wake_at_s or due_s)
 
     def _pay(self, job: Job, where: Where, started_s: float, at_s: float) -> None:
         """Replace what a job was charged by its real usage, of a batch its share."""
@@ -386,7 +419,13 @@ class Dispatcher:
         jobs = self.tables.jobs
         ready = tuple(start for start in plan.starts if self._is_ready(jobs[start.job], start))
         asked = self._victims(plan)
-        enact(self.cluster, self.shares, plan if ready == plan.starts else replace(plan, starts=ready))
+        fitting = tuple(one for one in plan.interleaved if jobs[one.job].memory in ("free", "granted"))
+        enact(self.cluster, self.shares, replace(plan, starts=ready, interleaved=fitting))
+        for made in plan.interleaved:
+            if made in fitting:
+                self._interleave(jobs[made.job], made.node, at_s)
+            else:
+                self._await_memory(jobs[made.job], at_s)
         for victim, reason in asked:
             lifecycle.begin_preemption(self.tables, victim, reason)
             for rider in self.riders.of(victim.job):
@@ -400,9 +439,13 @@ class Dispatcher:
                 self._move(job, chosen[0], at_s)
                 self._reserve_target(job, start, at_s)
             else:
-                self.next_jobs.want(job)
-                self.awaiting_memory.add(job.job)
-                self._follow_session(job.session, at_s)
+                self._await_memory(job, at_s)
+
+    def _await_memory(self, job: Job, at_s: float) -> None:
+        """Let session memory serve a job first that would start now."""
+        self.next_jobs.want(job)
+        self.awaiting_memory.add(job.job)
+        self._follow_session(job.session, at_s)
 
     def _reserve_target(self, job: Job, start: Start, at_s: float) -> None:
         """Reserve the target device of a move, once per job: if its memory does not fit there after all,
@@ -439,24 +482,22 @@ class Dispatcher:
             self.awaiting_memory.discard(rider.job)
             started_rider = StartSegment(rider.job, rider.segment, job.assigned_device, leader=job.job)
             self.tables.out.append(started_rider)
-        first_at_s = job.started_at_s if job.started_at_s is not None else at_s
-        started = replace(
-            job,
-            state=next_state(job, JobTransition.START),
-            started_at_s=first_at_s,
-            running_since_s=at_s,
-            settled=False,
-            message="",
-            members=members,
-            batch_members=len(riders) + 1,
-        )
-        self.tables.put(started)
+        self.tables.put(replace(_started(job, at_s), members=members, batch_members=len(riders) + 1))
         names = tuple(rider.job for rider in riders)
         self.tables.out.append(StartSegment(job.job, job.segment, job.assigned_device, members, riders=names))
         self.contender.pop(job.session, None)
         for device in (job.assigned_device, *members):
             self.next_jobs.device_started(device)
             self._reconsider(device, at_s)
+
+    def _interleave(self, job: Job, device: str, at_s: float) -> None:
+        """Start a job between two ops of what its device runs."""
+        known = self.tables.devices[device]
+        known.running.append(job.job)
+        known.riders.add(job.job)
+        self.tables.put(replace(_started(job, at_s), interleaved=True))
+        self.tables.out.append(StartSegment(job.job, job.segment, device, interleaved=True))
+        self.contender.pop(job.session, None)
 
     def _move(self, job: Job, device: str, at_s: float) -> None:
         """Bind the job's session to another device, with all its pending jobs."""
@@ -470,3 +511,17 @@ class Dispatcher:
             )
             self._bind(replace(loose, settled=True), device)
         self._follow_session(job.session, at_s)
+
+
+def _started(job: Job, at_s: float) -> Job:
+    """Return the job once it runs, alone on one device."""
+    return replace(
+        job,
+        state=next_state(job, JobTransition.START),
+        started_at_s=job.started_at_s if job.started_at_s is not None else at_s,
+        running_since_s=at_s,
+        settled=False,
+        message="",
+        members=(),
+        batch_members=1,
+    )

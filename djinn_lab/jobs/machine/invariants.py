@@ -38,7 +38,7 @@ def check_queue(tables: QueueTables) -> None:
             held = {device for device, name in running if name == job.job}
             assert held == set(job.holds), f"{job.job} runs on {sorted(held)} and holds {job.holds}"
         if job.state in PENDING_STATES:
-            idle = job.assigned_device in open_devices and tables.devices[job.assigned_device].idle_slots > 0
+            idle = job.assigned_device in open_devices and _is_idle_for(tables, job)
             next_of_session = tables.first_of_session(job.session) == job
             free = idle and next_of_session and job.memory in ("free", "granted") and job.gang_min == 1
             assert not free, f"{job.job} is queued for an idle {job.assigned_device}"
@@ -54,11 +54,25 @@ def check_queue(tables: QueueTables) -> None:
         check_job(job)
 
 
+def _is_idle_for(tables: QueueTables, job: Job) -> bool:
+    """Return whether the job's device has a free slot, and runs no brief job of another process."""
+    assert job.assigned_device is not None
+    device = tables.devices[job.assigned_device]
+    others = any(tables.jobs[name].shared_process != job.shared_process for name in device.riders)
+    return device.idle_slots > 0 and not others
+
+
 def check_riders(tables: QueueTables) -> None:
     jobs = tables.jobs
     for name, device in tables.devices.items():
+        interleaved = {job for job in device.running if jobs[job].interleaved}
         riders = {job for job in device.running if jobs[job].leader}
-        assert riders == device.riders, f"{sorted(device.riders)} ride on {name}, not {sorted(riders)}"
+        found = riders | interleaved
+        assert found == device.riders, f"{sorted(device.riders)} ride on {name}, not {sorted(found)}"
+        assert not riders & interleaved, f"{sorted(riders & interleaved)} ride and are interleaved"
+        for job in interleaved:
+            assert jobs[job].shared_process, f"{job} is interleaved, and names no process"
+            assert not jobs[job].members, f"{job} is interleaved and holds {jobs[job].members}"
         for rider in riders:
             leader = jobs[rider].leader
             assert leader in device.running, f"{rider} rides with {leader}, which {name} does not run"
@@ -97,6 +111,7 @@ def check_job(job: Job) -> None:
     assert not job.members or job.state is JobState.RUNNING, f"{job.job} is {job.state}, with {job.members}"
     assert len(job.members) < max(1, job.gang), f"{job.job} holds {job.members} for a gang of {job.gang}"
     assert not job.leader or job.state is JobState.RUNNING, f"{job.job} rides and is {job.state}"
+    assert not job.interleaved or job.state is JobState.RUNNING, f"{job.job} is interleaved and {job.state}"
     assert not job.preempting or job.state is JobState.RUNNING, (
         f"{job.job} is being preempted and is {job.state}"
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from djinn_lab.events import MemoryRelease
 from djinn_lab.jobs.conditions import jobs_in
+from djinn_lab.jobs.decision import BRIEF_S
 from djinn_lab.jobs.job import Job
 from djinn_lab.jobs.machine.tables import QueueTables
 from djinn_lab.jobs.request import Demand, Request
@@ -41,7 +42,17 @@ def request_of(tables: QueueTables, job: Job, *, awaiting_memory: bool) -> Reque
         stuck=job.memory == "deferred" and job.memory_release.stuck,
         segment_at_s=job.segment_at_s,
         phase=job.phase if job.phase != "decode" or job.memory in ("free", "granted") else "",
+        process=job.shared_process,
+        brief=_is_brief(job),
     )
+
+
+def _is_brief(job: Job) -> bool:
+    """Return whether the job may run between two ops of another one: its segment is expected to be short, and
+    its session's state is on its device."""
+    if not job.shared_process or job.predicted_s is None or job.ops_done:
+        return False
+    return job.predicted_s <= BRIEF_S and job.state is JobState.QUEUED
 
 
 def _inherited_rank(tables: QueueTables, job: Job) -> int:

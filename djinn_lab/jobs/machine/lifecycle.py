@@ -109,6 +109,7 @@ def finish_segment(tables: QueueTables, event: SegmentFinished) -> None:
     done = replace(_stopped(tables, job, event.at_s, max(job.ops_done, event.ops_done)), losses=0)
     tables.used[job.job] = (event.memory_byte_s, event.transfer_bytes)
     tables.replayed_s[job.job] = event.replayed_s
+    tables.device_s[job.job] = event.device_s
     cancelled = event.outcome == "cancelled" or (
         job.cancelling and not (job.final and event.outcome == "done")
     )
@@ -236,6 +237,7 @@ def _stopped(tables: QueueTables, job: Job, at_s: float, ops_done: int) -> Job:
         ran_s=job.ran_s + max(0.0, at_s - job.running_since_s),
         members=(),
         leader="",
+        interleaved=False,
     )
 
 

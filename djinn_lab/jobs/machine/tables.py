@@ -18,7 +18,7 @@ from djinn_lab.jobs.states import CONTENDING, PENDING_STATES, TRANSITIONS, JobSt
 
 FINISHED_JOBS_MAX = 200
 """How many finished jobs are remembered, with their stories."""
-OF_AN_EVENT = ("now_s", "out", "touched", "memory_answered", "used", "uncharged", "replayed_s")
+OF_AN_EVENT = ("now_s", "out", "touched", "memory_answered", "used", "uncharged", "replayed_s", "device_s")
 """What the tables know of the event under way only."""
 LABELLED_MAX = 2**16
 """Devices whose labels are cached: every decision reads all of them several times."""
@@ -34,10 +34,10 @@ class QueueDevice:
     """A device as the queue knows it. ``alive``: its worker is up. ``heard``: it answers. ``expected``: it is
     not there, and may come with a further node. ``cordoned``: nothing new starts. ``running``: the jobs that
     the device runs, the first started first, at most ``slots`` of them besides the ``riders``, which run in
-    one batch with another. ``numa_node``: where the device is, None when unknown; ``host``: on which machine,
-    empty for the pool's. ``taints``: only jobs that tolerate all of them run there. ``price``: of a
-    device-hour, in any currency. ``watts``: what the device draws when busy, as operators say, None when
-    unknown."""
+    one batch with another, or between its ops. ``numa_node``: where the device is, None when unknown;
+    ``host``: on which machine, empty for the pool's. ``taints``: only jobs that tolerate all of them run
+    there. ``price``: of a device-hour, in any currency. ``watts``: what the device draws when busy, as
+    operators say, None when unknown."""
 
     device: str
     alive: bool = True
@@ -106,7 +106,8 @@ class QueueTables:
     jobs that are not the queue's own jobs. Of the event in hand: ``out``: its commands; ``touched``: jobs
     that it changed; ``memory_answered``: jobs that session memory answered for; ``used``: memory byte-seconds
     and transferred bytes of what just ended; ``uncharged``: jobs whose run was lost with its worker;
-    ``replayed_s``: the part of a run that made lost values again, which is not charged. ``touched_devices``:
+    ``replayed_s``: the part of a run that made lost values again, which is not charged; ``device_s``: for how
+    long the worker was at it. ``touched_devices``:
     those that changed since decisions last followed them, but for what they run."""
 
     devices: dict[str, QueueDevice] = field(default_factory=dict)
@@ -131,6 +132,7 @@ class QueueTables:
     used: dict[str, tuple[float, float]] = field(default_factory=dict)
     uncharged: set[str] = field(default_factory=set)
     replayed_s: dict[str, float] = field(default_factory=dict)
+    device_s: dict[str, float | None] = field(default_factory=dict)
 
     # -- looking -------------------------------------------------------------------------------------------
 
@@ -158,7 +160,7 @@ class QueueTables:
         self.now_s = at_s
         self.out, self.touched = [], {}
         self.memory_answered, self.used = set(), {}
-        self.uncharged, self.replayed_s = set(), {}
+        self.uncharged, self.replayed_s, self.device_s = set(), {}, {}
 
         def take_back() -> None:
             for name, value in before.items():

@@ -451,7 +451,8 @@ class Driver:
             job = self.core.queue.job(command.job)
             assert job is not None
             flight.started_s = job.running_since_s
-        late = replace(command, riders=(), leader=None)  # what is replayed first starts alone
+        # what is replayed first starts alone
+        late = replace(command, riders=(), leader=None, interleaved=False)
         if not self.recovery.begin(command.job, command.device, partial(self._start_ready, late)):
             self._start_ready(command)
         elif command.riders:
@@ -478,6 +479,8 @@ class Driver:
             self._riding.setdefault(command.leader, []).append(self._run_of(command.job))
         elif command.riders:
             self._run_together(command, [self._run_of(command.job)])
+        elif command.interleaved:
+            self.launcher.run(command.device, replace(self._run_of(command.job), interleaved=True))
         else:
             self._run(command.job, command.device)
 

@@ -84,7 +84,7 @@ class SegmentRuns:
         ops = len(message.node_end_s)
         seconds = {"load": message.load_s, "run": message.run_s, "fetch": message.fetch_s}
         moved_bytes = sum(tensor.meta.nbytes for tensor in message.fetched)
-        self._settle(message, "done", ops, "", moved_bytes)
+        self._settle(message, "done", ops, "", moved_bytes, device_s=sum(seconds.values()))
         job = self._core.queue.job(message.job)
         late = job is not None and job.state is jobs.JobState.CANCELLED
         error = answers.cancelled(job.message) if job is not None and late else None
@@ -157,9 +157,11 @@ class SegmentRuns:
         message: str,
         moved_bytes: int = 0,
         continues: bool = False,
+        device_s: float | None = None,
     ) -> None:
-        """``moved_bytes``: fetched for the cell. ``continues``: the job, even after its final segment. Its
-        session pays for the memory that it holds, too, over the run time since it last started."""
+        """``moved_bytes``: fetched for the cell. ``continues``: the job, even after its final segment.
+        ``device_s``: for how long the worker was at it. Its session pays for the memory that it holds, too,
+        over the run time since it last started."""
         record, now_s = self._accounting.records[answer.job], self._core.clock.now_s()
         record.progressed(executed)
         started_s = record.flight.started_s if record.flight is not None else None
@@ -178,5 +180,6 @@ class SegmentRuns:
                 float(moved_bytes),
                 continues,
                 replayed_s,
+                device_s,
             )
         )

@@ -262,6 +262,7 @@ class SubmissionHandler:
             fits=self._fits(session, inspected),
             phase=inspected.phase,
             batch=self._batch(session, submit, inspected, judgement),
+            process=self._process(session, submit, judgement),
         )
         return engine.SegmentArrived(
             at_s=now_s,
@@ -289,6 +290,13 @@ class SubmissionHandler:
         if submit.tolerance <= 0 or inspected.phase != "decode" or alone:
             return ""
         return f"{inspected.structure.hex()} {self.trust_group(session)}"
+
+    def _process(self, session: ClientSession, submit: SubmitSegment, judgement: GangDecision) -> str:
+        """Name the worker process of the session, where the segment runs op by op, on one device; else return
+        an empty name."""
+        if submit.tolerance > 0 or judgement.plan is not None:
+            return ""
+        return f"of {self.trust_group(session)}"
 
     def _fits(self, session: ClientSession, inspected: InspectedProgram) -> tuple[jobs.DeviceFit, ...]:
         """Say how a session's first cell fits each device; nothing where the session has one already."""

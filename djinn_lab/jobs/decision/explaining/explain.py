@@ -168,7 +168,7 @@ class Outlook:
         note = self.trace.verdict(request, rank)
         if note is None and not self.cluster.capacity.ever_fits(request.demand):
             return Verdict(
-                request.job, rank, (request.account, request.demand, None, 0, True), Reason.IMPOSSIBLE
+                request.job, rank, (request.account, request.demand, None, 0, True, ""), Reason.IMPOSSIBLE
             )
         if note is not None and note.reason in (Reason.BUSY, Reason.BEHIND):
             reason = note.reason if note.job == request.job else Reason.BEHIND

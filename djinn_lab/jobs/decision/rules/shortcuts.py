@@ -29,6 +29,7 @@ def start_only_job(cluster: Cluster, shares: ShareTree, policy: QueuePolicy, now
         or cluster.reserved
         or cluster.preempted_for
         or cluster.calendar
+        or cluster.interleaved
     ):
         return None
     if shares.limited or shares.guarantees or policy.backfill == "conservative":

@@ -19,7 +19,15 @@ from djinn_lab.jobs.decision.state.held_devices import HeldDevices
 from djinn_lab.jobs.decision.state.running import RunningIndex
 from djinn_lab.jobs.decision.state.waiting import WaitingIndex
 from djinn_lab.jobs.placement import FreeCapacity, Placed, Scoring
-from djinn_lab.jobs.request import ComputeNode, Demand, Holding, Request, Where, members_in
+from djinn_lab.jobs.request import (
+    ComputeNode,
+    Demand,
+    Holding,
+    Interleaved,
+    Request,
+    Where,
+    members_in,
+)
 
 _Name = TypeVar("_Name", bound=Hashable)
 PLACEMENTS_CACHED_MAX = 1000
@@ -64,19 +72,22 @@ class ClusterState(msgspec.Struct, frozen=True):
     preempted_for: tuple[tuple[str, str], ...] = ()
     calendar: tuple[CalendarReservation, ...] = ()
     promises: tuple[StartReservation, ...] = ()
+    interleaved: tuple[Interleaved, ...] = ()
 
 
 class Cluster:
     """Nodes, running jobs and waiting requests. ``devices_held`` and ``queued``: by account and every account
     above it (``""`` is the pool). ``decided_s``: when a plan was last carried out. ``sharing``: waiting
     requests for less than a whole device. ``waiting_at_home``: how many requests wait that have their state
-    on a node. ``decode_steps``: those that wait; ``prefills``: how many run."""
+    on a node. ``decode_steps``: those that wait; ``prefills``: how many run. ``interleaved``: jobs that run
+    between two ops of others, and hold nothing."""
 
     def __init__(self, nodes: Iterable[ComputeNode] = ()) -> None:
         self.capacity = FreeCapacity()
         self.nodes: dict[str, ComputeNode] = {}
         self.waiting: dict[str, Request] = {}
         self.holdings: dict[str, Holding] = {}
+        self.interleaved: dict[str, Interleaved] = {}
         self.on_node: dict[str, dict[str, Holding]] = {}
         self.reserved: dict[str, CapacityReservation] = {}
         self.preempted_for: dict[str, str] = {}
@@ -110,6 +121,7 @@ class Cluster:
         found = cls(state.nodes)
         for holding in state.holdings:
             found._begin(holding)
+        found.interleaved = {one.request.job: one for one in state.interleaved}
         for request in state.waiting:
             found.submit(request, now_s)
         found.reserved = {reservation.job: reservation for reservation in state.reserved}
@@ -155,7 +167,7 @@ class Cluster:
 
     def submit(self, request: Request, now_s: float) -> None:
         """Add a waiting request, also again after a preemption."""
-        if request.job in self.waiting or request.job in self.holdings:
+        if request.job in self.waiting or request.job in self.holdings or request.job in self.interleaved:
             raise ValueError(f"{request.job} waits or runs already")
         self.waiting[request.job] = request
         self._count_queued(request.account, 1)
@@ -226,6 +238,20 @@ class Cluster:
         )
         self._begin(holding)
         return holding
+
+    def interleave(self, job: str, node: str, now_s: float) -> None:
+        """Start a brief job between two ops of what runs on the node."""
+        self.interleaved[job] = Interleaved(self.withdraw(job), node, now_s)
+
+    def end_interleaved(self, job: str, seconds: float) -> Interleaved:
+        """Remove an interleaved job, which took so many seconds of the device from what holds it."""
+        ended = self.interleaved.pop(job)
+        for holding in list(self.on_node.get(ended.node, {}).values()):
+            if holding.request.process == ended.request.process:
+                ends_s = None if holding.ends_s is None else holding.ends_s + seconds
+                taken_s = holding.interleaved_s + seconds
+                self._hold(replace(holding, ends_s=ends_s, interleaved_s=taken_s))
+        return ended
 
     def update(self, holding: Holding) -> None:
         """Change what is known about a running job (its end, its cost of parking); it stays where it is."""
@@ -434,6 +460,7 @@ class Cluster:
             tuple(sorted(self.preempted_for.items())),
             tuple(self.calendar[name] for name in sorted(self.calendar)),
             tuple(self.promises[name] for name in sorted(self.promises)),
+            tuple(self.interleaved[name] for name in sorted(self.interleaved)),
         )
 
 

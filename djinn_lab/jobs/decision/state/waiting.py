@@ -27,8 +27,8 @@ ROUNDING_S = 1e-6
 """A moment that was added up may be off by less than this."""
 
 Entry = tuple[Key, str]
-Shape = tuple[str, Demand, str | None, int, bool]
-"""Account, demand, home, cost of moving (in powers of two), startable."""
+Shape = tuple[str, Demand, str | None, int, bool, str]
+"""Account, demand, home, cost of moving (in powers of two), startable, the process of a brief one."""
 
 
 class WaitingClass:
@@ -226,4 +226,5 @@ class WaitingIndex:
 def shape_of(request: Request) -> Shape:
     move_s = 0.0 if request.home is None else request.move_s + request.other_host_s
     moving = math.frexp(move_s)[1] if move_s > 0 else 0
-    return (request.account, request.demand, request.home, moving, request.startable)
+    process = request.process if request.brief else ""
+    return (request.account, request.demand, request.home, moving, request.startable, process)
