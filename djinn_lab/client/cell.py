@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from time import perf_counter
 from types import TracebackType
 
-from djinn_lab.capture.host.interrupts import locked, whole
+from djinn_lab.capture.host.interrupts import entering, file_of_caller, locked, whole
 from djinn_lab.capture.host.turns import only_cell
 from djinn_lab.capture.recorders import Recorder, capturing
 from djinn_lab.client.cell_job import CellJob, described_end
@@ -143,9 +142,9 @@ class Cell:
         for number, program in enumerate(programs, start=1):
             self._job.add_program(EncodedProgram.of(program), ends=number == len(programs))
 
-    @whole
+    @entering
     def __enter__(self) -> Cell:
-        file = self._file or sys._getframe(1).f_code.co_filename
+        file = self._file or file_of_caller()
         with ExitStack() as stack:
             stack.enter_context(only_cell(self._job.cell))
             self._nested = self._recorder.capturing

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from time import perf_counter
 
+from djinn_lab.capture.host.interrupts import later
 from djinn_lab.capture.sending.backend import Cut
 from djinn_lab.client.report import CellReport
 from djinn_lab.errors import PoolLost, UserError
@@ -151,7 +152,7 @@ class Flight:
 
     def note_stop(self, error: BaseException) -> None:
         """Note that an exception arrived which ends the wait."""
-        self.stopped, self.stop = True, self.stop or error
+        self.stopped, self.stop = True, error if self.stop is None else later(self.stop, error)
 
     @property
     def program(self) -> EncodedProgram:

@@ -14,7 +14,7 @@ from time import perf_counter, sleep
 import torch
 from msgspec.structs import replace
 
-from djinn_lab.capture.host.interrupts import TICK_S, Stopped, check, take, whole
+from djinn_lab.capture.host.interrupts import TICK_S, Stopped, check, later, take, whole
 from djinn_lab.capture.sending.backend import Cut, RunResult
 from djinn_lab.client.blobs import BlobTransfer
 from djinn_lab.client.cell_job import CellJob, Flight, RecordedProgram
@@ -64,15 +64,6 @@ RESUMED_S = 0.0001
 
 def _ignore_update(update: JobUpdate) -> None:
     pass
-
-
-def _later(stop: BaseException, later: BaseException | None) -> BaseException:
-    """Return what a cell ends with where ``later`` arrived after ``stop``: to press Ctrl-C again changes
-    nothing."""
-    if later is None or (type(stop) is KeyboardInterrupt and type(later) is KeyboardInterrupt):
-        return stop
-    later.__context__ = stop
-    return later
 
 
 def _ignore_tick() -> None:
@@ -396,14 +387,14 @@ class PoolExecutor:
     def _finish(self, flight: Flight, began: float, cancelling: bool) -> RunResult:
         job, program, blobs, report = flight.job, flight.program, self.blobs, flight.job.report
         result = self._wait(self.connection, flight, cancelling)
+        if result.outcome == SKIPPED:
+            job.segments -= 1  # the next one has its number
+            skipped = PoolError("the part of the cell before this one failed.")
+            stop = None if flight.stop is None else stopped_with(flight.stop, "stopped on the pool")
+            return RunResult(0, error=skipped, arrived=False, stop=stop)
         if flight.stop is None and (cancelling or flight.stopped):
             too_late = job.left and result.outcome == "done"
             flight.stop = None if too_late else KeyboardInterrupt()
-        if result.outcome == SKIPPED:
-            job.segments -= 1  # the next one has its number
-            return RunResult(
-                0, error=PoolError("the part of the cell before this one failed."), arrived=False
-            )
         flight.received = received = perf_counter()
         job.add_wait(result, flight.sent, began, received)
         tensors: list[torch.Tensor] = []
@@ -440,15 +431,17 @@ class PoolExecutor:
         report = flight.job.report
         to_come = sum(one.program.nodes for one in self._flights if one.job is flight.job)
         ran = report.ops_run, report.ops_sent + to_come
+        error = failure(result, recorded.sent, flight.job.file, flight.stop, ran)
         return RunResult(
             recorded.executed(result.executed),
             tensors,
             result.dynamic_metas,
             result.rng_state,
-            failure(result, recorded.sent, flight.job.file, flight.stop, ran),
+            error,
             arrived=arrived(result),
             run_s=result.stages.get("run", 0.0),
             missing=() if flight.stop is not None else missing(result),
+            stop=None if flight.stop is None else error,
         )
 
     def _wait(self, connection: PoolConnection, flight: Flight, cancelling: bool) -> SegmentResult:
@@ -462,7 +455,7 @@ class PoolExecutor:
         if result is None:
             result = self._receive_cancelled(connection, flight)
             if flight.stop is not None and not cancelling:
-                flight.stop = _later(flight.stop, take())
+                flight.stop = later(flight.stop, take())
         return result
 
     def _receive_result(self, connection: PoolConnection, flight: Flight) -> SegmentResult | None:

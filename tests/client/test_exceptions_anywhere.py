@@ -7,6 +7,7 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -14,7 +15,11 @@ from real_pool import PoolUnderTest
 from sweeps.exceptions.harness import Sum, throw
 
 from djinn_lab.capture.host import interrupts
+from djinn_lab.capture.sending.backend import RunResult
+from djinn_lab.client.cell import Cell
+from djinn_lab.client.executor import PoolExecutor
 from djinn_lab.client.session import Session
+from djinn_lab.errors import RemoteError
 from djinn_lab.native import load
 
 
@@ -87,6 +92,76 @@ def test_a_handler_that_raises_ends_the_wait_for_a_handle_and_cancels_the_cell(s
     with session.capture():
         y = torch.ones(2) + 1
     assert y.tolist() == [2.0, 2.0]
+
+
+@pytest.mark.skipif(load("recorder") is None, reason="the Python recorder sends nothing behind a part")
+@pytest.mark.usefixtures("alarm")
+def test_an_exception_while_parts_behind_a_failed_one_are_answered_leaves_the_cell(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with session.capture():
+        kept, a = torch.arange(4.0) * 2, torch.randn(500, 500)
+    answer, answered = PoolExecutor._answer, []
+
+    def raise_at_the_follower(self: PoolExecutor, *arguments: Any) -> RunResult:
+        if answered and isinstance(answered[-1].error, RemoteError):
+            signal.raise_signal(signal.SIGALRM)
+        answered.append(answer(self, *arguments))
+        return answered[-1]
+
+    monkeypatch.setattr(PoolExecutor, "_answer", raise_at_the_follower)
+    with pytest.raises(Thrown) as raised, session.capture():
+        x, count = a, torch.zeros(4)
+        for _ in range(60):
+            x = (x @ a) * 1e-2
+            count = count + kept[torch.tensor([9])]
+            for _ in range(100):
+                count = count + 1
+    assert isinstance(raised.value.__context__, RemoteError)
+    monkeypatch.undo()
+    with session.capture():
+        y = kept + 1
+    assert y.tolist() == [1.0, 3.0, 5.0, 7.0]
+
+
+@pytest.mark.usefixtures("alarm")
+def test_an_exception_while_a_cell_begins_leaves_no_cell_open(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin = Cell._begin
+
+    def interrupted(*arguments: Any) -> None:
+        monkeypatch.undo()
+        begin(*arguments)
+        signal.raise_signal(signal.SIGALRM)
+
+    monkeypatch.setattr(Cell, "_begin", interrupted)
+    cell = session.capture()
+    with pytest.raises(Thrown), cell:
+        pytest.fail("not stopped")
+    assert not session.recorder.capturing
+    assert session.executor.cell is None
+    with session.capture():
+        y = torch.ones(2) + 1
+    assert y.tolist() == [2.0, 2.0]
+
+
+@needs_extension
+def test_what_a_thread_sends_arrives_also_after_a_handler_that_holds(
+    request: pytest.FixtureRequest,
+) -> None:
+    @interrupts.whole
+    def hold(number: int, frame: object) -> None:
+        send_to(threading.get_ident())
+
+    before = signal.signal(signal.SIGALRM, hold)
+    request.addfinalizer(lambda: signal.signal(signal.SIGALRM, before))
+    for _ in range(2):
+        with pytest.raises(Thrown):
+            with interrupts.held():
+                signal.raise_signal(signal.SIGALRM)
+            for _ in range(10):
+                pass
 
 
 @needs_extension

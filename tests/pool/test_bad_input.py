@@ -361,3 +361,37 @@ def test_tolerance_that_is_none_is_refused(client: Client, tolerance: float) -> 
         )
     )
     assert "its tolerance is" in str(client.result(job).error)
+
+
+BLOB_BYTES = 2000
+
+
+def refused_segment(client: Client, why: str) -> messages.SegmentResult:
+    """Submit a segment that the pool refuses, and return the answer."""
+    if why == "its job has ended":
+        job = client.submit(act(""))
+        assert client.result(job).outcome == "done"
+        assert client.missing(A_DIGEST) == []
+        return client.run(act(""), job=job, segment=1)
+    if why == "no job may be called that":
+        return client.run(act(""), job="no job's name")
+    return client.run(read(upload(1, blake3(b"never uploaded").hexdigest())))
+
+
+A_BLOB = b"a" * BLOB_BYTES
+A_DIGEST = blake3(A_BLOB).hexdigest()
+
+
+@pytest.mark.parametrize("why", ["its job has ended", "no job may be called that", "an upload is missing"])
+def test_a_refused_segment_leaves_no_upload_pinned(tmp_path: Path, why: str) -> None:
+    other = b"b" * BLOB_BYTES
+    with (
+        running_pool(tmp_path, "cpu:1", blob_bytes_max=3 * BLOB_BYTES // 2) as info,
+        Client(info) as client,
+        http(info) as web,
+    ):
+        assert web.put(f"/v1/blobs/{A_DIGEST}", content=A_BLOB).is_success
+        assert client.missing(A_DIGEST) == []
+        assert refused_segment(client, why).outcome != "done"
+        answer = web.put(f"/v1/blobs/{blake3(other).hexdigest()}", content=other)
+        assert answer.is_success, answer.text

@@ -77,6 +77,39 @@ def test_a_read_that_fails_says_so(database: str) -> None:
     store.close()
 
 
+@pytest.mark.parametrize("error", [KeyError("absent"), RuntimeError("a bug"), TypeError("no number")])
+def test_work_that_raises_gives_its_caller_the_error_and_the_store_works_on(
+    database: str, error: Exception
+) -> None:
+    def fail(connection: sa.Connection) -> None:
+        raise error
+
+    store = Store(database)
+    store.write(write_user("ann", "user", None))
+    failing = [store.submit(fail), store.submit(read_users), store.submit(fail)]
+    store.write(fail)
+    for future in (failing[0], failing[2]):
+        assert future.exception(timeout=60) is error
+    assert [row[0] for row in failing[1].result(timeout=60)] == ["ann"]
+    assert [row[0] for row in store.submit(read_users).result(timeout=60)] == ["ann"]
+    store.close()
+
+
+def test_a_fault_of_the_store_reaches_all_who_wait(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*arguments: object) -> None:
+        raise RuntimeError("a bug")
+
+    store = Store(database)
+    store.opened()
+    monkeypatch.setattr(store, "_take_later", fail)
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="a bug"):
+            store.submit(read_users).result(timeout=60)
+    with pytest.raises(RuntimeError, match="a bug"):
+        store.ended.result(timeout=60)
+    store.close()
+
+
 def test_only_the_newest_programs_are_kept(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batch_module, "PROGRAM_JOBS_MAX", 3)
     monkeypatch.setattr(store_module, "TRIM_EVERY_S", 0.0)

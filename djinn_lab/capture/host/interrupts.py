@@ -13,6 +13,7 @@ for a bytecode or two at either end, and exceptions of other threads are not.
 from __future__ import annotations
 
 import signal
+import sys
 import threading
 from _signal import getsignal, valid_signals  # type: ignore[import-not-found]
 from _signal import signal as set_signal
@@ -26,6 +27,8 @@ from typing import Any, Protocol, TypeVar, cast
 from djinn_lab.native import load
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+Manager = TypeVar("Manager", bound=AbstractContextManager[Any])
+Entered = TypeVar("Entered")
 Handler = Callable[[int, FrameType | None], Any]
 TICK_S = 0.05
 """So long what arrives may go unnoticed where we wait."""
@@ -139,11 +142,51 @@ def whole(function: Function) -> Function:
     return cast(Function, holding)
 
 
+def entering(enter: Callable[[Manager], Entered]) -> Callable[[Manager], Entered]:
+    """Make the ``__enter__`` of a context manager hold. What arrives meanwhile is raised once all is entered:
+    Python calls no ``__exit__`` then, so that it is called here."""
+
+    @whole
+    def hold(manager: Manager, done: list[bool]) -> Entered:
+        entered = enter(manager)
+        done.append(True)
+        return entered
+
+    @wraps(enter)
+    def entered(manager: Manager) -> Entered:
+        done: list[bool] = []
+        try:
+            return hold(manager, done)
+        except BaseException as error:
+            if done:
+                manager.__exit__(type(error), error, error.__traceback__)
+            raise
+
+    return entered
+
+
+def file_of_caller() -> str:
+    """Return the file of the code that calls a function of ours through :func:`entering`."""
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None and frame.f_code.co_filename == __file__:
+        frame = frame.f_back
+    return "" if frame is None else frame.f_code.co_filename
+
+
 def take() -> BaseException | None:
     """Return the exception that arrived since this thread holds, None without one. Handlers of signals run
     here."""
     found: BaseException | None = _signals.take() if _native is None else _native.take()
     return found
+
+
+def later(stop: BaseException, arrived: BaseException | None) -> BaseException:
+    """Return what a cell ends with where another exception arrived after ``stop``: to press Ctrl-C again
+    changes nothing."""
+    if arrived is None or (isinstance(stop, KeyboardInterrupt) and isinstance(arrived, KeyboardInterrupt)):
+        return stop
+    arrived.__context__ = stop
+    return arrived
 
 
 def check() -> None:

@@ -29,7 +29,8 @@ class RunResult:
     parallel to ``program.fetch``: contiguous plain tensors. ``dynamic_metas``: layouts of the last node's
     outputs when it was dynamic. ``pool_lost``: every value is gone. ``run_s``: seconds the device ran nodes.
     ``arrived``: the program's sources are on the device, even if nothing ran. ``missing``: values that the
-    pool no longer has, for want of which nothing ran."""
+    pool no longer has, for want of which nothing ran. ``stop``: the exception that arrived while the result
+    was awaited, which must leave the cell also where ``error`` is of no interest."""
 
     executed: int
     fetched: Sequence[torch.Tensor] = ()
@@ -40,6 +41,7 @@ class RunResult:
     arrived: bool = True
     run_s: float = 0.0
     missing: Sequence[int] = ()
+    stop: BaseException | None = None
 
 
 class Backend(Protocol):

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 
 from djinn_lab.capture.host.forked import check_process
-from djinn_lab.capture.host.interrupts import Stopped
+from djinn_lab.capture.host.interrupts import Stopped, later
 from djinn_lab.capture.host.random_stream import RandomStream
 from djinn_lab.capture.sending.backend import Backend, Cut, RunResult
 from djinn_lab.capture.sending.pacing import CutRhythm, PartLength
@@ -105,10 +105,11 @@ class CutPart(NamedTuple):
 
 class FollowerOutcomes(NamedTuple):
     """Outcomes of the parts that were sent behind a part that failed. ``unreleased``: values that they were
-    to release."""
+    to release. ``stop``: the exception that arrived while their answers were awaited."""
 
     unreleased: Sequence[int]
     pool_lost: bool
+    stop: BaseException | None = None
 
 
 class Launched(Protocol):
@@ -275,13 +276,17 @@ class Segment:
                 self.backend.release(assembled.release)
 
     def stop(self) -> None:
-        """Cancel what is under way; what is pending stays recorded, and so does a launched cell's work."""
+        """Cancel what is under way; what is pending stays recorded, and so does a launched cell's work.
+        Raises what arrives meanwhile, unless it is one more Ctrl-C."""
         if self.launched is not None:
             return
+        error: BaseException | None = None
         with paused():
             while self._sent:
                 part = self._sent.popleft()
-                self._settle(part.assembled, self.backend.result(cancel=True))
+                error = self._settle(part.assembled, self.backend.result(cancel=True)) or error
+        if error is not None and not isinstance(error, KeyboardInterrupt | DjinnError):
+            raise error
 
     def lose_pool(self) -> None:
         """Record that every pool copy is gone. Only between cells, when nothing is under way but a launched
@@ -355,9 +360,9 @@ class Segment:
         recorded meanwhile builds on it and is given up then."""
         part = self._sent.popleft()
         result = self._result(part)
-        self._settle(part.assembled, result)
-        if result.error is not None:
-            raise result.error
+        error = self._settle(part.assembled, result)
+        if error is not None:
+            raise error
         return result
 
     def _result(self, part: CutPart) -> RunResult:
@@ -368,7 +373,9 @@ class Segment:
         for _ in range(RESENDS_MAX):
             if not result.missing or program is None:
                 break
-            self._take_back()
+            stop = self._take_back()
+            if stop is not None:
+                return RunResult(0, error=stop, arrived=False, missing=result.missing)
             held = part.assembled.flight
             memories = {source: self._nodes.bytes_of(held, source) for source in result.missing}
             if None in memories.values():
@@ -383,14 +390,16 @@ class Segment:
             result = self.backend.result()
         return result
 
-    def _take_back(self) -> None:
-        """Let parts wait again that were sent behind the oldest one, which did not run."""
+    def _take_back(self) -> BaseException | None:
+        """Let parts wait again that were sent behind the oldest one, which did not run. Returns the exception
+        that arrived meanwhile."""
         skipped, self._sent = list(self._sent), deque()
-        for _ in skipped:
-            self.backend.result()
+        stop = _last_stop([self.backend.result() for _ in skipped])
         self._waiting.extendleft(reversed(skipped))
+        return stop
 
-    def _settle(self, assembled: AssembledPart, result: RunResult) -> None:
+    def _settle(self, assembled: AssembledPart, result: RunResult) -> BaseException | None:
+        """Apply the outcome of a part, and return what to raise for it, if anything."""
         reason = POOL_LOST if result.pool_lost else _not_computed(result)
         behind = FollowerOutcomes((), False) if result.error is None else self._give_up(reason)
         if result.pool_lost or behind.pool_lost:
@@ -402,7 +411,7 @@ class Segment:
             self._rhythm.ran(result.run_s)
         if result.error is None:
             self.random.finish(result.rng_state)
-            return
+            return None
         unreleased = [*behind.unreleased, *(() if result.arrived else assembled.release)]
         if unreleased and not (result.pool_lost or behind.pool_lost):
             self.backend.release(unreleased)
@@ -413,6 +422,7 @@ class Segment:
         taken_back = self.on_not_computed(not_computed)
         if taken_back:
             result.error.add_note(taken_back)
+        return later(result.error, behind.stop)
 
     def _give_up(self, reason: str) -> FollowerOutcomes:
         """Settle all that came behind a part that failed: what was sent is answered too, mostly that it did
@@ -426,7 +436,17 @@ class Segment:
         return FollowerOutcomes(
             [value for assembled, result in behind if not result.arrived for value in assembled.release],
             any(result.pool_lost for _, result in behind),
+            _last_stop([result for _, result in behind]),
         )
+
+
+def _last_stop(results: Sequence[RunResult]) -> BaseException | None:
+    """Return the exception that arrived while these results were awaited."""
+    stop: BaseException | None = None
+    for result in results:
+        if result.stop is not None:
+            stop = result.stop if stop is None else later(stop, result.stop)
+    return stop
 
 
 def _not_computed(result: RunResult) -> str:

@@ -86,6 +86,14 @@ class UnfitValues(sa.exc.InvalidRequestError):
     """A number is too large for the database, or a text has no encoding."""
 
 
+class WorkFailed(sa.exc.InvalidRequestError):
+    """Work raised ``error``, which is none of the database's: its caller's to know, and of no other's."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(f"{type(error).__name__}: {error}")
+        self.error = error
+
+
 class Batch:
     """Collect what one transaction writes. ``chain``: links the rows of the audit."""
 
@@ -118,7 +126,7 @@ class Batch:
                 raise error from whole
         for item, result in zip(self._awaited, results, strict=True):
             if isinstance(result, sa.exc.SQLAlchemyError):
-                item.future.set_exception(result)
+                item.future.set_exception(result.error if isinstance(result, WorkFailed) else result)
             else:
                 item.future.set_result(result)
 
@@ -175,11 +183,15 @@ def _execute_all(statement: sa.Executable, connection: sa.Connection, rows: list
 
 def _plainly(connection: sa.Connection, work: Callable[[sa.Connection], object]) -> object:
     """Do work; its error ends the transaction. Raises SQLAlchemyError, also for values that no database
-    takes."""
+    takes, and for what else the work raises."""
     try:
         return work(connection)
+    except sa.exc.SQLAlchemyError:
+        raise
     except (OverflowError, ValueError) as error:
         raise UnfitValues(str(error)) from error
+    except Exception as error:
+        raise WorkFailed(error) from error
 
 
 def _apart(connection: sa.Connection, work: Callable[[sa.Connection], object]) -> object:

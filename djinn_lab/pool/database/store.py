@@ -19,7 +19,7 @@ import sqlite3
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
@@ -157,8 +157,8 @@ class Store:
         self._defer(handled)
 
     def submit(self, work: Callable[[sa.Connection], Result]) -> Future[Result]:
-        """Queue a read or a write behind all writes so far, and hurry. Its result, or SQLAlchemyError, comes
-        when the transaction that holds it and them is committed."""
+        """Queue a read or a write behind all writes so far, and hurry. Its result, SQLAlchemyError, or what it
+        raises itself, comes when the transaction that holds it and them is committed."""
         return self._await(work, everything=True)
 
     def flush(self, everything: bool = False) -> Future[None]:
@@ -224,13 +224,16 @@ class Store:
             if candidate.engine.dialect.name == "sqlite":
                 self._quick = QuickWriter(candidate.engine)
             self.leads.set_result(last)
-            ended_by: sa.exc.SQLAlchemyError | None = None
+            ended_by: Exception | None = None
             beside = stack.enter_context(ThreadPoolExecutor(1, "checkpoint"))
             try:
                 while self._write_batch(candidate):
                     self._checkpoint(candidate.engine, beside)
             except sa.exc.SQLAlchemyError as error:
                 log.critical("the database cannot be written any more: %s", error)
+                ended_by = error
+            except Exception as error:
+                log.critical("the store has a fault, and writes nothing any more", exc_info=error)
                 ended_by = error
             with self._writing:
                 quick, self._quick = self._quick, None
@@ -291,8 +294,12 @@ class Store:
         trim = now_s >= self._trim_due_s
         if trim:
             self._trim_due_s = now_s + TRIM_EVERY_S
-        awaited = self._take_later(now_s, everything) if everything else []
-        self._write(candidate, awaited, works, trim)
+        try:
+            awaited = self._take_later(now_s, everything) if everything else []
+            self._write(candidate, awaited, works, trim)
+        except Exception as error:
+            _fail(works, error)
+            raise
         if not everything:
             self._write(candidate, self._take_later(now_s, everything), [], trim=False)
         if now_s > self._checked_s + CHECK_EVERY_S:
@@ -381,6 +388,13 @@ class Store:
                 item = self._queue.get_nowait()
                 if isinstance(item, AwaitedWork):
                     item.future.set_exception(error)
+
+
+def _fail(works: Iterable[AwaitedWork | Work], error: Exception) -> None:
+    """Give an error to the callers that were given neither a result nor an error."""
+    for item in works:
+        if isinstance(item, AwaitedWork) and not item.future.done():
+            item.future.set_exception(error)
 
 
 def _journal_row(handled: Handled) -> Row:

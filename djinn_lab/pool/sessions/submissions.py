@@ -122,6 +122,7 @@ class SubmissionHandler:
 
     def _hold(self, session: ClientSession, arrival: Arrival) -> None:
         if len(session.followers) >= FOLLOWERS_MAX:
+            self.unpin_query(session)
             raise Refused(f"More than {FOLLOWERS_MAX} segments were sent ahead of the one that runs.")
         blobs = [] if isinstance(arrival.inspected, Refused) else arrival.inspected.blobs
         present = [name for name in blobs if self._blobs.has(session.user, name)]
@@ -139,9 +140,10 @@ class SubmissionHandler:
         while session.followers and not self._runs(session.followers[0].submit.job):
             arrival = session.followers.popleft()
             of_next, session.pins = session.pins, arrival.pins
-            self._admit(session, arrival._replace(due_s=self._core.clock.now_s()))
-            self.unpin_query(session)
-            session.pins = of_next
+            try:
+                self._admit(session, arrival._replace(due_s=self._core.clock.now_s()))
+            finally:
+                session.pins = of_next
 
     def drop_followers(self, session: ClientSession) -> None:
         """Forget the segments that a session sent ahead; its client is gone."""
@@ -149,14 +151,18 @@ class SubmissionHandler:
             self._blobs.unpin(session.followers.popleft().pins)
 
     def _admit(self, session: ClientSession, arrival: Arrival) -> None:
-        with self._accounting.together():
-            self._decide(session, arrival)
+        """Decide about a segment. What was pinned for it is so no longer: an admitted one has pinned its
+        blobs itself, and a rejected one needs none."""
+        try:
+            with self._accounting.together():
+                self._decide(session, arrival)
+        finally:
+            self.unpin_query(session)
 
     def _decide(self, session: ClientSession, arrival: Arrival) -> None:
         """Hand a segment to the engine, or answer with the reason why not."""
         submit, inspected, gang = arrival.submit, arrival.inspected, arrival.gang
         if submit.follows and session.done != (submit.job, submit.segment - 1):
-            self.unpin_query(session)
             session.send(answers.skipped(submit))
             return
         if not _JOB.fullmatch(submit.job):
@@ -363,8 +369,6 @@ class SubmissionHandler:
         record.flight = flight
         self._accounting.keep_program(submit, flight)
         self._perform(commands)
-        # beside the worker, which has it by now if it may start
-        self.unpin_query(session)
         if submit.segment == 0:
             self._accounting.forecast(record, flight)
 
@@ -393,7 +397,6 @@ class SubmissionHandler:
         try:
             commands = self._core.handle(event)
         except jobs.IllegalEvent:  # it can't be in the queue either, which changes nothing about the answer
-            self.unpin_query(session)
             session.send(answers.failed(submit, error), self._accounting.durability.commit())
         else:
             self._answer_refused(session, submit, ops, error, commands)
@@ -412,7 +415,6 @@ class SubmissionHandler:
         record.ops_before += ops
         record.error = error
         self._perform(commands)
-        self.unpin_query(session)
         session.send(answers.failed(submit, error), self._accounting.durability.commit())
         return record
 

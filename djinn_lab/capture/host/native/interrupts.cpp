@@ -116,8 +116,7 @@ void stand_in() {
   hold.stand_in = PyThreadState_New(own->interp);
   if (hold.stand_in) hold.stand_in->async_exc = std::exchange(own->async_exc, nullptr);
 }
-void pass_on() {
-  auto* gone = std::exchange(hold.stand_in, nullptr);
+void pass_on(PyThreadState* gone) {
   if (!gone) return;
   PyObject* sent = std::exchange(gone->async_exc, nullptr);
   InFlight earlier;
@@ -138,8 +137,9 @@ bool begin() {
 }
 bool end() {
   if (--hold.depth) return true;
+  auto* gone = std::exchange(hold.stand_in, nullptr);  // handlers may hold, too, and have a stand-in of their own
   bool well = give_back();
-  pass_on();
+  pass_on(gone);
   return well;
 }
 
