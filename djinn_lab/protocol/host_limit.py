@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 USABLE_PART = 0.8
@@ -20,6 +21,15 @@ def largest_host_bytes(root: Path = Path("/")) -> int:
         if limit is not None and limit < _UNLIMITED_FROM:
             available.append(max(0, limit - (_number(directory / usage_name) or 0)))
     return int(min(available) * USABLE_PART)
+
+
+def free_shared_memory(path: Path = Path("/dev/shm")) -> int | None:
+    """Return how much more shared memory may hold, where host tiers and uploads are files of it; None where
+    this machine has none."""
+    if not path.is_dir():
+        return None
+    found = os.statvfs(path)
+    return found.f_bavail * found.f_frsize
 
 
 def _groups(root: Path) -> list[tuple[Path, str, str]]:

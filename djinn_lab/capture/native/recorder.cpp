@@ -2,6 +2,7 @@
 // a captured cell as a node. recorder.py drives it and answers what is rare; see docs/architecture.md.
 #include <set>
 #include "attributes.h"
+#include "autocast.h"
 #include "generator.h"
 #include "modules.h"
 
@@ -43,6 +44,7 @@ TORCH_LIBRARY_IMPL(_, DJINN_KEY, library) { library.fallback(torch::CppFunction:
 
 static void set_capturing(bool on) {
   c10::impl::tls_set_dispatch_key_included(KEY, on);
+  c10::impl::tls_set_dispatch_key_included(CUDA_RULES, on);
 #ifdef DJINN_KEY_BACKEND
   c10::impl::tls_set_dispatch_key_included(DispatchKey::DeferredInit, on);
 #endif

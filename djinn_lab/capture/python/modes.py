@@ -14,6 +14,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from djinn_lab.capture.host.interrupts import locked, whole
 from djinn_lab.capture.host.random_stream import settled_generator
+from djinn_lab.capture.python.autocast import cuda_rules
 from djinn_lab.capture.python.composites import COMPOSITES, record_composite, record_whole
 from djinn_lab.capture.python.identity import WHOLE_TENSOR_CALLS
 from djinn_lab.capture.python.tensor import LazyTensor, plain
@@ -195,6 +196,7 @@ def captured_cell(recorder: PythonRecorder, cell: str, file: str) -> Iterator[No
             stack.enter_context(optimizer_hooks(recorder))
             stack.enter_context(recorder.replacements.inside())
             stack.enter_context(settled_generator(recorder))
+            stack.enter_context(cuda_rules())
             stack.enter_context(DeviceMapping(recorder))
             stack.enter_context(RecordingMode(recorder))
             yield

@@ -35,6 +35,7 @@ from djinn_lab.capture.host.ops import (
 from djinn_lab.capture.host.placement import Placement
 from djinn_lab.capture.host.turns import one_thread
 from djinn_lab.capture.python.assembly import PendingSource
+from djinn_lab.capture.python.autocast import FORGETTING
 from djinn_lab.capture.python.host_tensors import HostTensors
 from djinn_lab.capture.python.identity import is_in_a_graph
 from djinn_lab.capture.python.local import run_locally
@@ -493,7 +494,7 @@ class PythonRecorder:
     def replacements(self) -> Replacements:
         """Return the attributes of torch that are replaced while a cell is captured."""
         overriding = (torch.overrides, "has_torch_function", overrides_torch)
-        return Replacements([*kept_on_host(self), *cuda_answers(self.finish), overriding])
+        return Replacements([*kept_on_host(self), *cuda_answers(self.finish), FORGETTING, overriding])
 
     @one_thread
     def begin_cell(self) -> None:

@@ -1,9 +1,9 @@
 """What torch answers about CUDA while a cell is captured.
 
-``cuda`` means the pool and lazy tensors claim to be on the CPU, so everything that a device *type* switches
-on (autocast, loss scaling, generators) is switched on for the CPU instead, with the settings that ``cuda``
-stands for. Calls that only a local GPU could answer get the harmless answer, or are refused where there is
-none.
+``cuda`` means the pool and lazy tensors claim to be on the CPU, so what a device *type* switches on (loss
+scaling, generators) is switched on for the CPU instead. Autocast is switched on for a type that no device
+has here, with CUDA's rules. Calls that only a local GPU could answer get the harmless answer, or are refused
+where there is none.
 """
 
 from __future__ import annotations
@@ -43,15 +43,21 @@ class PoolGenerator(_GENERATOR, metaclass=_GeneratorType):  # type: ignore[misc]
     """Stands in for :class:`torch.Generator`: one for ``cuda`` draws in the notebook, as they all do."""
 
 
+CUDA_RULES = "ipu"
+"""The device type whose autocast means CUDA's rules in a cell (``native/autocast.h``, and
+:mod:`djinn_lab.capture.python.autocast`)."""
+
+
 def _autocast_init(original: Callable[..., None]) -> Callable[..., None]:
     @wraps(original)
     def init(
-        self: object, device_type: str, dtype: torch.dtype | None = None, *rest: object, **named: object
+        self: Any, device_type: str, dtype: torch.dtype | None = None, *rest: object, **named: object
     ) -> None:
         if is_pool(device_type):
-            dtype = torch.float16 if dtype is None else dtype
-            device_type = "cpu"
-        original(self, device_type, dtype, *rest, **named)
+            original(self, CUDA_RULES, torch.float16, *rest, **named)  # CUDA's takes any dtype
+            self.fast_dtype = torch.get_autocast_dtype(CUDA_RULES) if dtype is None else dtype
+        else:
+            original(self, device_type, dtype, *rest, **named)
 
     return init
 
@@ -64,14 +70,16 @@ def _scaler_init(original: Callable[..., None]) -> Callable[..., None]:
     return init
 
 
-def _asked_of_cpu(original: Callable[..., object]) -> Callable[..., object]:
-    """For questions about a device type, which torch takes to be ``cuda`` when it is left out."""
+def _by_rules(original: Callable[..., object]) -> Callable[..., object]:
+    """For what torch asks and sets for a device type, which is ``cuda`` when it is left out."""
 
     @wraps(original)
-    def ask(device_type: str = "cuda") -> object:
-        return original("cpu" if is_pool(device_type) else device_type)
+    def call(device_type: object = "cuda", *rest: object, **named: object) -> object:
+        if not isinstance(device_type, str):
+            device_type, rest = "cuda", (device_type, *rest)
+        return original(CUDA_RULES if is_pool(device_type) else device_type, *rest, **named)
 
-    return ask
+    return call
 
 
 def _load(original: Callable[..., object]) -> Callable[..., object]:
@@ -133,8 +141,12 @@ _ALWAYS: tuple[tuple[Any, str, Any], ...] = (
     (_SCALER, "__init__", _scaler_init(_SCALER.__init__)),
     (torch, "load", _load(torch.load)),
     (torch, "Generator", PoolGenerator),
-    (torch, "is_autocast_enabled", _asked_of_cpu(torch.is_autocast_enabled)),
-    (torch, "get_autocast_dtype", _asked_of_cpu(torch.get_autocast_dtype)),
+    (torch, "is_autocast_enabled", _by_rules(torch.is_autocast_enabled)),
+    (torch, "get_autocast_dtype", _by_rules(torch.get_autocast_dtype)),
+    (torch, "set_autocast_enabled", _by_rules(torch.set_autocast_enabled)),
+    (torch, "set_autocast_dtype", _by_rules(torch.set_autocast_dtype)),
+    (torch, "get_autocast_gpu_dtype", partial(torch.get_autocast_dtype, CUDA_RULES)),
+    (torch, "set_autocast_gpu_dtype", partial(torch.set_autocast_dtype, CUDA_RULES)),
     (torch.Tensor, "pin_memory", _itself),
 )
 _LEGACY_TYPES = (

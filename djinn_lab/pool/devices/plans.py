@@ -16,7 +16,7 @@ from djinn_lab.config import PoolSettings
 from djinn_lab.errors import OptionError
 from djinn_lab.plugins import find_plugin
 from djinn_lab.protocol.compiling import BUILT_IN_COMPILERS, CUDA_GRAPHS, INDUCTOR, REGION_COMPILERS
-from djinn_lab.protocol.host_limit import largest_host_bytes
+from djinn_lab.protocol.host_limit import free_shared_memory, largest_host_bytes
 from djinn_lab.units import format_bytes
 
 CPU_DEVICES_DEFAULT = 2
@@ -29,6 +29,8 @@ CPU_HOST_FACTOR = 2
 CPU_SHARE_FOR_HOST = 0.2
 CUDA_SHARE_FOR_HOST = 0.8
 """Of available memory, for all host tiers together: on CPU devices the rest is what they compute in."""
+SHARE_OF_SHARED_MEMORY = 0.45
+"""Of free shared memory, for all host tiers together: uploads take up to half of it."""
 
 
 class DevicePlan(msgspec.Struct, frozen=True):
@@ -97,7 +99,7 @@ def check_recording(name: str, plans: Sequence[DevicePlan]) -> None:
 
 
 def _host_bytes(plan: DevicePlan, count: int, wanted: int | None) -> int:
-    available = largest_host_bytes()
+    available, shared = largest_host_bytes(), free_shared_memory()
     if wanted is not None:
         if wanted * count > available:
             raise OptionError(
@@ -105,8 +107,16 @@ def _host_bytes(plan: DevicePlan, count: int, wanted: int | None) -> int:
                 f"{format_bytes(available)} that this machine has left.",
                 f"Give each device at most {format_bytes(int(available * CUDA_SHARE_FOR_HOST / count))}.",
             )
+        if shared is not None and wanted * count > shared:
+            raise OptionError(
+                f"{count} x {format_bytes(wanted)} of host memory for parked sessions are more than the "
+                f"{format_bytes(shared)} that shared memory (/dev/shm) has left.",
+                f"Give each device at most {format_bytes(int(shared * SHARE_OF_SHARED_MEMORY / count))}, or "
+                "enlarge it: mount -o remount,size=SIZE /dev/shm, in a container --shm-size.",
+            )
         return wanted
-    return default_host_bytes(plan.kind, plan.memory_bytes, available, count)
+    share = default_host_bytes(plan.kind, plan.memory_bytes, available, count)
+    return share if shared is None else min(share, int(shared * SHARE_OF_SHARED_MEMORY / count))
 
 
 def default_host_bytes(kind: str, memory_bytes: int, available_bytes: int, count: int) -> int:
