@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 from notebook_kernel import NotebookKernel, TakeKernels
@@ -14,6 +16,19 @@ pytestmark = pytest.mark.processes
 LONG = (
     "%%djinn --progress-after 0\nx = torch.eye(400)\nw = torch.eye(400)\nfor _ in range(4000):\n    x = x @ w"
 )
+WAITS_S = "djinn_lab.client.cell.RECORDED_TIMEOUT_S"
+"""So long a stopped cell waits for what it had recorded."""
+
+
+@contextmanager
+def hasty(*kernels: NotebookKernel) -> Iterator[None]:
+    """Let stopped cells wait a moment for what they had recorded."""
+    for kernel in kernels:
+        set_up = f"import djinn_lab.client.cell\nusual, {WAITS_S} = {WAITS_S}, 0.1"
+        assert kernel.run(set_up).status == "ok"
+    yield
+    for kernel in kernels:
+        assert kernel.run(f"{WAITS_S} = usual").status == "ok"
 
 
 def test_a_cell_behaves_as_a_plain_one(notebook: NotebookKernel) -> None:
@@ -163,13 +178,14 @@ def test_stop_while_queued(notebooks: TakeKernels, pool: PoolUnderTest) -> None:
     kernels = notebooks(3)
     for kernel in kernels:
         kernel.run("%%djinn\nz = torch.ones(1)")
-    messages = [kernel.send(LONG) for kernel in kernels]
-    waiting = wait_for(lambda: next((job for job in pool.rest.jobs() if "behind" in job.reason), None))
-    assert waiting.state == "QUEUED"
-    for kernel in kernels:
-        kernel.interrupt()
-    for kernel, message in zip(kernels, messages, strict=True):
-        assert kernel.result(message).status == "error"
+    with hasty(*kernels):
+        messages = [kernel.send(LONG) for kernel in kernels]
+        waiting = wait_for(lambda: next((job for job in pool.rest.jobs() if "behind" in job.reason), None))
+        assert waiting.state == "QUEUED"
+        for kernel in kernels:
+            kernel.interrupt()
+        for kernel, message in zip(kernels, messages, strict=True):
+            assert kernel.result(message).status == "error"
     assert wait_for(lambda: pool.rest.job(waiting.job).state == "CANCELLED")
     status = pool.rest.status()
     assert all(device.job is None for device in status.devices)
@@ -244,12 +260,13 @@ def test_cancel_without_an_id_leaves_other_users_alone(notebooks: TakeKernels, p
 def test_stop_works_at_any_moment(notebook: NotebookKernel, pool: PoolUnderTest) -> None:
     """Also between two ops, in a hook, or while a value is let go (where Python swallows what is raised)."""
     long = LONG.replace("range(4000)", "range(30000)")
-    for attempt in range(12):
-        message = notebook.send(long)
-        pool.wait_for_job(state="RUNNING")
-        time.sleep(attempt * 0.013)
-        notebook.interrupt()
-        assert notebook.result(message).error in ("CellCancelled", "KeyboardInterrupt")
+    with hasty(notebook):
+        for attempt in range(12):
+            message = notebook.send(long)
+            pool.wait_for_job(state="RUNNING")
+            time.sleep(attempt * 0.013)
+            notebook.interrupt()
+            assert notebook.result(message).error in ("CellCancelled", "KeyboardInterrupt")
     assert wait_for(lambda: all(device.job is None for device in pool.rest.status().devices))
     assert notebook.run("%%djinn\n(torch.ones(2) + 1).tolist()").values == ["[2.0, 2.0]"]
 
