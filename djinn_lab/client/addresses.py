@@ -7,7 +7,7 @@ from enum import Enum
 
 import httpx
 
-from djinn_lab.client.trust import tls_context
+from djinn_lab.client.trust import public_context, tls_context
 from djinn_lab.errors import PoolNotFound, PoolSilent, PoolWaits
 from djinn_lab.protocol.runtime_file import read_runtime, start_waits_for, supervisor_process
 
@@ -45,7 +45,7 @@ def leader_url(addresses: str, certificate: str | None = None) -> str:
 
 def _state(url: str, certificate: str | None) -> PoolState:
     try:
-        verify = tls_context(url, certificate) or True
+        verify = tls_context(url, certificate) or public_context()
         answer = httpx.get(f"{url}/v1/alive", timeout=ANSWER_TIMEOUT_S, trust_env=False, verify=verify)
         leads = answer.json().get("leads", True) if answer.is_success else None
     except (httpx.HTTPError, httpx.InvalidURL, ValueError, AttributeError, PoolNotFound):

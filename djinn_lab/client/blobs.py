@@ -12,6 +12,7 @@ import torch
 
 from djinn_lab.capture.host.interrupts import check
 from djinn_lab.client.connection import PoolConnection
+from djinn_lab.client.trust import public_context
 from djinn_lab.errors import PoolError, PoolLost, Refused
 from djinn_lab.protocol.messages import BlobsMissing, BlobStored, Fetched, QueryBlobs
 from djinn_lab.srg.blob_names import UNHASHED_BYTES_MIN, draw_name, sketch_of
@@ -64,7 +65,7 @@ class BlobTransfer:
             headers={"Authorization": f"Bearer {token}"},
             timeout=TIMEOUT_S,
             trust_env=False,
-            verify=connection.tls or True,
+            verify=connection.tls or public_context(),
         )
         self.uploaded_bytes = 0
         self.downloaded_bytes = 0

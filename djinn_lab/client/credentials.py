@@ -9,7 +9,7 @@ import httpx
 import msgspec
 
 from djinn_lab.client.logins import current_token
-from djinn_lab.client.trust import not_proven, tls_context
+from djinn_lab.client.trust import not_proven, public_context, tls_context
 from djinn_lab.errors import AuthenticationError, PoolNotFound, PoolSilent
 from djinn_lab.protocol.rest.login import JUPYTERHUB, OIDC, LoginWay
 from djinn_lab.protocol.runtime_file import read_runtime
@@ -52,7 +52,7 @@ def ways_in(url: str, certificate: str | None = None) -> Sequence[LoginWay]:
     """Ask a pool by which ways users get in; nothing for one of an older version. Raises PoolNotFound and
     AuthenticationError."""
     try:
-        verify = tls_context(url, certificate) or True
+        verify = tls_context(url, certificate) or public_context()
         answer = httpx.get(f"{url}/v1/login", timeout=ASK_TIMEOUT_S, trust_env=False, verify=verify)
         return msgspec.json.decode(answer.content, type=list[LoginWay]) if answer.is_success else ()
     except msgspec.DecodeError:

@@ -13,7 +13,7 @@ import msgspec
 
 from djinn_lab.client.addresses import leader_url, restart_under_way
 from djinn_lab.client.credentials import TOKEN_VARIABLE, TokenSource, token_source
-from djinn_lab.client.trust import known_fingerprint, not_proven, tls_context
+from djinn_lab.client.trust import known_fingerprint, not_proven, public_context, tls_context
 from djinn_lab.errors import (
     AuthenticationError,
     CancelFailed,
@@ -137,7 +137,7 @@ class PoolRequests:
             headers={"Authorization": f"Bearer {token}"},
             timeout=httpx.Timeout(READ_TIMEOUT_S, connect=CONNECT_TIMEOUT_S),
             trust_env=False,
-            verify=tls_context(self.url, self._certificate) or True,
+            verify=tls_context(self.url, self._certificate) or public_context(),
         )
         self._finalizer = weakref.finalize(self, self._http.close)
 

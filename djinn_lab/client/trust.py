@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 import ssl
+from functools import cache
 from urllib.parse import urlsplit
 
 from djinn_lab.errors import AuthenticationError, OptionError, PoolSilent
@@ -22,6 +23,12 @@ ADVICE = (
     "its certificate."
 )
 _DIGEST = re.compile(r"[0-9a-f]{64}")
+
+
+@cache
+def public_context() -> ssl.SSLContext:
+    """Return what trusts the public authorities: one for all clients, as it takes 25 ms to read them."""
+    return ssl.create_default_context()
 
 
 def tls_context(url: str, certificate: str | None = None) -> ssl.SSLContext | None:
@@ -43,7 +50,7 @@ def tls_context(url: str, certificate: str | None = None) -> ssl.SSLContext | No
     info = read_runtime()
     if info is not None and info.certificate and info.url == url.rstrip("/"):
         return pinned_context(info.certificate)
-    return ssl.create_default_context()
+    return public_context()
 
 
 def known_fingerprint(url: str, certificate: str | None = None) -> str:
