@@ -14,7 +14,7 @@ from types import TracebackType
 
 from IPython.core.interactiveshell import InteractiveShell
 
-from djinn_lab.capture.host.interrupts import whole
+from djinn_lab.capture.host.interrupts import entering, file_of_caller, whole
 from djinn_lab.client.cell import Cell
 from djinn_lab.client.cuts import forbid_cuts, loops_of_cuts, warning_of
 from djinn_lab.client.dry_run import DryRun
@@ -124,11 +124,11 @@ class NotebookCell:
         self._nested = False
         self._around = ExitStack()
 
-    @whole
+    @entering
     def __enter__(self) -> Cell:
         with ExitStack() as entered:
             entered.enter_context(stops_are_kept())
-            cell = self._begin(sys._getframe(1).f_code.co_filename)
+            cell = self._begin(file_of_caller())
             self._around = entered.pop_all()
         return cell
 
