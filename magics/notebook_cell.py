@@ -12,9 +12,10 @@ from contextlib import ExitStack, contextmanager
 from threading import Timer
 from types import TracebackType
 
+import torch
 from IPython.core.interactiveshell import InteractiveShell
 
-from djinn_lab.capture.host.interrupts import whole
+from djinn_lab.capture.host.interrupts import entering, file_of_caller, whole
 from djinn_lab.client.cell import Cell
 from djinn_lab.client.cuts import forbid_cuts, loops_of_cuts, warning_of
 from djinn_lab.client.dry_run import DryRun
@@ -120,15 +121,16 @@ class NotebookCell:
         )
         self._dry_run: DryRun | None = None
         self._variables: dict[str, object] = {}
+        self._stream: torch.Tensor | None = None
         self._verification: Verification | None = None
         self._nested = False
         self._around = ExitStack()
 
-    @whole
+    @entering
     def __enter__(self) -> Cell:
         with ExitStack() as entered:
             entered.enter_context(stops_are_kept())
-            cell = self._begin(sys._getframe(1).f_code.co_filename)
+            cell = self._begin(file_of_caller())
             self._around = entered.pop_all()
         return cell
 
@@ -160,6 +162,8 @@ class NotebookCell:
         self._shell.user_ns[LAST] = None
         if options.dry_run or may_be_refused(options.terms):
             self._variables = {k: v for k, v in self._shell.user_ns.items() if not k.startswith("_")}
+        if session.recorder.segment.launched is None:  # else the pool has the stream
+            self._stream = torch.default_generator.get_state()
         if options.dry_run:
             self._dry_run = DryRun(session, cell)
             return self._dry_run.__enter__()
@@ -219,11 +223,14 @@ class NotebookCell:
 
     def _take_back_names(self, ended: BaseException | None) -> None:
         """Let names mean what they did before a cell that the pool refused, or that was stopped while it
-        waited: what it gave them was not computed."""
+        waited: what it gave them was not computed. Random numbers continue where they were, as its seeds and
+        draws are part of what did not run."""
         before, self._variables = self._variables, {}
         report = self._cell.report
         if before and ended is not None and report.ops_recorded and not report.ops_run:
             self._shell.user_ns.update(before)
+            if self._stream is not None:
+                torch.default_generator.set_state(self._stream)
             ended.add_note("Nothing of the cell ran: variables of before it are what they were.")
 
     def _leave(self) -> None:

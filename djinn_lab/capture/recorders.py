@@ -11,6 +11,7 @@ import torch
 
 from djinn_lab.capture.sending.backend import Backend
 from djinn_lab.capture.sending.segment import Launched, Segment
+from djinn_lab.capture.torch_functions import script_modules
 from djinn_lab.capture.torch_functions.optimizer_state import SteppedOptimizers
 from djinn_lab.capture.torch_functions.pool_devices import PoolDevice
 from djinn_lab.errors import UserError
@@ -124,6 +125,7 @@ def chosen() -> str:
 
 def make_recorder(backend: Backend, stream_nodes: int | None = None) -> Recorder:
     """Make a recorder of the kind that was chosen."""
+    script_modules.install()
     if chosen() == "native":
         from djinn_lab.capture.native.recorder import NativeRecorder
 

@@ -99,6 +99,29 @@ def test_attention_without_weights_returns_none_for_them(recorder: Recorder) -> 
     check_cell(recorder, body, nn.MultiheadAttention(8, 2, batch_first=True).eval(), torch.randn(2, 5, 8))
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_attention_in_half_precision_equals_eager_also_without_elements(
+    dtype: torch.dtype, recorder: Recorder
+) -> None:
+    def body(*inputs: torch.Tensor) -> list[torch.Tensor]:
+        query, weight = inputs
+        joined = query.transpose(1, 2).flatten(2).transpose(0, 1)
+        size, bias, flash = joined.shape[-1], weight[:, 0], torch.ops.aten
+        with torch.no_grad():
+            public = nn.functional.scaled_dot_product_attention(query, query, query)
+            direct = [] if not len(query) else flash._scaled_dot_product_flash_attention_for_cpu(*3 * [query])
+            heads = nn.functional.multi_head_attention_forward(
+                *(joined, joined, joined, size, 2, weight, weight.new_zeros(3 * size), None, None, False, 0.0),
+                *(weight[:size], bias[:size]),
+                training=False,
+            )
+        return [public, *direct[:1], *(item for item in heads if item is not None)]
+
+    torch.manual_seed(0)
+    for batch in (2, 0):
+        check_cell(recorder, body, torch.randn(batch, 2, 4, 8).to(dtype), torch.randn(48, 16).to(dtype))
+
+
 @native_only
 def test_nested_and_sparse_tensors_meet_lazy_ones(recorder: Recorder) -> None:
     def body() -> list[torch.Tensor]:

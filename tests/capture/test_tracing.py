@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -36,3 +38,65 @@ def test_a_traced_function_computes_the_same(name: str, recorder: Recorder, reco
     with cell(recorder):
         result = TRACERS[name](torch.randn(3))(torch.ones(3))
     assert torch.equal(result.cpu(), Sum()(torch.ones(3)))
+
+
+class Shifted(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = torch.nn.Sequential(torch.nn.Linear(3, 2))
+        self.register_buffer("shift", torch.ones(2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(self.inner(x)) + self.shift
+
+
+def _saved(scripted: Any) -> Any:
+    file = io.BytesIO()
+    torch.jit.save(scripted, file)
+    return torch.jit.load(io.BytesIO(file.getvalue()))
+
+
+SCRIPTERS: dict[str, Callable[[torch.nn.Module, torch.Tensor], Any]] = {
+    "traced": torch.jit.trace,
+    "scripted": lambda module, example: torch.jit.script(module),
+    "frozen": lambda module, example: torch.jit.freeze(torch.jit.trace(module.eval(), example)),
+}
+
+
+@pytest.mark.native_recorder(reason="the recorder in Python refuses to trace")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
+@pytest.mark.parametrize("inside", [True, False])
+@pytest.mark.parametrize("name", SCRIPTERS)
+def test_a_scripted_module_of_captured_tensors_is_saved(name: str, inside: bool, recorder: Recorder) -> None:
+    with cell(recorder):
+        module, x = Shifted(), torch.randn(4, 3)
+        expected = module(x)
+        scripted = SCRIPTERS[name](module, x)
+        loaded = _saved(scripted) if inside else None
+    loaded = loaded or _saved(scripted)
+    assert torch.equal(loaded(x.cpu()), expected.cpu())
+
+
+@pytest.mark.native_recorder(reason="the recorder in Python refuses to trace")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+def test_a_constant_of_a_traced_function_is_saved(recorder: Recorder) -> None:
+    with cell(recorder):
+        kept, x = torch.ones(3) * 2, torch.randn(3)
+        traced = torch.jit.trace(lambda y: y * kept, x)
+        loaded = _saved(traced)
+        expected = x * kept
+    assert torch.equal(loaded(x.cpu()), expected.cpu())
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+def test_the_recorder_in_python_refuses_to_save_a_script_module(
+    recorder: Recorder, recorder_kind: str
+) -> None:
+    if recorder_kind != "python":
+        pytest.skip("the native recorder saves it")
+    with cell(recorder):
+        module = Shifted()
+        module(torch.randn(4, 3))
+        scripted = torch.jit.script(module)
+    with pytest.raises(CaptureError, match="C\\+\\+ recorder"):
+        _saved(scripted)

@@ -163,7 +163,10 @@ def test_a_refused_cell_changes_no_variable(notebook: NotebookKernel, options: s
         "%%djinn\nx = torch.arange(3.0)\ny = x * 2\nweight = torch.nn.Parameter(x + 1)\n(weight * x).sum()"
     )
     cell = "x = x + 1\ny += 5\nx *= 3\nwith torch.no_grad():\n    weight.add_(1)\nz = x + y\nz"
-    refused = notebook.run(f"%%djinn {options}\n{cell}")
+    drawn = notebook.run("torch.manual_seed(3)\ntorch.rand(2).tolist()").values
+    notebook.run("torch.manual_seed(3)")
+    refused = notebook.run(f"%%djinn {options}\ntorch.manual_seed(9)\nrandom = torch.rand(4)\n{cell}")
+    assert notebook.run("torch.rand(2).tolist()").values == drawn
     assert refused.error == "Refused"
     assert "variables of before it are what they were" in refused.traceback
     assert "stay on cpu:" in notebook.run("%djinn profile research_training").text

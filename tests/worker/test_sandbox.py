@@ -70,6 +70,31 @@ def test_the_same_acts_succeed_outside_of_the_sandbox(foreign: Path) -> None:
 
 
 @needs_landlock
+def test_packages_of_an_environment_elsewhere_are_read_and_other_entries_of_the_path_are_not(
+    tmp_path: Path,
+) -> None:
+    packages, project = tmp_path / "packages", tmp_path / "project"
+    (packages / "late-1.0.dist-info").mkdir(parents=True)
+    (packages / "late.py").write_text("value = 7")
+    project.mkdir()
+    (project / "mine.py").write_text("value = 8")
+    code = """
+sys.path += map(str, directories)
+enter(Reach())
+found = []
+for name in ("late", "mine"):
+    try:
+        found.append(__import__(name).value)
+    except ImportError:
+        found.append(None)
+print(json.dumps(found))
+"""
+    linked = tmp_path / "linked"
+    linked.symlink_to(packages)
+    assert printed(code, linked, project) == [7, None]
+
+
+@needs_landlock
 def test_threads_of_a_worker_are_closed_in_too(foreign: Path) -> None:
     code = """
 from concurrent.futures import ThreadPoolExecutor

@@ -453,7 +453,24 @@ def _not_computed(result: RunResult) -> str:
     return f"this value was not computed: {result.error or 'its cell was stopped'}".split("\n", 1)[0]
 
 
-pauses: list[Callable[[], Any]] = [torch._C._DisableTorchDispatch, torch._C.DisableTorchFunction]
+class _Untraced:
+    """Let ``torch.jit.trace`` see nothing inside."""
+
+    def __enter__(self) -> None:
+        self._state = torch._C._get_tracing_state()
+        if self._state is not None:
+            torch._C._set_tracing_state(None)
+
+    def __exit__(self, *failure: object) -> None:
+        if self._state is not None:
+            torch._C._set_tracing_state(self._state)
+
+
+pauses: list[Callable[[], Any]] = [
+    torch._C._DisableTorchDispatch,
+    torch._C.DisableTorchFunction,
+    _Untraced,
+]
 """Makers of what switches recording off for a while; each recorder adds its own."""
 
 

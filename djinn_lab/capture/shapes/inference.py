@@ -29,7 +29,12 @@ from djinn_lab.capture.shape_rules.rules import elementwise, is_elementwise, rul
 from djinn_lab.capture.shape_rules.views import makes_list, views_of
 from djinn_lab.capture.shapes import trials
 from djinn_lab.capture.shapes.call import Call
-from djinn_lab.capture.shapes.kernel_layouts import is_device_dependent, kernel_decides, refuses_only_shapes
+from djinn_lab.capture.shapes.kernel_layouts import (
+    is_device_dependent,
+    kernel_decides,
+    needs_elements,
+    refuses_only_shapes,
+)
 from djinn_lab.capture.shapes.signature import ArgumentKind, Signature
 from djinn_lab.capture.shapes.stand_ins import META, fake, meta, no_elements, promoting
 from djinn_lab.capture.values import Layout, LazyValue
@@ -234,13 +239,9 @@ class ShapeInference:
         try:
             with torch._C.DisableTorchFunction(), torch.no_grad(), warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # the worker's to report
-                if (
-                    (is_device_dependent(call.signature) and rule_for(call.signature) is None)
-                    or "attention"
-                    in call.signature.name  # whose kernels divide by sizes: no elements end a process
-                ) and call.is_small():
+                if call.is_small() and (_calls_a_library(call) or needs_elements(call.signature)):
                     trials.raise_like_eager(call)  # libraries are not called for no elements
-                elif "attention" not in call.signature.name:
+                elif not needs_elements(call.signature):
                     call.run(call.arguments(no_elements, _CPU))  # which draws no random number, either
         except RuntimeError as error:
             if _speaks_of_dtypes(error):

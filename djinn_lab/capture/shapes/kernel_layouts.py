@@ -16,6 +16,15 @@ _DEVICE_DEPENDENT = (
     *("_fft_", "linalg_", "pixel_shuffle", "median", "mode", "histc"),
 )
 """Ops whose result layout is the CPU kernel's own choice."""
+_NEEDS_ELEMENTS = frozenset(
+    (
+        *("scaled_dot_product_attention", "_scaled_dot_product_attention_math"),
+        "_scaled_dot_product_flash_attention_for_cpu",
+        "_scaled_dot_product_flash_attention_for_cpu_backward",
+        "_native_multi_head_attention",
+    )
+)
+"""Ops whose CPU kernel divides by sizes: called for no elements, one in half precision ends the process."""
 _SHAPED_BY_KERNEL = (
     *("native_batch_norm", "_batch_norm_with_update", "native_layer_norm.", "_embedding_bag"),
     *("mkldnn_rnn_layer.default", "nonzero_static", "max_unpool", "linalg_eig."),
@@ -52,6 +61,11 @@ def kernel_decides(signature: Signature, values: Sequence[LazyValue]) -> bool:
 @cache
 def _has_part(signature: Signature, parts: tuple[str, ...]) -> bool:
     return any(part in signature.name for part in parts)
+
+
+def needs_elements(signature: Signature) -> bool:
+    """Return whether the op's CPU kernel must not be called for tensors without elements."""
+    return signature.name.split(".")[1] in _NEEDS_ELEMENTS
 
 
 def refuses_only_shapes(signature: Signature) -> bool:

@@ -6,6 +6,7 @@ import logging
 import os
 import resource
 import site
+import sys
 import sysconfig
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -62,8 +63,18 @@ def _code() -> Iterable[Path]:
     names = ("stdlib", "platstdlib", "purelib", "platlib")
     yield from (Path(sysconfig.get_path(name)) for name in names)
     yield from map(Path, site.getsitepackages())
+    yield from _installed_elsewhere()
     yield Path(__file__).parents[2]
     yield from map(Path, LIBRARIES)
+
+
+def _installed_elsewhere() -> Iterable[Path]:
+    """Return the directories of packages that a ``.pth`` file or PYTHONPATH adds, as an environment on top of
+    another does. Not every entry of ``sys.path``: one may be where a user works."""
+    for entry in map(Path, filter(None, sys.path)):
+        installed = entry.is_dir() and any(entry.glob("*.dist-info"))
+        if installed and entry.resolve() != Path.cwd():
+            yield entry.resolve()
 
 
 def enter(reach: Reach, filtered: bool = True) -> SandboxLevel:
