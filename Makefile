@@ -14,7 +14,7 @@ MEMORY_TOPICS := memory-live memory-turns memory-simulated copy-engine
 export PYTHONDONTWRITEBYTECODE :=
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 
-.PHONY: demo test check lint coverage unit house bench bench-compare bench-memory sweep sweep-ops sweep-models sweep-tutorials sweep-libraries sweep-fuzz sweep-kills sweep-losses sweep-outages sweep-turns sweep-exceptions sweep-chaos sweep-ray sweep-recorders sweep-cuda sweep-hostile sweep-mutants sweep-patterns sweep-api sweep-frames sweep-examples sweep-benchmarks labextension docs pictures tutorials install browser postgresql compiler clean help
+.PHONY: demo test check lint coverage unit house bench bench-compare bench-memory sweep sweep-ops sweep-models sweep-tutorials sweep-libraries sweep-fuzz sweep-kills sweep-losses sweep-outages sweep-turns sweep-exceptions sweep-chaos sweep-ray sweep-recorders sweep-cuda sweep-hostile sweep-mutants sweep-patterns sweep-api sweep-frames sweep-examples sweep-cases sweep-benchmarks labextension docs pictures tutorials install browser postgresql compiler clean help
 
 help: ## these lines
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -166,6 +166,9 @@ sweep-frames: install ## COUNT (100000) random and changed WebSocket frames agai
 
 sweep-examples: install ## the property tests with other examples than those of make test, ROUNDS times (10)
 	@for round in $$(seq $${ROUNDS:-10}); do $(BIN)/pytest -q -n 2 --dist loadfile -m "hypothesis and not processes" --hypothesis-profile=search || exit 1; done
+
+sweep-cases: install ## every case of the tests of which make test has a sample (five minutes)
+	@SWEEP_CASES=1 $(BIN)/pytest -q -n 2 --dist loadfile $$(grep -rl "import sampled$$" tests --include="test_*.py")
 
 sweep: sweep-ops sweep-models ## both of them; sweep-tutorials needs the tutorials
 

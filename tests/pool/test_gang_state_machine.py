@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sampled import sampled
 
 from djinn_lab.pool.gangs.state_machine import (
     CancelPart,
@@ -173,7 +174,7 @@ def dependent_groups(draw: st.DrawFn) -> list[Group]:
     ]
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=sampled(500, 120), deadline=None)
 @given(
     st.integers(1, 4),
     st.one_of(dependent_groups(), st.integers(1, 5).map(lambda count: list(BESIDE[:count]))),
@@ -317,3 +318,16 @@ def test_a_group_begins_when_those_that_it_waits_for_have_ended() -> None:
     world.answer(3, failed=False)
     world.answer("epilogue", failed=False)
     assert over(world) == EndGang("done")
+
+
+def test_last_device_is_released_before_the_epilogue_where_the_home_had_no_memory() -> None:
+    world = World([HOME, OTHER], BESIDE[:2], prelude=False)
+    world.hear(world.machine.begin())
+    world.memory_says(0, granted=False)
+    world.memory_says(1, granted=True)
+    world.answer(1, failed=False)
+    world.memory_says(0, granted=True)
+    assert world.held == {HOME, OTHER}
+    world.answer(0, failed=False)
+    assert world.running == {"epilogue": HOME}
+    assert world.held == {HOME}

@@ -13,6 +13,7 @@ import pytest
 import torch
 from audit import audit
 from programs import Script
+from sampled import sampled
 from worker_kit import Answer, Device, Message, read_fetched, run_undisturbed
 
 from djinn_lab.protocol import worker as messages
@@ -354,13 +355,13 @@ def explore(device: Device, seed: int, sessions: Sequence[str] = ("ann", "bob"))
 
 
 @pytest.mark.usefixtures("small_pieces")
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(sampled(20, 7)))
 def test_values_are_what_they_are_without_copies(make_device: Callable[..., Device], seed: int) -> None:
     explore(make_device(memory_bytes=2**20, host_bytes=24 * 2**10, disk_bytes=12 * 2**10), seed)
 
 
 @pytest.mark.usefixtures("small_pieces")
-@pytest.mark.parametrize("first", range(0, 20, 4))
+@pytest.mark.parametrize("first", range(0, sampled(20, 8), 4))
 def test_a_session_larger_than_its_device_has_the_same_values(
     make_device: Callable[..., Device], first: int
 ) -> None:

@@ -13,6 +13,7 @@ from audit import audit
 from comparing import Left, summary
 from programs import Script
 from random_programs import SIZE, RandomPrograms
+from sampled import sampled
 from worker_kit import Device, read_fetched
 
 from djinn_lab.protocol import worker as messages
@@ -21,8 +22,9 @@ from djinn_lab.worker import cuts, storages
 from djinn_lab.worker.outcome import Outcome, Stop
 
 MakeDevice = Callable[..., Device]
-PREEMPTIONS = 1000
-SEEDS = 20
+PREEMPTIONS = 50
+"""Of each seed."""
+SEEDS = sampled(20, 5)
 
 
 def stop_at(calls: int, how: Stop = "preempted") -> Callable[[], Stop | None]:
@@ -141,7 +143,7 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_random_programs_never_notice_that_they_were_stopped(make_device: MakeDevice, seed: int) -> None:
     devices = [make_device(disk_bytes=64 * 2**20) for _ in range(2)]
     journey = Journey(devices, 100 * seed)
-    while journey.stops < PREEMPTIONS // SEEDS:
+    while journey.stops < PREEMPTIONS:
         journey.run_one()
     assert {"other", "store", "park", "demote", "move"} <= set(journey.done), journey.done
     journey.undisturbed.close()

@@ -322,6 +322,7 @@ class GangStateMachine:
         else:
             self._enter("epilogue")
             self._written = True
+            self._release_all_but_home()
             self._run("epilogue", self.home)
 
     def _ready(self) -> list[int]:
