@@ -11,21 +11,15 @@ every thread round differently with two.
 
 A shell starts what runs in the background with interrupts ignored, which kernels and pools would inherit.
 
-All that a test process starts ends with it (:mod:`ending`).
-
-Clients of httpx share one context for TLS: each would read all public authorities, also for a pool in the
-clear (25 ms of processor time for each client, of which tests make thousands)."""
+All that a test process starts ends with it (:mod:`ending`)."""
 
 from __future__ import annotations
 
 import signal
-import ssl
 import threading
 import time
 from collections.abc import Iterator
-from typing import Any
 
-import httpx
 import pytest
 import torch
 from ending import end_with_this_process
@@ -37,18 +31,6 @@ settings.load_profile("same")
 torch.set_num_threads(1)
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
-
-_PUBLIC = httpx.create_ssl_context(trust_env=False)
-_create_ssl_context = httpx._transports.default.create_ssl_context
-
-
-def _shared_ssl_context(verify: Any = True, cert: Any = None, trust_env: bool = True) -> ssl.SSLContext:
-    if verify is True and cert is None and not trust_env:
-        return _PUBLIC
-    return _create_ssl_context(verify, cert, trust_env)
-
-
-httpx._transports.default.create_ssl_context = _shared_ssl_context
 
 _KEEPER = end_with_this_process()
 """Not waited for: it outlives this process."""
