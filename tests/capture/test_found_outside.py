@@ -111,7 +111,19 @@ def test_attention_in_half_precision_equals_eager_also_without_elements(
             public = nn.functional.scaled_dot_product_attention(query, query, query)
             direct = [] if not len(query) else flash._scaled_dot_product_flash_attention_for_cpu(*3 * [query])
             heads = nn.functional.multi_head_attention_forward(
-                *(joined, joined, joined, size, 2, weight, weight.new_zeros(3 * size), None, None, False, 0.0),
+                *(
+                    joined,
+                    joined,
+                    joined,
+                    size,
+                    2,
+                    weight,
+                    weight.new_zeros(3 * size),
+                    None,
+                    None,
+                    False,
+                    0.0,
+                ),
                 *(weight[:size], bias[:size]),
                 training=False,
             )

@@ -453,17 +453,20 @@ def _not_computed(result: RunResult) -> str:
     return f"this value was not computed: {result.error or 'its cell was stopped'}".split("\n", 1)[0]
 
 
+_TRACER: Any = torch._C  # its stub lacks the setter
+
+
 class _Untraced:
     """Let ``torch.jit.trace`` see nothing inside."""
 
     def __enter__(self) -> None:
-        self._state = torch._C._get_tracing_state()
+        self._state = _TRACER._get_tracing_state()
         if self._state is not None:
-            torch._C._set_tracing_state(None)
+            _TRACER._set_tracing_state(None)
 
     def __exit__(self, *failure: object) -> None:
         if self._state is not None:
-            torch._C._set_tracing_state(self._state)
+            _TRACER._set_tracing_state(self._state)
 
 
 pauses: list[Callable[[], Any]] = [

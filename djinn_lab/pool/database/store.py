@@ -157,8 +157,8 @@ class Store:
         self._defer(handled)
 
     def submit(self, work: Callable[[sa.Connection], Result]) -> Future[Result]:
-        """Queue a read or a write behind all writes so far, and hurry. Its result, SQLAlchemyError, or what it
-        raises itself, comes when the transaction that holds it and them is committed."""
+        """Queue a read or a write behind all writes so far, and hurry. Its result, SQLAlchemyError, or what
+        it raises itself, comes when the transaction that holds it and them is committed."""
         return self._await(work, everything=True)
 
     def flush(self, everything: bool = False) -> Future[None]:
