@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
+from torch._ops import HigherOrderOperator
 
 from djinn_lab.errors import CaptureError
 
@@ -39,6 +41,18 @@ def refuse_unsupported(tensor: torch.Tensor) -> None:
             f"a tensor on {tensor.device} cannot be captured.",
             "Move it to the host with .cpu() before the cell.",
         )
+
+
+def kernel_of_parts(operator: HigherOrderOperator) -> Callable[..., Any]:
+    """Return what computes a higher-order operator, such as ``flex_attention``, by ops that can be recorded.
+    Raises CaptureError where nothing does."""
+    kernel = operator.py_kernels.get(torch._C.DispatchKey.CompositeExplicitAutograd)
+    if kernel is None:
+        raise CaptureError(
+            f"torch.ops.higher_order.{operator.name()} cannot be captured.",
+            "Run this cell with %%local, or write it as ordinary torch ops.",
+        )
+    return kernel
 
 
 def refuse_tracing() -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import io
+import pickle
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +13,7 @@ import torch
 from equality import difference
 from in_process import cell
 from torch import nn
+from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 from djinn_lab.capture.lazy import is_lazy
 from djinn_lab.capture.recorders import Recorder
@@ -43,8 +47,44 @@ def recorded_stream(x: torch.Tensor) -> torch.Tensor:
     return y
 
 
+def ranges(x: torch.Tensor) -> torch.Tensor:
+    torch.cuda.nvtx.range_push("a")
+    torch.cuda.nvtx.mark("b")
+    with torch.cuda.nvtx.range("c"), torch.autograd.profiler.emit_nvtx():
+        y = x * 2
+    torch.cuda.nvtx.range_pop()
+    return y
+
+
+def made_in_scope(x: torch.Tensor) -> torch.Tensor:
+    with torch.device("cuda"):
+        layer = nn.Linear(4, 2)
+    return layer(x)
+
+
+def restored(map_location: Any) -> Callable[[torch.Tensor], torch.Tensor]:
+    def load(x: torch.Tensor) -> Any:
+        file = io.BytesIO()
+        torch.save({"x": x}, file)
+        file.seek(0)
+        return torch.load(file, map_location=map_location)["x"] * 2
+
+    return load
+
+
 IDIOMS: dict[str, tuple[Callable[[torch.Tensor], Any], Callable[[torch.Tensor], Any]]] = {
     "module.to(0)": (lambda x: nn.Linear(4, 2).to(0)(x.to(0)), lambda x: nn.Linear(4, 2)(x)),
+    "ranges of NVTX": (ranges, lambda x: x * 2),
+    "a layer made in a device scope": (made_in_scope, lambda x: nn.Linear(4, 2)(x)),
+    "a device by its number": (lambda x: x.to(torch.device(0)) * 2, lambda x: x * 2),
+    "made on a device by its number": (
+        lambda x: torch.ones(3, device=torch.device(0)),
+        lambda x: torch.ones(3),
+    ),
+    "map_location, a function": (restored(lambda storage, location: storage.cuda()), lambda x: x * 2),
+    "map_location, a function of none": (restored(lambda storage, location: None), lambda x: x * 2),
+    "map_location, a dict": (restored({"cpu": "cuda:0"}), lambda x: x * 2),
+    "map_location, a name": (restored("cuda"), lambda x: x * 2),
     "a device scope": (in_scope, lambda x: torch.randn(3)),
     "pin_memory": (lambda x: x.pin_memory().to("cuda", non_blocking=True) * 2, lambda x: x * 2),
     "pinned when made": (lambda x: torch.ones(3, pin_memory=True).cuda() + 1, lambda x: torch.ones(3) + 1),
@@ -99,3 +139,87 @@ def test_the_memory_of_the_pools_device_is_told(recorder: Recorder) -> None:
         assert properties.total_memory == 2**33
         assert "cpu:0" in properties.name
         assert not hasattr(properties, "major")
+
+
+def nested(x: torch.Tensor) -> list[torch.Tensor]:
+    return [x[:1], x]
+
+
+OTHER_MEMORY: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "sparse": lambda x: torch.sparse.mm(x.to_sparse().cuda(), x.T.cuda()),
+    "sparse, to": lambda x: x.to_sparse().to("cuda").to_dense(),
+    "sparse of a captured one": lambda x: (x.cuda() * 2).to_sparse().cuda().to_dense(),
+    "sparse rows": lambda x: x.to_sparse_csr().cuda() @ x.T.cuda(),
+    "nested": lambda x: (torch.nested.nested_tensor(nested(x)).cuda() * 2).to_padded_tensor(0.0),
+    "nested, made there": lambda x: torch.nested.nested_tensor(nested(x), device="cuda").to_padded_tensor(
+        0.0
+    ),
+    "jagged": lambda x: (
+        torch.nested.nested_tensor(nested(x), layout=torch.jagged).cuda() * 2
+    ).to_padded_tensor(0.0),
+}
+
+
+@pytest.mark.native_recorder(reason="the recorder in Python refuses sparse and nested tensors")
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("name", OTHER_MEMORY)
+def test_sparse_and_nested_tensors_go_to_cuda(
+    name: str, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x = torch.randn(2, 4)
+    with cell(recorder):
+        found = OTHER_MEMORY[name](x)
+    with monkeypatch.context() as here:
+        here.setattr(torch.Tensor, "cuda", lambda tensor: tensor)
+        move, make = torch.Tensor.to, torch.nested.nested_tensor
+        here.setattr(torch.Tensor, "to", lambda x, *to, **by: x if to == ("cuda",) else move(x, *to, **by))
+        here.setattr(torch.nested, "nested_tensor", lambda parts, device="", **named: make(parts, **named))
+        expected = OTHER_MEMORY[name](x)
+    assert torch.equal(found.cpu(), expected)
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda: torch.cuda.CUDAGraph(),
+        lambda: torch.cuda.graph(None),
+        lambda: torch.cuda.make_graphed_callables(nn.Linear(2, 2), (torch.ones(1, 2),)),
+        lambda: torch.cuda.graph_pool_handle(),
+    ],
+)
+def test_cuda_graphs_are_refused_with_what_to_do_instead(
+    use: Callable[[], object], recorder: Recorder
+) -> None:
+    with cell(recorder):
+        with pytest.raises(CaptureError, match=r"as it is, without torch\.cuda\.graph"):
+            use()
+        assert not torch.cuda.is_current_stream_capturing()
+
+
+def test_a_device_in_a_cell_is_torchs_own(recorder: Recorder) -> None:
+    before = torch.device
+    with cell(recorder):
+        made = [torch.device("cpu"), torch.device("cuda", 0), torch.device(0), torch.device(device="cpu")]
+        assert all(isinstance(one, torch.device) and type(one) is before for one in made)
+        assert type(made[0]) == torch.device  # noqa: E721 - as programs write it
+        assert pickle.loads(pickle.dumps(made)) == copy.deepcopy(made) == made
+        assert not isinstance("cpu", torch.device)
+    assert torch.device is before
+
+
+@pytest.mark.native_recorder(reason="torch.compile traces the recorder in Python")
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_flex_attention_equals_eager(recorder: Recorder) -> None:
+    def attend(x: torch.Tensor) -> list[Any]:
+        causal = create_block_mask(lambda b, h, i, j: i >= j, None, None, 8, 8, device="cpu")
+        return [
+            flex_attention(x, x, x),
+            flex_attention(x, x, x, block_mask=causal),
+            flex_attention(x, x, x, score_mod=lambda score, b, h, i, j: score + (i - j)),
+        ]
+
+    x = torch.randn(1, 2, 8, 4)
+    expected = attend(x)
+    with cell(recorder):
+        found = attend(x)
+    assert all(torch.equal(one.cpu(), other) for one, other in zip(found, expected, strict=True))

@@ -14,10 +14,12 @@ from functools import cache, partial, wraps
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch._ops import HigherOrderOperator
 from torch.jit import _builtins
 
 from djinn_lab.capture.host.interrupts import whole
 from djinn_lab.capture.native.extension import native
+from djinn_lab.capture.refusals import has_other_memory, kernel_of_parts
 from djinn_lab.capture.torch_functions.cuda_answers import ToPool, cuda_answers
 from djinn_lab.capture.torch_functions.hooks import kept_on_host, optimizer_hooks
 from djinn_lab.capture.torch_functions.packed_sequences import pad
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
     from djinn_lab.capture.native.recorder import NativeRecorder
 
 _CPU = torch.device("cpu")
+_KEY = "FPGA" if native.variant == "backend" else "???"
+"""What torch's Python calls the recorder's dispatch key."""
 _ALSO = (
     "tensor",
     "as_tensor",
@@ -45,6 +49,8 @@ def _on_pool(recorder: NativeRecorder, tensor: torch.Tensor) -> torch.Tensor:
     differentiable copy."""
     if native.is_lazy(tensor) or tensor.is_meta:
         return tensor
+    if has_other_memory(tensor):
+        return tensor.clone()  # it stays here, as what meets it does
     if isinstance(tensor, torch.nn.Parameter) and recorder.put_on_pool(tensor):
         return tensor
     recorder.plain.settle(tensor)
@@ -111,6 +117,18 @@ def _pad_packed(recorder: NativeRecorder, original: Callable[..., Any]) -> Calla
     return call
 
 
+def _by_parts(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Of ``HigherOrderOperator.dispatch``: the key of the recorder has no kernel of such an operator."""
+
+    @wraps(original)
+    def dispatch(operator: Any, key: Any, /, *args: Any, **kwargs: Any) -> Any:
+        if key.name == _KEY and key not in operator.py_kernels:
+            return kernel_of_parts(operator)(*args, **kwargs)
+        return original(operator, key, *args, **kwargs)
+
+    return dispatch
+
+
 @cache
 def _device_functions() -> list[tuple[object, str]]:
     """Functions of torch and methods of tensors that take a device."""
@@ -128,6 +146,7 @@ def _device_functions() -> list[tuple[object, str]]:
         found
         + [(torch.Tensor, name) for name in sorted(names) if name.startswith("new_")]
         + [(torch.Tensor, "new_tensor")]
+        + [(torch.nested, name) for name in ("nested_tensor", "as_nested_tensor")]
     )
 
 
@@ -183,6 +202,7 @@ class CellSurroundings:
             (torch, "compile", self._compiled.compile),
             (torch.nn.Module, "__call__", native.module_call),
             *((owner, name, _mapped) for owner, name in _device_functions()),
+            (HigherOrderOperator, "dispatch", _by_parts),
             (torch.Tensor, "cuda", partial(_cuda, recorder)),
             (torch.Tensor, "to", partial(_to, recorder)),
             (torch._VF, "_pad_packed_sequence", partial(_pad_packed, recorder)),

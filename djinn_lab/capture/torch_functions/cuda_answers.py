@@ -12,9 +12,10 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial, wraps
 from time import perf_counter
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 import torch
+from torch.serialization import default_restore_location
 from torch.utils._python_dispatch import _disable_current_modes
 
 from djinn_lab.capture.sending.segment import paused
@@ -25,6 +26,7 @@ from djinn_lab.capture.torch_functions.pool_devices import (
     unknown,
 )
 from djinn_lab.capture.torch_functions.replaced import Wanted
+from djinn_lab.errors import CaptureError
 
 _AUTOCAST: Any = torch.amp.autocast_mode.autocast
 _SCALER: Any = torch.amp.GradScaler
@@ -46,6 +48,34 @@ class PoolGenerator(_GENERATOR, metaclass=_GeneratorType):  # type: ignore[misc]
 CUDA_RULES = "ipu"
 """The device type whose autocast means CUDA's rules in a cell (``native/autocast.h``, and
 :mod:`djinn_lab.capture.python.autocast`)."""
+
+
+_DEVICE: Any = torch.device
+
+
+class _DeviceType(type):
+    def __instancecheck__(cls, instance: object) -> bool:
+        return type(instance) is _DEVICE
+
+    def __eq__(cls, other: object) -> bool:
+        return other is cls or other is _DEVICE
+
+    def __hash__(cls) -> int:
+        return hash(_DEVICE)
+
+    def __call__(cls, *args: Any, **named: Any) -> torch.device:
+        if len(args) == 1 and not named and type(args[0]) is int:
+            args = ("cuda", args[0]) if is_pool(args[0]) else args
+        return _DEVICE(*args, **named)  # type: ignore[no-any-return]
+
+
+class PoolNamedDevice(metaclass=_DeviceType):
+    """Stands in for :class:`torch.device`, of which nothing can be derived: a bare number, which means the
+    machine's accelerator, is a device of the pool."""
+
+
+PoolNamedDevice.__module__ = "torch"
+PoolNamedDevice.__qualname__ = PoolNamedDevice.__name__ = "device"
 
 
 def _autocast_init(original: Callable[..., None]) -> Callable[..., None]:
@@ -82,11 +112,26 @@ def _by_rules(original: Callable[..., object]) -> Callable[..., object]:
     return call
 
 
+def _restoring(map_location: Any) -> Callable[[torch.UntypedStorage, str], object]:
+    """Return the function that ``map_location`` stands for. What is for the pool stays here."""
+
+    def restore(storage: torch.UntypedStorage, location: str) -> object:
+        found = map_location(storage, location) if callable(map_location) else None
+        if found is not None:
+            return found
+        target = map_location.get(location, location) if isinstance(map_location, dict) else location
+        return storage if is_pool(target) else default_restore_location(storage, target)
+
+    return restore
+
+
 def _load(original: Callable[..., object]) -> Callable[..., object]:
     @wraps(original)
-    def load(file: object, map_location: object = None, *rest: object, **named: object) -> object:
-        if isinstance(map_location, (str, torch.device)) and is_pool(map_location):
-            map_location = "cpu"
+    def load(file: object, map_location: Any = None, *rest: object, **named: object) -> object:
+        if isinstance(map_location, (str, torch.device)):
+            map_location = "cpu" if is_pool(map_location) else map_location
+        elif not torch.cuda.is_available():
+            map_location = _restoring(map_location)
         with _disable_current_modes(), torch._C.DisableTorchFunction():  # bytes to tensors, nothing to record
             return original(file, map_location, *rest, **named)
 
@@ -180,6 +225,44 @@ _WITHOUT_CUDA: tuple[tuple[Any, str, Any], ...] = (
     *((torch.cuda, name, getattr(torch, name)) for name in _LEGACY_TYPES),
     *((torch.cuda, name, answer) for name, answer in _SEEDS.items()),
     (torch.cuda, "get_device_name", lambda device=None: "Djinn Lab pool"),
+    (torch, "device", PoolNamedDevice),
+    (torch.UntypedStorage, "cuda", lambda storage, device=None, non_blocking=False: storage),
+    (torch.cuda, "is_current_stream_capturing", lambda: False),
+)
+
+
+class _NoRanges:
+    """Stands in for the library of NVTX, whose ranges only a profiler of a local GPU shows."""
+
+    def __getattr__(self, name: str) -> Callable[..., int]:
+        return lambda *args: 0
+
+
+_PROFILING: tuple[tuple[Any, str, Any], ...] = (
+    (torch.cuda.nvtx, "_nvtx", _NoRanges()),
+    (torch.autograd.profiler, "emit_nvtx", lambda enabled=True, record_shapes=False: nullcontext()),
+)
+
+
+def _refuse_graphs(*args: object, **kwargs: object) -> NoReturn:
+    raise CaptureError(
+        "CUDA graphs cannot be made in a cell: which device it will run on is for the pool to choose, and "
+        "the cell is sent as a graph anyway.",
+        "Call the model as it is, without torch.cuda.graph and CUDAGraph. Session.capture(tolerance=1e-5) "
+        "lets the pool compile what runs often.",
+    )
+
+
+class PoolGraph:
+    """Stands in for :class:`torch.cuda.CUDAGraph`, which the pool has not."""
+
+    def __init__(self, *args: object, **kwargs: object) -> None:
+        _refuse_graphs()
+
+
+_GRAPHS: tuple[tuple[Any, str, Any], ...] = (
+    *((torch.cuda, name, PoolGraph) for name in ("CUDAGraph", "graph")),
+    *((torch.cuda, name, _refuse_graphs) for name in ("make_graphed_callables", "graph_pool_handle")),
 )
 
 
@@ -287,7 +370,14 @@ def cuda_answers(run_pending: Callable[[str], None]) -> list[Wanted]:
     """Return what makes torch's answers about CUDA speak of the pool. ``run_pending`` runs what was
     recorded."""
     event = type("PoolEvent", (PoolEvent,), {"run_pending": staticmethod(run_pending)})
-    answers = (*_WITHOUT_CUDA, *_STREAMS, *_OF_ONE_DEVICE, (torch.cuda, "Event", event))
+    answers = (
+        *_WITHOUT_CUDA,
+        *_STREAMS,
+        *_OF_ONE_DEVICE,
+        *_PROFILING,
+        *_GRAPHS,
+        (torch.cuda, "Event", event),
+    )
     wanted = (*_ALWAYS, *(() if torch.cuda.is_available() else answers))
     return [(owner, name, partial(_instead, new)) for owner, name, new in wanted]
 
