@@ -259,10 +259,10 @@ def test_a_start_is_predicted_only_with_how_far_such_forecasts_are_off(tmp_path:
         client = stack.enter_context(closing(rest(info)))
 
         def updates_with_estimate() -> list[JobUpdate]:
-            """Return the predicted starts of four jobs that wait for a cell of a second and a half."""
+            """Return the predicted starts of four jobs, none brief, that wait for a second and a half."""
             running = ann.submit(act("sleep 1.5"), cell="long")
             ann.until(running, "RUNNING")
-            waiting = [one.submit(act(""), cell="next") for one in crowd]
+            waiting = [one.submit(act("sleep 0.1"), cell="next") for one in crowd]
             assert all(one.result(job).outcome == "done" for one, job in zip(crowd, waiting, strict=True))
             assert ann.result(running).outcome == "done"
             heard = [update for one in crowd for update in one.updates if update.estimate_s is not None]
