@@ -5,6 +5,8 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -203,3 +205,33 @@ def test_a_child_of_code_that_holds_holds_too() -> None:
             with interrupts.held():
                 os._exit(0)
         assert os.waitpid(child, 0)[1] == 0
+
+
+TRACED = """
+import ctypes, sys, threading
+from djinn_lab.capture.host.interrupts import held
+
+class Thrown(Exception): pass
+
+def call(): pass
+
+def work():
+    me = ctypes.c_ulong(threading.get_ident())
+    with held():
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(me, ctypes.py_object(Thrown))
+        call()
+    call()
+
+def trace(*about): return trace
+
+sys.settrace(trace)
+try:
+    work()
+except Thrown:
+    print("arrived")
+"""
+
+
+def test_what_a_thread_sends_arrives_under_a_debugger() -> None:
+    done = subprocess.run([sys.executable, "-c", TRACED], capture_output=True, text=True, timeout=60)
+    assert done.stdout == "arrived\n", done.stderr
