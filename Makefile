@@ -65,9 +65,9 @@ coverage: install ## how much of the cores their own tests run (goal: over 90 %)
 unit: install ## the tests that need neither browser nor pool processes
 	@$(BIN)/pytest -q -n 2 --dist loadfile -m "not browser and not processes"
 
-test: lint browser postgresql ## everything, two files of tests at a time
+test: lint browser postgresql ## everything, three files of tests at a time, as many of them wait
 	@SWEEP_RAY=1 $(BIN)/pytest -q -m cluster tests/pool/test_ray_engine.py
-	@$(BIN)/pytest -q -rfE --durations=50 -n 2 --dist loadfile
+	@$(BIN)/pytest -q -rfE --durations=50 -n 3 --dist loadfile --no-loadscope-reorder
 
 bench: install ## figures, each beside its baseline, into benchmarks/results
 	@$(BIN)/python -m benchmarks

@@ -18,6 +18,7 @@ from __future__ import annotations
 import signal
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 
 import pytest
@@ -42,6 +43,8 @@ SERVE_ALL = (
 """Names of threads that outlive a module on purpose: of executors that are used again, and of torch's data
 loaders and export, asyncio and playwright."""
 ENDS_WITHIN_S = 20.0
+LONG = ("browser", "processes")
+"""Marks of tests that take long."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -64,6 +67,15 @@ class FailuresAtOnce:
         if report.failed and terminal is not None:
             terminal.ensure_newline()
             terminal.write_line(f"{report.when} failed: {report.nodeid}", red=True)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Of several processes, let each begin with the long files, those with pools and browsers: a long one at
+    the end would run alone."""
+    if hasattr(config, "workerinput"):
+        count = Counter(item.path for item in items)
+        long = {item.path for item in items if set(LONG) & {mark.name for mark in item.iter_markers()}}
+        items.sort(key=lambda item: (item.path not in long, -count[item.path], item.path))
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -20,7 +20,7 @@ from benchmarks.samples import Summary
 ROOT = Path(__file__).parents[2]
 DOCUMENTED = (ROOT / "docs" / "benchmarks.md").read_text()
 TIMEOUT_S = 540
-SAMPLE = (*("capture", "round-trip", "serialisation", "offload", "plan", "decisions", "decode", "dashboard"),)
+SAMPLE = ("round-trip", "serialisation", "plan", "decisions", "dashboard")
 TOP = ("format", "finished_at", "quick", "commit", "machine", "figures")
 
 

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.processes
 def test_sessions_survive_kills_stops_and_full_file_systems() -> None:
     if subprocess.run(["unshare", "-m", "mount", "-t", "tmpfs", "tmpfs", "/mnt"], check=False).returncode:
         pytest.skip("file systems can only be mounted, and filled, by root")
-    command = [sys.executable, "-W", "ignore", "-m", "sweeps.chaos", "--kills", "6", "--clients", "3"]
+    command = [sys.executable, "-W", "ignore", "-m", "sweeps.chaos", "--kills", "4", "--clients", "3"]
     path = f"{ROOT}:{ROOT / 'tests'}"
     done = subprocess.run(
         command,

@@ -398,7 +398,6 @@ def test_connect_starts_a_pool_when_none_runs(tmp_path: Path) -> None:
             env=environment,
             capture_output=True,
             text=True,
-            timeout=60,
             check=False,
         )
         assert done.stdout == "[2.0, 2.0]\n", done.stderr
@@ -419,7 +418,7 @@ def test_a_program_that_ends_frees_the_pool(pool: PoolUnderTest, before: str) ->
         "with session.capture():\n"
         "    kept = torch.ones(1_000_000)\n"
     )
-    subprocess.run([sys.executable, "-c", code], env=pool.environment, check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", code], env=pool.environment, check=True)
     assert wait_for(lambda: "short-lived" not in [row.name for row in pool.rest.sessions()])
 
 

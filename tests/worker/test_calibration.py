@@ -52,12 +52,14 @@ def test_a_large_product_costs_more_than_a_small_one_and_about_what_it_takes(
             value = script.op("aten.mm.default", value, value)
         program = script.program(fetch=(value,))
         seconds[side] = work_of(program).seconds(measured)
-    outcome = Interpreter(CPU, 2**30, tmp_path).run(
-        "a", encode(program), {}, StopSignal(), lambda done, total: None
-    )
-    assert outcome.failure is None
+    interpreter = Interpreter(CPU, 2**30, tmp_path)
+    outcomes = [
+        interpreter.run("a", encode(program), {}, StopSignal(), lambda done, total: None) for _ in range(5)
+    ]
+    assert all(outcome.failure is None for outcome in outcomes)
     assert seconds[32] < seconds[700]
-    assert 0.1 < seconds[700] / outcome.run_s < 10
+    quickest_s = min(outcome.run_s for outcome in outcomes)  # the others met a busy machine
+    assert 0.1 < seconds[700] / quickest_s < 10
 
 
 def test_a_probe_charges_what_a_program_would() -> None:
