@@ -133,6 +133,7 @@ class Trials:
         self._replaced = torch.nn.Module.__call__, torch.Tensor.to, torch.load
         sys.unraisablehook = self._note_reported
         signal.signal(signal.SIGALRM, self._throw)
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell lets its background ignore it
         self._reported = False
 
     def _throw(self, number: int, frame: object) -> None:
