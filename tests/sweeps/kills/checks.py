@@ -116,15 +116,19 @@ def check_whole(engine: sa.Engine, findings: Findings, charged_s: float) -> None
         views = {row.job: row for row in connection.execute(sa.select(jobs)).all()}
     seconds: Counter[str] = Counter()
     segments: dict[str, list[int]] = {}
-    busy_until: dict[str, float] = {}
+    charged_on: Counter[str] = Counter()
+    ended_at: dict[str, float] = {}
     for row in stretches:
         seconds[row.job] += row.ended_at_s - row.started_at_s
         segments.setdefault(row.job, []).append(row.segment)
-        if row.started_at_s < busy_until.get(row.device, 0.0):
-            findings.wrong.append(f"{row.device} is charged twice at {row.started_at_s}")
-        busy_until[row.device] = row.ended_at_s
+        charged_on[row.device] += row.ended_at_s - row.started_at_s
+        ended_at[row.device] = max(ended_at.get(row.device, 0.0), row.ended_at_s)
         if row.job not in views:
             findings.wrong.append(f"charged for {row.job}, which is no job")
+    for device, charged_device_s in charged_on.items():  # stretches overlap where brief cells are interleaved
+        began_s = min(row.started_at_s for row in stretches if row.device == device)
+        if charged_device_s > ended_at[device] - began_s + TOLERANCE_S:
+            findings.wrong.append(f"{device} is charged for more than the time that passed")
     findings.counts["jobs"] = len(views)
     findings.counts["ledger rows"] = len(stretches)
     findings.counts.update(f"jobs {row.state}" for row in views.values())
