@@ -19,10 +19,11 @@ LOW = (torch.bfloat16, torch.float16)
 def ruled(key: str) -> set[str]:
     """Return the names of torch's ops that have a rule of autocast, with their overloads."""
     names = (name for name in torch._C._dispatch_get_all_op_names() if name.startswith("aten::"))
-    return {name[6:] for name in names if torch._C._dispatch_has_kernel_for_dispatch_key(name, key)}
+    found = {name[6:] for name in names if torch._C._dispatch_has_kernel_for_dispatch_key(name, key)}
+    return {name for name in found if "name" not in name}  # named tensors, which older versions have
 
 
-ONLY_ON_CUDA = {"cudnn_convolution", "cudnn_convolution_transpose"}
+ONLY_ON_CUDA = {"_cudnn_rnn", "cudnn_convolution", "cudnn_convolution_transpose"}
 BASES = {name.partition(".")[0] for name in ruled("AutocastCUDA") | ruled("AutocastCPU")}
 NOT_ASKED = {
     *("geqrf", "linalg.lstsq", "nn.functional.ctc_loss", "sparse.mm"),  # torch cannot say without a GPU

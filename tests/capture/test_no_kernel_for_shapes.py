@@ -31,18 +31,21 @@ class Value(NamedTuple):
 
 
 class RanWithData(TorchDispatchMode):
-    """Keeps the names of ops that ran on elements in the CPU's memory, but for single numbers."""
+    """Keeps the names of ops that ran on elements in the CPU's memory, but for single numbers; ``without``:
+    also of those that ran on none."""
 
-    def __init__(self) -> None:
+    def __init__(self, without: bool = False) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.names: list[str] = []
+        self.without = without
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         returned = func(*args, **(kwargs or {}))
         for item in pytree.tree_leaves((args, kwargs)):
             real = isinstance(item, torch.Tensor) and not isinstance(item, FakeTensor)
+            has_elements = real and item.dim() and item.numel()
             makes_or_views = str(func).removeprefix("aten.").startswith(MAKES_OR_VIEWS)
-            if real and item.device.type == "cpu" and item.dim() and item.numel() and not makes_or_views:
+            if real and item.device.type == "cpu" and (has_elements or self.without) and not makes_or_views:
                 self.names.append(str(func))
         return returned
 
@@ -122,4 +125,38 @@ def test_a_refusal_has_the_words_of_the_kernel_which_gets_no_data_here(
     with RanWithData() as watch, pytest.raises(type(eager.value)) as ours:
         planned(ShapeInference(), func, args)
     assert str(ours.value) == str(eager.value)
+    assert watch.names == []
+
+
+HALF = torch.float16
+
+
+@pytest.mark.parametrize("size", [4, 2**20])
+@pytest.mark.parametrize(
+    ("func", "args"),
+    [
+        (_aten.convolution.default, [None, (1, 1, 3), None, [1], [0], [1], False, [0], 1]),
+        (
+            _aten.convolution_backward.default,
+            [None, None, (1, 1, 1), [0], [1], [0], [1], False, [0], 1, [True, True, False]],
+        ),
+        (_aten._fft_r2c.default, [None, [2], 0, True]),
+        (_aten.scaled_dot_product_attention.default, [None, None, None]),
+    ],
+)
+def test_a_librarys_kernel_is_not_called_here_for_half_precision(
+    func: OpOverload, args: list[Any], size: int
+) -> None:
+    """Called for no elements, such kernels divide by zero on some processors, which ends the process."""
+    inputs = torch.zeros(1, 1, size, dtype=HALF)
+    made = [
+        torch.zeros(item, dtype=HALF)
+        if isinstance(item, tuple)
+        else inputs
+        if item is None and i < 3
+        else item
+        for i, item in enumerate(args)
+    ]
+    with RanWithData(without=True) as watch, suppress(RuntimeError, CaptureError):
+        planned(ShapeInference(), func, made)
     assert watch.names == []

@@ -30,6 +30,7 @@ from djinn_lab.capture.shape_rules.views import makes_list, views_of
 from djinn_lab.capture.shapes import trials
 from djinn_lab.capture.shapes.call import Call
 from djinn_lab.capture.shapes.kernel_layouts import (
+    calls_a_library,
     is_device_dependent,
     kernel_decides,
     needs_elements,
@@ -158,10 +159,6 @@ _MEMORY_WORDS = "single memory location"
 _DTYPE_WORDS = ("dtype", "scalar type", "data type", "same type", "can't be cast")
 
 
-def _calls_a_library(call: Call) -> bool:
-    return is_device_dependent(call.signature) and rule_for(call.signature) is None
-
-
 def _speaks_of_dtypes(error: RuntimeError) -> bool:
     return isinstance(error, NotImplementedError) or any(word in str(error) for word in _DTYPE_WORDS)
 
@@ -229,7 +226,8 @@ class ShapeInference:
 
     def _refuse_dtypes(self, call: Call) -> None:
         """Torch's shape rules accept dtypes that its kernels refuse: tried once per op and dtypes, on tensors
-        without elements. Only an error that speaks of dtypes counts; they may be wrong for other reasons."""
+        without elements, and in another process where the kernel is a library's: these divide by sizes.
+        Only an error that speaks of dtypes counts; they may be wrong for other reasons."""
         dtypes = tuple([layout.dtype for layout in call.layouts])
         if call.signature.is_view or not dtypes or (dtypes[0] in _ORDINARY and len(set(dtypes)) == 1):
             return
@@ -239,10 +237,12 @@ class ShapeInference:
         try:
             with torch._C.DisableTorchFunction(), torch.no_grad(), warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # the worker's to report
-                if call.is_small() and (_calls_a_library(call) or needs_elements(call.signature)):
-                    trials.raise_like_eager(call)  # libraries are not called for no elements
-                elif not needs_elements(call.signature):
+                if not calls_a_library(call.signature):
                     call.run(call.arguments(no_elements, _CPU))  # which draws no random number, either
+                elif call.is_small():
+                    trials.raise_like_eager(call)
+                elif not needs_elements(call.signature):
+                    trials.raise_like_eager(call, elements=False)
         except RuntimeError as error:
             if _speaks_of_dtypes(error):
                 if not call.is_small():

@@ -68,6 +68,11 @@ def needs_elements(signature: Signature) -> bool:
     return signature.name.split(".")[1] in _NEEDS_ELEMENTS
 
 
+def calls_a_library(signature: Signature) -> bool:
+    """Return whether the op's CPU kernel may be a library's, never called in the notebook's process."""
+    return is_device_dependent(signature) or needs_elements(signature)
+
+
 def refuses_only_shapes(signature: Signature) -> bool:
     """Return whether the op's CPU kernel refuses shapes that torch's rule accepts, and no values."""
     return signature.name.startswith("aten.normal.")

@@ -29,7 +29,7 @@ from torch._ops import OpOverload
 import djinn_lab
 from djinn_lab.capture.shapes.call import Call, Trial
 from djinn_lab.capture.shapes.signature import signature_of
-from djinn_lab.capture.shapes.stand_ins import META, meta, ones, zeros, zeros_sharing
+from djinn_lab.capture.shapes.stand_ins import META, meta, no_elements, ones, zeros, zeros_sharing
 from djinn_lab.capture.values import Layout, LazyStorage, LazyValue
 
 TRIAL_S_MAX = 60.0
@@ -62,6 +62,7 @@ class _Asked(NamedTuple):
     kwargs: Any
     firsts: list[int]
     like_eager: bool
+    elements: bool
     default: torch.dtype
 
 
@@ -86,9 +87,10 @@ def tried(call: Call) -> Trial | None:
     return call.trial
 
 
-def raise_like_eager(call: Call) -> None:
-    """Run once on zeros, so that type and text are eager's own. Returns when eager accepts the call."""
-    answer = _process.ask(_asked(call, like_eager=True))
+def raise_like_eager(call: Call, elements: bool = True) -> None:
+    """Run once on zeros, or on tensors without ``elements``, so that type and text are eager's own. Returns
+    when eager accepts the call."""
+    answer = _process.ask(_asked(call, like_eager=True, elements=elements))
     if answer is not None and answer.error is not None:
         name, text = answer.error
         kind: Any = getattr(builtins, name, None) or getattr(torch._C, name, RuntimeError)
@@ -125,7 +127,7 @@ def _with_tensors(item: Any) -> Any:
 # -------------------------------------------------------------------------------- the notebook
 
 
-def _asked(call: Call, like_eager: bool) -> _Asked:
+def _asked(call: Call, like_eager: bool, elements: bool = True) -> _Asked:
     numbers: dict[LazyStorage, int] = {}
     values = [
         (_packed(value.layout), value.offset, numbers.setdefault(value.storage, len(numbers)))
@@ -139,6 +141,7 @@ def _asked(call: Call, like_eager: bool) -> _Asked:
         {name: _without_tensors(item) for name, item in call.kwargs.items()},
         call.firsts,
         like_eager,
+        elements,
         torch.get_default_dtype(),
     )
 
@@ -221,7 +224,7 @@ def _serve(requests: IO[bytes], answers: IO[bytes]) -> None:
         torch.set_default_dtype(asked.default)
         call = _call(asked)
         try:
-            _write(answers, _tried_like_eager(call) if asked.like_eager else _tried(call))
+            _write(answers, _tried_like_eager(call, asked.elements) if asked.like_eager else _tried(call))
         except (RuntimeError, IndexError, ValueError, TypeError, NotImplementedError) as error:
             _write(answers, _Answer(error=(type(error).__name__, str(error))))
 
@@ -236,10 +239,11 @@ def _call(asked: _Asked) -> Call:
     return call
 
 
-def _tried_like_eager(call: Call) -> _Answer:
+def _tried_like_eager(call: Call, elements: bool) -> _Answer:
+    stand_in = zeros_sharing(call.values) if elements else no_elements
     with torch.no_grad():
         try:
-            call.run(call.arguments(zeros_sharing(call.values), _CPU))
+            call.run(call.arguments(stand_in, _CPU))
         except RuntimeError as error:
             if str(error) != _ZERO_DIVISION:  # of these zeros; the data may hold others
                 raise
