@@ -3,9 +3,8 @@ pays, and any order of events."""
 
 from __future__ import annotations
 
-from collections import Counter
-
 import pytest
+from driven_queue import DrivenQueue
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
@@ -51,33 +50,15 @@ def submitted(
     return SegmentSubmitted(at_s, job, 0, session, "ann", priority, OPS, True, **given)  # type: ignore[arg-type]
 
 
-class Pool:
+class Pool(DrivenQueue):
     """A queue whose only device runs ``long``, and what it has done."""
 
     def __init__(self, **fields: object) -> None:
-        self.queue = JobQueue()
-        self.commands: list[Command] = []
-        self.handle(DeviceAdded(0.0, "cpu:0"))
+        super().__init__()
         self.handle(submitted(0.0, "long", 3.0, **fields))
-
-    def handle(self, event: Event) -> list[Command]:
-        found = self.queue.handle(event)
-        self.queue.validate()
-        self.commands += found
-        return found
 
     def end(self, job: str, at_s: float, device_s: float | None = None) -> list[Command]:
         return self.handle(SegmentFinished(at_s, job, 0, "done", OPS, device_s=device_s))
-
-    def charged_s(self) -> Counter[str]:
-        found: Counter[str] = Counter()
-        for one in self.commands:
-            if isinstance(one, ChargeAccount):
-                found[one.job] += one.ended_at_s - one.started_at_s  # type: ignore[assignment]
-        return found
-
-    def running(self) -> set[str]:
-        return {job.job for job in self.queue.running_jobs()}
 
     def started(self) -> list[tuple[str, bool]]:
         return [(one.job, one.interleaved) for one in self.commands if isinstance(one, StartSegment)]

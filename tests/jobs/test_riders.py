@@ -3,9 +3,8 @@ any order of events."""
 
 from __future__ import annotations
 
-from collections import Counter
-
 import pytest
+from driven_queue import DrivenQueue
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
@@ -13,7 +12,6 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from djinn_lab.jobs import (
     CancelRequested,
     ChargeAccount,
-    Command,
     DeviceAdded,
     DeviceCordoned,
     DeviceLost,
@@ -43,35 +41,17 @@ def submitted(at_s: float, job: str, batch: str = "b", **fields: object) -> Segm
     return SegmentSubmitted(at_s, job, 0, session, job, "NORMAL", OPS, True, **given)  # type: ignore[arg-type]
 
 
-class Pool:
+class Pool(DrivenQueue):
     """A queue whose device is busy, and what it has done."""
 
     def __init__(self) -> None:
-        self.queue = JobQueue()
+        super().__init__()
         self.now_s = 0.0
-        self.commands: list[Command] = []
-        self.handle(DeviceAdded(0.0, "cpu:0"))
         self.handle(submitted(0.0, "first", batch="", phase=""))
-
-    def handle(self, event: Event) -> list[Command]:
-        found = self.queue.handle(event)
-        self.queue.validate()
-        self.commands += found
-        return found
 
     def end(self, job: str, at_s: float, outcome: str = "done") -> list[StartSegment]:
         found = self.handle(SegmentFinished(at_s, job, 0, outcome, OPS))
         return [one for one in found if isinstance(one, StartSegment)]
-
-    def charged_s(self) -> Counter[str]:
-        found: Counter[str] = Counter()
-        for one in self.commands:
-            if isinstance(one, ChargeAccount):
-                found[one.job] += one.ended_at_s - one.started_at_s  # type: ignore[assignment]
-        return found
-
-    def running(self) -> set[str]:
-        return {job.job for job in self.queue.running_jobs()}
 
 
 @pytest.fixture

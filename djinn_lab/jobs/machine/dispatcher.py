@@ -42,7 +42,7 @@ from djinn_lab.jobs.machine.explain import preemption_message
 from djinn_lab.jobs.machine.job_requests import request_of
 from djinn_lab.jobs.machine.next_jobs import NextJobs
 from djinn_lab.jobs.machine.riders import Riders
-from djinn_lab.jobs.machine.tables import QueueTables, moved, next_state
+from djinn_lab.jobs.machine.tables import QueueTables, moved, next_state, started
 from djinn_lab.jobs.messages import MemoryNeed, SegmentSubmitted
 from djinn_lab.jobs.placement.first_device import DeviceOption, FirstDevice, choose_first_device
 from djinn_lab.jobs.placement.nearness import company
@@ -482,7 +482,7 @@ class Dispatcher:
             self.awaiting_memory.discard(rider.job)
             started_rider = StartSegment(rider.job, rider.segment, job.assigned_device, leader=job.job)
             self.tables.out.append(started_rider)
-        self.tables.put(replace(_started(job, at_s), members=members, batch_members=len(riders) + 1))
+        self.tables.put(replace(started(job, at_s), members=members, batch_members=len(riders) + 1))
         names = tuple(rider.job for rider in riders)
         self.tables.out.append(StartSegment(job.job, job.segment, job.assigned_device, members, riders=names))
         self.contender.pop(job.session, None)
@@ -495,7 +495,7 @@ class Dispatcher:
         known = self.tables.devices[device]
         known.running.append(job.job)
         known.riders.add(job.job)
-        self.tables.put(replace(_started(job, at_s), interleaved=True))
+        self.tables.put(replace(started(job, at_s), interleaved=True))
         self.tables.out.append(StartSegment(job.job, job.segment, device, interleaved=True))
         self.contender.pop(job.session, None)
 
@@ -511,17 +511,3 @@ class Dispatcher:
             )
             self._bind(replace(loose, settled=True), device)
         self._follow_session(job.session, at_s)
-
-
-def _started(job: Job, at_s: float) -> Job:
-    """Return the job once it runs, alone on one device."""
-    return replace(
-        job,
-        state=next_state(job, JobTransition.START),
-        started_at_s=job.started_at_s if job.started_at_s is not None else at_s,
-        running_since_s=at_s,
-        settled=False,
-        message="",
-        members=(),
-        batch_members=1,
-    )

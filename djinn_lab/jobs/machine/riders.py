@@ -15,9 +15,9 @@ from msgspec.structs import replace
 from djinn_lab.jobs.decision import Cluster, soft_limit, start_limit
 from djinn_lab.jobs.fairness import Amounts, ShareTree
 from djinn_lab.jobs.job import Job
-from djinn_lab.jobs.machine.tables import QueueTables, next_state
+from djinn_lab.jobs.machine.tables import QueueTables, started
 from djinn_lab.jobs.request import Holding, Request
-from djinn_lab.jobs.states import JobState, JobTransition
+from djinn_lab.jobs.states import JobState
 
 RIDERS_MAX = 15
 EXEMPT_S_MAX = 1.0
@@ -132,18 +132,9 @@ class Riders:
         known = self.tables.devices[device]
         known.running.append(job.job)
         known.riders.add(job.job)
-        started = replace(
-            job,
-            state=next_state(job, JobTransition.START),
-            started_at_s=job.started_at_s if job.started_at_s is not None else at_s,
-            running_since_s=at_s,
-            settled=False,
-            message="",
-            leader=leader.job,
-            batch_members=members,
-        )
-        self.tables.put(started)
-        return started
+        rider = replace(started(job, at_s), leader=leader.job, batch_members=members)
+        self.tables.put(rider)
+        return rider
 
     def share_s(self, job: str, began_s: float, ended_s: float) -> float:
         """Return the job's seconds of its device, of a batch its share; it leaves its batch. ``began_s``:

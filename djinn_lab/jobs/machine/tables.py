@@ -294,3 +294,17 @@ def next_state(job: Job | None, move: JobTransition) -> JobState:
     if (state, move) not in TRANSITIONS:
         raise IllegalEvent(f"a job that is {state or 'new'} cannot {move}", "pool")
     return TRANSITIONS[state, move]
+
+
+def started(job: Job, at_s: float) -> Job:
+    """Return the job once it runs, alone on one device."""
+    return replace(
+        job,
+        state=next_state(job, JobTransition.START),
+        started_at_s=job.started_at_s if job.started_at_s is not None else at_s,
+        running_since_s=at_s,
+        settled=False,
+        message="",
+        members=(),
+        batch_members=1,
+    )
