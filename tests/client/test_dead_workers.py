@@ -11,9 +11,10 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
+import psutil
 import pytest
 import torch
-from real_pool import PoolUnderTest, kill_worker, wait_for
+from real_pool import PoolUnderTest, device_row, kill_worker, wait_for
 from torch import nn
 
 from djinn_lab.capture.recorders import chosen
@@ -391,3 +392,21 @@ def test_a_cell_under_which_two_workers_die_fails_and_names_the_op(
     assert "recorded at the cell, line" in said
     assert "op aten.mm.default" in said
     assert kept.tolist() == [2.0] * 3
+
+
+def test_a_worker_that_dies_under_a_closed_session_gives_its_device_to_others(pool: PoolUnderTest) -> None:
+    with pool.session() as closing, pool.session() as other:
+        a = torch.eye(700)
+        with closing.capture("the cell", wait=False):
+            for _ in range(1500):
+                a = a @ a
+        pool.wait_for_job(state="RUNNING", cell="the cell")
+        worker = psutil.Process(device_row(pool, "cpu:0").pid)
+        worker.suspend()
+        closing.close()
+        wait_for(lambda: len(pool.rest.sessions()) == 1)
+        worker.kill()
+        pool.wait_for_job(state="CANCELLED", cell="the cell")
+        with other.capture():
+            found = torch.ones(3).sum()
+        assert found.item() == 3

@@ -255,7 +255,8 @@ class Recovery:
             self._kept.rewrite(session, kept)
             self._drop(kept)
         for record in [records[job] for job in running if was_there(records[job].session)]:
-            self._losses[record.session] = LostWorker(device, record.cell, True)
+            if self._core.accounts.session(record.session) is not None:  # else it was closed meanwhile
+                self._losses[record.session] = LostWorker(device, record.cell, True)
             flight = record.flight
             if flight is not None:
                 flight.lost_s = flight.sent_s or self._now_s()

@@ -138,12 +138,13 @@ class DeviceWorkers:
             self.send(order)
             return
         worker = self._worker_of(order.session)
-        last = isinstance(order, Close | Drop)
         if worker is not None:
             worker.send(order)
-            if last:
+            if isinstance(order, Drop):
                 self._forget_session(worker, order.session)
-        elif last:  # of a session that the pool has forgotten, and no worker had
+            elif isinstance(order, Close):  # what it still runs stays its worker's until that is over
+                worker.closing.add(order.session)
+        elif isinstance(order, Close | Drop):  # of a session that the pool has forgotten, and no worker had
             self._say(Closed(order.session, self._memory()))
 
     def send(self, message: ToWorker) -> None:
@@ -192,6 +193,7 @@ class DeviceWorkers:
     def _forget_session(self, worker: Worker, session: str) -> None:
         """The worker has a session no longer, unless a later order gives it the session again."""
         worker.sessions.discard(session)
+        worker.closing.discard(session)
         del self._by_session[session]
         if not worker.sessions:
             asyncio.get_running_loop().call_later(UNUSED_AFTER_S, self._end_unused, worker)
@@ -341,6 +343,8 @@ class DeviceWorkers:
             self._renew(worker, message)
             return
         worker.said(message)
+        if isinstance(message, Closed) and message.session in worker.closing:
+            self._forget_session(worker, message.session)
         if len(worker.results) > RESULTS_KNOWN_MAX:
             worker.results = self._premises.present(worker.results)
         if isinstance(message, Leased):

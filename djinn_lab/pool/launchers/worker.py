@@ -27,7 +27,8 @@ from djinn_lab.protocol.worker import (
 
 class Worker:
     """``leases``: of its device. ``group``: the trust group whose sessions it has, None while it may become
-    any's. ``sessions``: those that it was given and has not closed. ``results``: files of which it
+    any's. ``sessions``: those that it was given and has not closed. ``closing``: those of them that it was
+    told to close, once what they run has ended. ``results``: files of which it
     has told, and perhaps more that are gone. ``leaving``: it was asked to end."""
 
     def __init__(self, options: WorkerOptions, group: str | None, leases: Leases) -> None:
@@ -36,6 +37,7 @@ class Worker:
         self._share = leases.join(self._write)
         self.group = group
         self.sessions: set[str] = set()
+        self.closing: set[str] = set()
         self.memory: WorkerMemory = NOTHING
         self.results: set[str] = set()
         self.process: Process | None = None
