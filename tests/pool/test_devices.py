@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import sys
+
+import msgspec
 import pytest
 
 from djinn_lab.errors import OptionError
-from djinn_lab.pool.devices import plans
+from djinn_lab.pool.devices import cuda_cards, plans
+from djinn_lab.pool.devices.cuda_cards import Card, Cards, find_cards, read_answer
 from djinn_lab.pool.devices.plans import CPU_BYTES_MAX, plan_devices
+
+H200 = Card("NVIDIA H200", 140 * 2**30, 139 * 2**30, "GPU-1")
 
 
 def test_cpu_devices_share_the_machine() -> None:
@@ -50,8 +56,8 @@ def test_host_tiers_fit_shared_memory_beside_uploads(monkeypatch: pytest.MonkeyP
     found = plan_devices("cpu:4", 2**30, 1)
     assert 0 < sum(plan.host_bytes for plan in found) <= 32 * 2**20
     for count in (1, 8):
-        cards = [2**36] * count
-        monkeypatch.setattr(plans, "cuda_memory_bytes", lambda cards=cards: cards)
+        cards = Cards((H200,) * count)
+        monkeypatch.setattr(plans, "find_cards", lambda cards=cards: cards)
         assert sum(plan.host_bytes for plan in plan_devices("cuda", None, 1)) <= 32 * 2**20
 
 
@@ -62,3 +68,74 @@ def test_host_tiers_beyond_shared_memory_are_refused_with_advice(monkeypatch: py
     assert "at most 14.4 MiB" in str(refused.value)
     assert "--shm-size" in str(refused.value)
     assert [plan.host_bytes for plan in plan_devices("cpu:2", 2**20, 1, host_bytes=2**24)] == [2**24] * 2
+
+
+def test_limit_of_a_card_is_a_share_of_what_is_free_on_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    half_used = Card("NVIDIA L4", 24 * 2**30, 10 * 2**30)
+    monkeypatch.setattr(plans, "find_cards", lambda: Cards((H200, half_used)))
+    first, second = plan_devices("cuda", None, 1)
+    assert 120 * 2**30 < first.memory_bytes < 139 * 2**30
+    assert 9 * 2**30 < second.memory_bytes < 10 * 2**30
+    assert [plan.memory_bytes for plan in plan_devices("cuda", 2**30, 1)] == [2**30] * 2
+    with pytest.raises(
+        OptionError, match=r"12\.0 GiB are more than the 10\.0 GiB of 24\.0 GiB that are free"
+    ):
+        plan_devices("cuda", 12 * 2**30, 1)
+
+
+@pytest.mark.parametrize("wanted", ["auto", "cuda", None])
+def test_a_driver_without_a_usable_device_is_an_error_that_says_why(
+    monkeypatch: pytest.MonkeyPatch, wanted: str | None
+) -> None:
+    found = read_answer(1, "", "x\nRuntimeError: The NVIDIA driver on your system is too old", None)
+    monkeypatch.setattr(plans, "find_cards", lambda: found)
+    with pytest.raises(OptionError, match="driver on your system is too old") as refused:
+        plan_devices(wanted, None, 1)
+    assert "--devices cpu:2" in str(refused.value)
+
+
+def with_driver(monkeypatch: pytest.MonkeyPatch, built_for: str, visible: str | None = None) -> None:
+    monkeypatch.setattr(cuda_cards, "_has_driver", lambda: True)
+    monkeypatch.setattr(cuda_cards, "torch_built_for", lambda: built_for)
+    if visible is None:
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    else:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+
+
+def prints(text: str) -> list[str]:
+    return [sys.executable, "-c", f"print({text!r})"]
+
+
+@pytest.mark.parametrize(
+    ("built_for", "said"), [("cpu", "CPUs only"), ("rocm", "ROCm"), ("", "not installed")]
+)
+def test_torch_for_something_else_than_cuda_is_named(
+    monkeypatch: pytest.MonkeyPatch, built_for: str, said: str
+) -> None:
+    with_driver(monkeypatch, built_for)
+    assert said in find_cards().problem
+
+
+def test_cards_are_those_that_torch_names_in_its_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    with_driver(monkeypatch, "cuda")
+    cards = (H200, Card("NVIDIA H200 MIG 1g.18gb", 16 * 2**30, 15 * 2**30, "MIG-2"))
+    assert find_cards(prints(msgspec.json.encode(cards).decode())) == Cards(cards)
+
+
+def test_devices_that_torch_does_not_find_are_a_problem_with_advice(monkeypatch: pytest.MonkeyPatch) -> None:
+    with_driver(monkeypatch, "cuda", "nonsense")
+    found = find_cards(prints("[]"))
+    assert "CUDA_VISIBLE_DEVICES is 'nonsense'" in found.problem
+    assert "nvidia-smi -L" in found.advice
+    with_driver(monkeypatch, "cuda")
+    assert "finds no CUDA device" in find_cards(prints("[]")).problem
+    assert (
+        "finds no CUDA device it can use" in find_cards([sys.executable, "-c", "raise SystemExit(1)"]).problem
+    )
+    assert "in no way that is known" in find_cards(prints("what")).problem
+
+
+def test_devices_that_the_user_hides_are_no_problem(monkeypatch: pytest.MonkeyPatch) -> None:
+    with_driver(monkeypatch, "cuda", "")
+    assert find_cards(prints("[]")) == Cards()

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import re
-import shutil
-import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -15,6 +12,7 @@ import msgspec
 from djinn_lab.config import PoolSettings
 from djinn_lab.errors import OptionError
 from djinn_lab.plugins import find_plugin
+from djinn_lab.pool.devices.cuda_cards import Card, find_cards
 from djinn_lab.protocol.compiling import BUILT_IN_COMPILERS, CUDA_GRAPHS, INDUCTOR, REGION_COMPILERS
 from djinn_lab.protocol.host_limit import free_shared_memory, largest_host_bytes
 from djinn_lab.units import format_bytes
@@ -23,7 +21,7 @@ CPU_DEVICES_DEFAULT = 2
 CPU_BYTES_MAX = 4 * 2**30
 CPU_SHARE_OF_AVAILABLE = 0.4
 CUDA_SHARE_OF_MEMORY = 0.92
-"""The rest is the CUDA context's and the libraries' own."""
+"""Of what is free on a card; the rest is the CUDA context's and the libraries' own."""
 CPU_HOST_FACTOR = 2
 """Host tier of a CPU device, in units of its memory."""
 CPU_SHARE_FOR_HOST = 0.2
@@ -129,13 +127,14 @@ def default_host_bytes(kind: str, memory_bytes: int, available_bytes: int, count
 def _computing(devices: str | None, memory_bytes: int | None, threads: int | None) -> list[DevicePlan]:
     wanted = devices or "auto"
     if wanted in ("auto", "cuda"):
-        cuda_bytes = cuda_memory_bytes()
-        if cuda_bytes:
-            return _plan_cuda(cuda_bytes, memory_bytes, threads)
-        if wanted == "cuda":
+        found = find_cards()
+        if found.cards:
+            return _plan_cuda(found.cards, memory_bytes, threads)
+        if wanted == "cuda" or found.problem:
+            problem = found.problem or "there is no NVIDIA driver, or CUDA_VISIBLE_DEVICES hides all devices"
             raise OptionError(
-                "No CUDA device can be used here.",
-                "Check that nvidia-smi lists one and that the installed torch is a CUDA build, or use cpu:2.",
+                f"No CUDA device can be used here: {problem}.",
+                f"{found.advice} Or compute on CPUs: --devices cpu:{CPU_DEVICES_DEFAULT}.".strip(),
             )
         return _plan_cpu(CPU_DEVICES_DEFAULT, memory_bytes, threads)
     return _plan_cpu(cpu_count_of(wanted), memory_bytes, threads)
@@ -155,11 +154,11 @@ def _plan_cpu(count: int, memory_bytes: int | None, threads: int | None) -> list
     return [DevicePlan(f"cpu:{index}", "cpu", limit, each) for index in range(count)]
 
 
-def _plan_cuda(cuda_bytes: list[int], memory_bytes: int | None, threads: int | None) -> list[DevicePlan]:
-    each = threads or max(1, _cpu_count() // len(cuda_bytes))
+def _plan_cuda(cards: Sequence[Card], memory_bytes: int | None, threads: int | None) -> list[DevicePlan]:
+    each = threads or max(1, _cpu_count() // len(cards))
     return [
-        DevicePlan(f"cuda:{index}", "cuda", memory_bytes or cuda_limit_bytes(total), each)
-        for index, total in enumerate(cuda_bytes)
+        DevicePlan(f"cuda:{index}", "cuda", card_limit_bytes(card, memory_bytes), each)
+        for index, card in enumerate(cards)
     ]
 
 
@@ -168,9 +167,16 @@ def cpu_limit_bytes(available_bytes: int, count: int) -> int:
     return min(CPU_BYTES_MAX, int(available_bytes * CPU_SHARE_OF_AVAILABLE / count))
 
 
-def cuda_limit_bytes(total_bytes: int) -> int:
-    """Return how much of a card's memory sessions may use."""
-    return int(total_bytes * CUDA_SHARE_OF_MEMORY)
+def card_limit_bytes(card: Card, wanted_bytes: int | None = None) -> int:
+    """Return how much of a card's memory sessions may use. Raises OptionError where more is wanted than other
+    processes have left of it."""
+    if wanted_bytes and wanted_bytes > card.free_bytes:
+        raise OptionError(
+            f"{format_bytes(wanted_bytes)} are more than the {format_bytes(card.free_bytes)} of "
+            f"{format_bytes(card.total_bytes)} that are free on the {card.name}.",
+            "End what else runs on it (nvidia-smi lists the processes), or give a smaller --memory.",
+        )
+    return wanted_bytes or int(card.free_bytes * CUDA_SHARE_OF_MEMORY)
 
 
 def _cpu_count() -> int:
@@ -182,25 +188,3 @@ def _available_bytes() -> int:
         if line.startswith("MemAvailable:"):
             return int(line.split()[1]) * 1024
     raise OptionError("The available memory of this machine is unknown.", "Pass a memory limit.")
-
-
-def cuda_memory_bytes() -> list[int]:
-    """Total bytes of every visible CUDA device in order; empty without a driver or a CUDA build of torch."""
-    if shutil.which("nvidia-smi") is None or not _torch_is_cuda_build():
-        return []
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    command = ["nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits"]
-    command += [f"--id={visible}"] if visible else []
-    try:
-        answer = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
-    except (OSError, subprocess.SubprocessError):
-        return []
-    return [] if visible == "" else [int(line) * 2**20 for line in answer.stdout.split()]
-
-
-def _torch_is_cuda_build() -> bool:
-    spec = importlib.util.find_spec("torch")
-    if spec is None or spec.origin is None:
-        return False
-    version = (Path(spec.origin).parent / "version.py").read_text()
-    return re.search(r"^cuda\b[^=]*=\s*['\"]", version, re.MULTILINE) is not None

@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Mapping
 
+from djinn_lab.pool.devices.cuda_cards import ORDER
 from djinn_lab.pool.launchers.processes import STOP_GRACE_S, Process, described
 from djinn_lab.protocol.template import (
     PACKET_BYTES_MAX,
@@ -31,7 +32,10 @@ PASSED_PREFIXES = (
     *("LC_", "LD_", "PYTHON", "OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "DNNL_", "ONEDNN_", "ATEN_"),
     *("TORCH_", "PYTORCH_", "CUDA_", "CUBLAS_", "CUDNN_", "NVIDIA_", "MALLOC_", "COVERAGE_"),
 )
-FOR_CUDA = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True", "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
+FOR_CUDA = ORDER | {
+    "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True",
+    "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
+}
 """Memory that was freed serves tensors of other sizes; and cuBLAS computes the same bits each time."""
 
 log = logging.getLogger(__name__)

@@ -33,8 +33,9 @@ from djinn_lab.pool.blobs.directory import (
     remove_directories_of_lost,
     remove_directory,
 )
+from djinn_lab.pool.devices.cuda_cards import find_cards
 from djinn_lab.pool.devices.launcher import GroupLost
-from djinn_lab.pool.devices.plans import DevicePlan, cuda_limit_bytes, cuda_memory_bytes
+from djinn_lab.pool.devices.plans import DevicePlan, card_limit_bytes
 from djinn_lab.pool.launchers.local import LocalLauncher
 from djinn_lab.pool.launchers.named_files import made_files
 from djinn_lab.pool.launchers.ray_cluster.files import (
@@ -334,13 +335,15 @@ def _with_memory(plans: Sequence[DevicePlan]) -> list[DevicePlan]:
     of them."""
     if all(plan.memory_bytes for plan in plans):
         return list(plans)
-    found = cuda_memory_bytes()
-    if len(found) < len(plans):
+    found = find_cards()
+    if len(found.cards) < len(plans):
+        why = f": {found.problem}" if found.problem else ""
         raise PoolError(
-            f"Host {socket.gethostname()} has {len(found)} CUDA devices that torch can use, of {len(plans)}.",
-            "Check there that nvidia-smi lists them and that the installed torch is a CUDA build.",
+            f"Host {socket.gethostname()} has {len(found.cards)} CUDA devices that torch can use, of "
+            f"{len(plans)}{why}.",
+            found.advice or "Check there that nvidia-smi lists them.",
         )
     return [
-        replace(plan, memory_bytes=plan.memory_bytes or cuda_limit_bytes(total))
-        for plan, total in zip(plans, found, strict=False)
+        replace(plan, memory_bytes=plan.memory_bytes or card_limit_bytes(card))
+        for plan, card in zip(plans, found.cards, strict=False)
     ]
