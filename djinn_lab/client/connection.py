@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus, InvalidURI
+from websockets.frames import CloseCode
 
 from djinn_lab.capture.host.interrupts import TICK_S, Stopped, check, whole
 from djinn_lab.client.trust import not_proven, tls_context
@@ -76,14 +77,14 @@ class PoolConnection:
                 self.send(hello)
                 answer = self.receive(CONNECT_TIMEOUT_S)
             except TimeoutError:
-                self.close()
+                self._give_up(session)
                 waited = f"for {CONNECT_TIMEOUT_S:.0f} s"
                 raise PoolSilent(
                     f"the pool at {url} has taken the connection, and has not answered {waited}.",
                     "Perhaps its machine is overloaded. Run the cell again.",
                 ) from None
             except BaseException:
-                self.close()
+                self._give_up(session)
                 raise
             if isinstance(answer, messages.Welcome):
                 self.welcome = answer
@@ -94,6 +95,16 @@ class PoolConnection:
             if answer.kind != "version":
                 break
         raise _refusal(refusals[0])
+
+    def _give_up(self, session: str | None) -> None:
+        """Close a connection on which no Welcome came; the pool may have opened the session on it. A new one
+        is of no use. One that was to be resumed waits for its client, as after a broken connection."""
+        if session is not None:
+            self._websocket.close(CloseCode.INTERNAL_ERROR)
+            return
+        with suppress(PoolLost):
+            self.send(messages.CloseSession())
+        self.close()
 
     def when_looking(self, call: Callable[[], None]) -> None:
         """Call it every few seconds, in a thread of the connection's own."""

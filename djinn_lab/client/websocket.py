@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping
 
 from websockets.client import ClientProtocol
 from websockets.exceptions import ConnectionClosed
-from websockets.frames import Frame, Opcode
+from websockets.frames import CloseCode, Frame, Opcode
 from websockets.http11 import Response
 from websockets.protocol import State
 from websockets.uri import parse_uri
@@ -107,14 +107,14 @@ class WebSocket:
             self._read()
         self._answered.discard(payload)
 
-    def close(self) -> None:
+    def close(self, code: CloseCode = CloseCode.NORMAL_CLOSURE) -> None:
         """Close the connection; waits for the other side for a second at most."""
         self._ended.set()
         deadline_s = time.monotonic() + CLOSE_TIMEOUT_S
         try:
             with held(), self._lock:
                 if self._protocol.state is State.OPEN:
-                    self._protocol.send_close(1000)
+                    self._protocol.send_close(code)
                     self._flush()
             while self._protocol.state is not State.CLOSED and time.monotonic() < deadline_s:
                 self._wait_readable(_left(deadline_s))

@@ -24,6 +24,7 @@ class Proxy:
         self._open = True
         self._answers = threading.Event()
         self._answers.set()
+        self._handshakes_pass = False
         self.accepted = 0
 
     def __enter__(self) -> Proxy:
@@ -58,9 +59,14 @@ class Proxy:
     def open_way(self) -> None:
         self._open = True
 
-    def hold_answers(self) -> None:
-        """Keep here what the pool sends."""
+    def hold_answers(self, behind_handshakes: bool = False) -> None:
+        """Keep here what the pool sends; ``behind_handshakes``: but for the first on each connection."""
+        self._handshakes_pass = behind_handshakes
         self._answers.clear()
+
+    def pass_answers(self) -> None:
+        """Pass on what was kept, and what comes."""
+        self._answers.set()
 
     def lose_answers(self) -> None:
         """Break all connections, with what the pool has sent meanwhile."""
@@ -88,11 +94,13 @@ class Proxy:
             threading.Thread(target=self._pass_on, args=(pool, client, True), daemon=True).start()
 
     def _pass_on(self, source: socket.socket, sink: socket.socket, answers: bool) -> None:
+        passed = 0
         with contextlib.suppress(OSError):
             while data := source.recv(2**16):
-                if answers:
+                if answers and not (self._handshakes_pass and passed == 0):
                     self._answers.wait()
                 sink.sendall(data)
+                passed += 1
         for one in (source, sink):
             with contextlib.suppress(OSError):
                 one.shutdown(socket.SHUT_RDWR)

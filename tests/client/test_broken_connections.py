@@ -16,6 +16,7 @@ import torch
 from cut_connections import Proxy
 from real_pool import PoolUnderTest
 
+from djinn_lab.client import connection
 from djinn_lab.client.session import Session
 from djinn_lab.config import default_profile
 from djinn_lab.errors import PoolLost
@@ -100,6 +101,31 @@ def test_a_cell_runs_while_there_is_no_way_to_the_pool(
     job = pool.rest.job(cell.report.job)
     assert job.state == "DONE"
     assert job.ops_done == job.ops_total
+
+
+def test_a_cell_runs_on_while_the_pool_is_slow_to_welcome_its_client_again(
+    pool: PoolUnderTest, session: Session, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "CONNECT_TIMEOUT_S", 1.0)
+
+    def welcome_late() -> None:
+        until(lambda: any(job.state == "RUNNING" for job in jobs_of(pool, session)))
+        proxy.hold_answers(behind_handshakes=True)
+        proxy.cut()
+        accepted = proxy.accepted
+        until(lambda: proxy.accepted > accepted + 3)
+        proxy.pass_answers()
+
+    sessions = len(pool.rest.sessions())
+    with session.capture():
+        long_work(matrix().cuda(), 3).sum().item()
+    breaking = beside(welcome_late)
+    with session.capture() as cell:
+        y = long_work(matrix().cuda(), 6000)
+    breaking.join()
+    assert torch.equal(y.cpu(), long_work(matrix(), 6000))
+    assert pool.rest.job(cell.report.job).state == "DONE"
+    assert len(pool.rest.sessions()) == sessions
 
 
 def test_an_answer_that_was_lost_on_the_way_is_sent_again(

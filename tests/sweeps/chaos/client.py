@@ -28,7 +28,7 @@ def main() -> None:
             program(session, seed, counts)
         except DjinnError as error:
             counts["named"].append(f"program {seed}: {type(error).__name__}: {error}"[:300])  # type: ignore[union-attr]
-        except Exception as error:  # noqa: BLE001 - the sweep reports it
+        except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - the sweep reports it
             counts["wrong"].append(f"program {seed}: {type(error).__name__}: {error}"[:300])  # type: ignore[union-attr]
         found.write_text(json.dumps(counts))
     session.close()
@@ -40,18 +40,24 @@ def program(session: djinn_lab.Session, seed: int, counts: dict[str, list[str] |
     ours = Notebook(seed)
     state = torch.get_rng_state()
     theirs = copy.deepcopy(ours)
+    read: list[int] = []
     for _ in range(CELLS):
         theirs.cell()
+        read.append(len(theirs.seen))
     torch.set_rng_state(state)
+    reports: list[str] = []
     for number in range(CELLS):
-        with session.capture(f"cell {number}"):
+        with session.capture(f"cell {number}") as cell:
             ours.cell()
         counts["cells"] += 1  # type: ignore[operator]
+        reports.append(f"job {cell.report.job[:8]} {len(cell.report.cuts)} cuts {cell.report.recovery}")
     expected, got = theirs.variables(), ours.variables()
-    for name, value in expected.items():
-        counts["compared"] += 1  # type: ignore[operator]
-        if name not in got or not torch.equal(value, got[name]):
-            counts["wrong"].append(f"program {seed}: {name} differs")  # type: ignore[union-attr]
+    differ = [name for name, value in expected.items() if not torch.equal(value, got[name])]
+    counts["compared"] += len(expected)  # type: ignore[operator]
+    if differ:
+        same = [a == b for a, b in zip(theirs.seen, ours.seen, strict=True)]
+        seen = f"values read, equal or not: {same}; read up to each cell: {read}; {reports}"
+        counts["wrong"].append(f"program {seed}: {differ} differ; {seen}")  # type: ignore[union-attr]
 
 
 if __name__ == "__main__":
