@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import msgspec
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
     from djinn_lab.jobs.cost_drift import FamilyDrift
     from djinn_lab.protocol.rest.status import DeviceView, HostView, PlanCacheUsage
 
+FILES = ("queue_policy", "tls_certificate", "tls_key")
+"""Options of `pool start` that may name a file."""
+
 
 def build_group() -> typer.Typer:
     group = typer.Typer(help="Start, stop and look at the pool.", no_args_is_help=True)
@@ -33,6 +37,7 @@ def build_group() -> typer.Typer:
 
 
 def start(
+    context: typer.Context,
     devices: Annotated[str | None, typer.Option(help="auto, cuda, or cpu:N. Default: the profile's.")] = None,
     memory: Annotated[str | None, typer.Option(help="Memory limit of each device, e.g. 2GiB.")] = None,
     threads: Annotated[int | None, typer.Option(min=1, help="Threads of each device's worker.")] = None,
@@ -174,6 +179,9 @@ def start(
     profile: Annotated[
         str | None, typer.Option("--profile", "-p", help="The profile whose pool settings are used.")
     ] = None,
+    unasked: Annotated[
+        bool, typer.Option("--unasked", hidden=True, help="A notebook starts it, not a user.")
+    ] = False,
     wait_s: Annotated[
         float | None,
         typer.Option(
@@ -243,7 +251,12 @@ def start(
     given = {name: value for name, value in typed.items() if value is not None}
     before, crashed = read_runtime(), read_crashed()
     again = None if given or profile or not restart else start_again(wait_s)
-    info = again or start_pool(**{**settings, **given}, wait_s=wait_s, restart=restart)
+    info = again or start_pool(
+        **{**settings, **given},
+        wait_s=wait_s,
+        restart=restart,
+        remembered=None if unasked else typed_options(context),
+    )
     found = before is not None and before.pid == info.pid
     doing = "stands by" if info.standing_by else "already runs" if found else "is ready"
     if again is not None and crashed is not None:
@@ -260,6 +273,29 @@ def start(
         print_line(f"Its certificate: {fingerprint(info.certificate)}")
 
 
+def typed_options(context: typer.Context) -> list[str]:
+    """Return the options of `pool start` that describe the pool, as they can be typed again anywhere: files
+    by absolute paths, the database without its password, also where the environment named it."""
+    from djinn_lab.pool.database.address import DATABASE_VARIABLE, checked_url, shown
+
+    found: list[str] = []
+    for option in context.command.params:
+        name = option.name or ""
+        source, value = context.get_parameter_source(name), context.params.get(name)
+        if name in ("wait_s", "database") or source is None or source.name != "COMMANDLINE":
+            continue
+        if isinstance(value, bool):
+            found.append((option.opts if value else option.secondary_opts)[0])
+            continue
+        for one in map(str, value if isinstance(value, list | tuple) else (value,)):
+            is_file = name in FILES and Path(one).is_file()
+            found += [option.opts[0], str(Path(one).absolute()) if is_file else one]
+    given = context.params["database"]
+    if url := given or (found and os.environ.get(DATABASE_VARIABLE)):
+        found += ["--database", shown(checked_url(url))]
+    return found
+
+
 def stop(
     wait_s: Annotated[
         float, typer.Option("--wait", min=1, help="Seconds to wait until the pool has ended.")
@@ -269,6 +305,7 @@ def stop(
     from djinn_lab.client.requests import POOL_VARIABLE
     from djinn_lab.client.rest import PoolClient
     from djinn_lab.pool.launch import stop_pool
+    from djinn_lab.protocol.configured_start import forget_start
     from djinn_lab.protocol.runtime_file import read_crashed, read_runtime, supervisor_process
 
     info, named = read_runtime(), os.environ.get(POOL_VARIABLE)
@@ -284,9 +321,13 @@ def stop(
             "Unset them to stop it as the user who runs it.",
         )
     crashed = supervisor_process() is None and read_crashed() is not None
-    if not stop_pool(wait_s=wait_s):
+    forgotten = forget_start()
+    if stop_pool(wait_s=wait_s):
+        print_line("The pool had crashed; its settings are given up." if crashed else "The pool has stopped.")
+    elif forgotten:
+        print_line("No pool was running; the settings of the last one are given up.")
+    else:
         raise PoolNotFound("No pool is running on this machine.")
-    print_line("The pool had crashed; its settings are given up." if crashed else "The pool has stopped.")
 
 
 def status(as_json: AsJson = False) -> None:

@@ -14,7 +14,7 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from djinn_lab.capture.lazy import is_lazy, recorder_of
-from djinn_lab.client.addresses import START_ADVICE, leader_url, restart_under_way
+from djinn_lab.client.addresses import leader_url, restart_under_way
 from djinn_lab.client.connection import PoolConnection
 from djinn_lab.client.credentials import TOKEN_VARIABLE, token_source
 from djinn_lab.client.outcomes import recorded_outcome
@@ -22,6 +22,7 @@ from djinn_lab.client.requests import POOL_VARIABLE
 from djinn_lab.client.session import Session, newest_session
 from djinn_lab.config import Profile, default_profile, load_profile
 from djinn_lab.errors import AuthenticationError, OptionError, PoolNotFound, PoolSilent, UserError
+from djinn_lab.protocol.configured_start import remembered_start, start_command
 from djinn_lab.protocol.messages import PhaseAnswered
 from djinn_lab.protocol.runtime_file import RuntimeInfo, read_crashed, read_runtime, supervisor_process
 from djinn_lab.scheduler import AdaptiveScheduler, Scheduler, detect_environment
@@ -116,7 +117,10 @@ class LocalSession(Session):
     def address(self) -> tuple[str, str]:
         info = read_runtime()
         if info is None:
-            raise restart_under_way() or PoolSilent("no pool is running on this machine.", START_ADVICE)
+            raise restart_under_way() or PoolSilent(
+                "no pool is running on this machine.",
+                f"Start one with `{start_command()}`, then run the cell again.",
+            )
         return info.url, self._given or info.token
 
     @property
@@ -155,9 +159,17 @@ class RemoteSession(Session):
 
 def start_pool(profile: Profile) -> RuntimeInfo:
     """Start this machine's pool in the background, shared by all of this user's notebooks and the
-    dashboard: one that crashed as it was, else with the profile's settings."""
-    command = [sys.executable, "-m", "djinn_lab.cli", "pool", "start", "--wait", str(START_WITHIN_S)]
+    dashboard: one that crashed as it was, else with the profile's settings. Raises PoolNotFound where a user
+    started another one, which ended with the machine or was killed."""
+    command = [sys.executable, "-m", "djinn_lab.cli", "pool", "start", "--unasked"]
+    command += ["--wait", str(START_WITHIN_S)]
     if supervisor_process() is None and read_crashed() is None:
+        if configured := remembered_start():
+            raise PoolNotFound(
+                "no pool is running on this machine. The last one was configured, and no other one takes its "
+                "place unasked.",
+                f"Start it again with `{configured}`, or give it up with `djinn-lab pool stop`.",
+            )
         command += _pool_options(profile)
     printed = _run_patiently(command)
     info = read_runtime()  # perhaps another process's, started in the meantime with other options

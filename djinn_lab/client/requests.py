@@ -23,6 +23,7 @@ from djinn_lab.errors import (
     PoolNotFound,
     Refused,
 )
+from djinn_lab.protocol.configured_start import start_command
 from djinn_lab.protocol.runtime_file import read_runtime
 
 POOL_VARIABLE = "DJINN_POOL"
@@ -67,7 +68,7 @@ class PoolRequests:
         if info is None:
             if (silent := restart_under_way()) is not None:
                 raise silent
-            raise PoolNotFound("No pool is running on this machine.", START_ADVICE)
+            raise PoolNotFound("No pool is running on this machine.", f"Start one with: {start_command()}")
         client = cls(info.url, token or info.token)
         client._follows_runtime = True
         return client

@@ -27,6 +27,7 @@ from djinn_lab.pool.engines import LOCAL_ENGINE, RAY_ENGINE, START_WITHIN_S, che
 from djinn_lab.pool.policy_file import read_policy
 from djinn_lab.protocol.certificates import pinned_context
 from djinn_lab.protocol.compiling import BUILT_IN_COMPILERS, INDUCTOR
+from djinn_lab.protocol.configured_start import remember_start
 from djinn_lab.protocol.isolation import ISOLATIONS
 from djinn_lab.protocol.notebooks import OPEN_TO
 from djinn_lab.protocol.runtime_file import (
@@ -95,6 +96,7 @@ def start_pool(
     accept_weak_isolation: bool = False,
     identity: str | None = None,
     restart: bool = True,
+    remembered: Sequence[str] | None = None,
 ) -> RuntimeInfo:
     """Find the running pool, or start one and wait until it is ready, or stands by. It outlives the caller.
     Options are checked in any case; a pool that runs keeps its own
@@ -118,7 +120,8 @@ def start_pool(
     sandbox of workers does not hold. ``detached_s``: for so long a session waits for its vanished client.
     ``identity``: the identity providers, as
     :meth:`djinn_lab.pool.identity.settings.IdentitySettings.encoded`. ``restart``: start the server again
-    when it crashes (:mod:`djinn_lab.pool.supervisor`). Limits of a user:
+    when it crashes (:mod:`djinn_lab.pool.supervisor`). ``remembered``: the options with which a user
+    asked for it (:mod:`djinn_lab.protocol.configured_start`); None: no user did. Limits of a user:
     :class:`djinn_lab.pool.user_limits.UserLimits`. Raises OptionError, or PoolError with the end of the
     server's log when it does not become ready within ``wait_s``."""
     check_engine(engine, address)
@@ -189,7 +192,10 @@ def start_pool(
         options += [name for name, wanted in flags.items() if wanted]
         begins_at = _log_bytes()
         process = _spawn(options, environment, restart)
-        return _wait_until_ready(process, deadline_s, wait_s, begins_at)
+        info = _wait_until_ready(process, deadline_s, wait_s, begins_at)
+        if remembered is not None:
+            remember_start(remembered)
+        return info
 
 
 def start_again(wait_s: float | None = None) -> RuntimeInfo | None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 ROWS_MAX = 1024
 FILE_BYTES = ROWS_MAX * 3 * 8
+DEAD_ROW = ROWS_MAX - 1
+"""Written by the pool, for what dead workers left; the others are of workers."""
 
 
 def row(number: int) -> int:

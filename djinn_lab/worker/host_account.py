@@ -4,7 +4,7 @@ A device has a worker for each trust group, and each parks state in an arena of 
 another may take at once, so they count together: each writes a row of its own, and reads the sum. A row has
 three numbers: bytes taken, and of these the bytes that no session holds, and those of whole copies alone.
 A worker announces what it takes before it looks at the sum, so two never both get the last bytes. The pool
-clears the row of a worker that ends.
+clears the row of a worker that ends, and counts its files in the last one.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class HostAccount:
 
     @property
     def used_bytes(self) -> int:
-        """Return what all workers of the device use."""
+        """Return what all workers of the device use, dead ones too."""
         return sum(self._counts[::3].tolist())
 
     def take(self, nbytes: int) -> bool:

@@ -158,9 +158,9 @@ SITES = {"local": local_site} | ({"ray": ray_site} if "SWEEP_RAY" in os.environ 
 class Heard:
     """What the launcher reported, in order. ``said``: messages by device that no test has waited for, with
     None for the loss of a worker. ``answering``: whether a device's worker answers, as last reported.
-    ``kept``: the manifests that the pool still needs. ``restarts_allowed``: whether a worn worker may be
-    ended. ``groups``: the trust groups of sessions, all one where
-    none is named."""
+    ``kept``: the manifests that the pool still needs; ``spare``: of these, those of sessions on a device.
+    ``restarts_allowed``: whether a worn worker may be ended. ``groups``: the trust groups of sessions, all
+    one where none is named."""
 
     def __init__(self) -> None:
         self.said: dict[str, list[FromWorker | None]] = {}
@@ -169,6 +169,7 @@ class Heard:
         self.groups: dict[str, str] = {}
         self.failures: list[tuple[str, str]] = []
         self.kept: list[bytes] = []
+        self.spare: list[bytes] = []
         self.restarts_allowed = False
         self.answering: dict[str, bool] = {}
         self.changed = asyncio.Event()
@@ -199,6 +200,9 @@ class Heard:
 
     def manifests(self) -> list[bytes]:
         return self.kept
+
+    def needed_manifests(self) -> list[bytes]:
+        return [one for one in self.kept if one not in self.spare]
 
 
 class Workers:

@@ -219,6 +219,23 @@ def test_a_parked_session_survives_its_device(pool: PoolUnderTest) -> None:
         wait_for(lambda: not left & arenas(pool))
 
 
+def test_killed_workers_leave_no_more_in_host_memory_than_its_limit(tmp_path: Path) -> None:
+    host_bytes = 4 * STATE_BYTES
+    with (
+        PoolUnderTest(tmp_path, "cpu:1", DEVICE_BYTES, host_bytes=host_bytes, link_bytes_per_s=0) as pool,
+        ExitStack() as stack,
+    ):
+        opened = sessions(pool, 5, stack)
+        held = [hold(session, number) for number, session in enumerate(opened)]
+        for kills in range(3):
+            kill_worker(pool)
+            for number, session in enumerate(opened):
+                with session.capture():
+                    held[number] += 1
+                assert torch.equal(session.fetch(held[number]), state_of(number) + kills + 1)
+                assert sum(path.stat().st_blocks * 512 for path in arenas(pool)) <= host_bytes + MIB  # pages
+
+
 def test_what_was_written_since_the_copy_is_made_again_from_it_and_never_read_old(
     slow: PoolUnderTest,
 ) -> None:

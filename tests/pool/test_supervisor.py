@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import shlex
+import shutil
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
 import psutil
@@ -33,6 +35,13 @@ def handlers() -> Iterator[None]:
     yield
     for number, handler in before.items():
         signal.signal(number, handler)
+
+
+def ok(*arguments: str) -> str:
+    """Run a command, and return what it printed."""
+    done = CliRunner().invoke(build_app(), arguments)
+    assert done.exit_code == 0, done.exception
+    return done.output
 
 
 @pytest.mark.processes
@@ -158,6 +167,52 @@ def test_crashed_pool_is_started_again_as_it_was_or_given_up(
         monkeypatch.delenv("DJINN_DATABASE")
         assert "given up" in CliRunner().invoke(build_app(), ["pool", "stop"]).output
         assert "No pool is running" in str(CliRunner().invoke(build_app(), ["pool", "stop"]).exception)
+
+
+@pytest.mark.processes
+def test_pool_with_options_is_named_after_a_reboot_and_never_replaced_unasked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for variable in ("DJINN_RUNTIME_DIR", "DJINN_POOL", "DJINN_DATABASE", "DJINN_TOKEN"):
+        monkeypatch.delenv(variable, raising=False)
+    for variable in ("XDG_RUNTIME_DIR", "XDG_DATA_HOME"):
+        (tmp_path / variable).mkdir(mode=0o700)
+        monkeypatch.setenv(variable, str(tmp_path / variable))
+    command = ["pool", "start", "--devices", "cpu:2", "--memory", "200MiB", "--threads", "1"]
+    started = ok(*command, "--wait", "120")
+
+    def reboot() -> None:
+        info, keeper = read_runtime(), supervisor_process()
+        assert info is not None
+        assert keeper is not None
+        ended = [psutil.Process(keeper), psutil.Process(info.pid)]
+        ended += psutil.Process(info.pid).children(recursive=True)
+        for process in ended:
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+        psutil.wait_procs(ended)
+        shutil.rmtree(tmp_path / "XDG_RUNTIME_DIR" / "djinn-lab")
+
+    try:
+        reboot()
+        for profile in (None, "llm_serving"):
+            with pytest.raises(PoolNotFound, match=shlex.join(["djinn-lab", *command])) as raised:
+                connect(profile=profile)
+            assert "pool stop" in str(raised.value)
+        assert shlex.join(command) in str(CliRunner().invoke(build_app(), ["pool", "status"]).exception)
+        assert read_runtime() is None
+        again = ok(*command, "--wait", "120")
+        assert "cpu:2, 200.0 MiB and 1 thread each" in started
+        assert "cpu:2, 200.0 MiB and 1 thread each" in again
+        reboot()
+        assert "given up" in ok("pool", "stop")
+        assert "No pool is running" in str(CliRunner().invoke(build_app(), ["pool", "stop"]).exception)
+        with closing(connect()) as session:
+            assert session.connected
+        assert not list((tmp_path / "XDG_DATA_HOME" / "djinn-lab").glob("started-on-*"))
+        assert "stopped" in ok("pool", "stop")
+    finally:
+        stop_pool()
 
 
 @pytest.mark.parametrize("code", [0, supervisor.CANNOT_START, supervisor.CANNOT_START_NOW])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import subprocess
@@ -20,6 +21,7 @@ from djinn_lab.protocol.runtime_file import (
     read_runtime,
     remove_runtime,
     runtime_directory,
+    unwritable,
     write_runtime,
 )
 
@@ -94,3 +96,10 @@ def test_directories_without_override(tmp_path: Path, monkeypatch: pytest.Monkey
     assert data_directory() == tmp_path / "data" / "djinn-lab"
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "absent"))
     assert runtime_directory() == tmp_path / "data" / "djinn-lab"
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+def test_full_disk_and_full_quota_have_the_same_advice(tmp_path: Path, number: int) -> None:
+    said = unwritable(tmp_path, OSError(number, os.strerror(number)))
+    assert os.strerror(number) in str(said)
+    assert "Free some space, or raise the quota" in str(said)

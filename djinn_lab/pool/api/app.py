@@ -36,6 +36,7 @@ from djinn_lab.pool.database.durability import CommittedAnswers
 from djinn_lab.pool.identity.admission import AdmitTokens
 from djinn_lab.pool.sessions.endpoint import SessionEndpoint
 from djinn_lab.pool.user_limits import OverLimit, RequestRates
+from djinn_lab.protocol.configured_start import forget_start
 from djinn_lab.protocol.messages import PhaseAnswered, SignalPhase
 from djinn_lab.protocol.rest.audit import AuditRow, ChainHead
 from djinn_lab.protocol.rest.costs import CostView
@@ -173,6 +174,7 @@ def _add_status_routes(app: FastAPI, context: PoolContext) -> None:
 
     @app.post("/v1/shutdown", status_code=202, summary="Stop the pool (admins)")
     async def shutdown(_user: Annotated[User, Depends(admin)]) -> Response:
+        await asyncio.to_thread(forget_start)
         context.stop()
         return answer({"detail": "The pool stops."}, 202)
 

@@ -99,6 +99,10 @@ class WorkerEvents(Protocol):
         """List the manifests from which sessions may still be restored. What dead workers parked is kept as
         long as one of these names it."""
 
+    def needed_manifests(self) -> Sequence[bytes] | None:
+        """List those of sessions that are on no device, the only place of their state; None where that is not
+        known here."""
+
 
 class NodeSupply(Protocol):
     """Nodes that a cluster adds on request, and ends when they are not needed. Counts are of nodes with

@@ -332,6 +332,10 @@ class Driver:
         """List the manifests from which sessions may still be restored."""
         return self.transfers.manifests()
 
+    def needed_manifests(self) -> list[bytes]:
+        """List the manifests of sessions whose state is on no device."""
+        return self.transfers.needed_manifests()
+
     # -- by the clock --------------------------------------------------------------------------------------
 
     def tick(self) -> None:

@@ -282,6 +282,15 @@ class StateTransfers:
         """List the manifests from which sessions may be restored."""
         return (stored.manifest for stored in self._stored.values())
 
+    def needed_manifests(self) -> list[bytes]:
+        """List those of sessions whose state is on no device, or on its way."""
+        accounts = {session: self._core.accounts.session(session) for session in self._stored}
+        return [
+            self._stored[session].manifest
+            for session, account in accounts.items()
+            if account is None or account.tier != "device" or account.moving is not None
+        ]
+
     # -- from sessions -------------------------------------------------------------------------------------
 
     def release(self, session: str, values: list[int]) -> None:

@@ -6,6 +6,7 @@ read it, and stays there until no manifest names it. The manifest is written ane
 from __future__ import annotations
 
 import logging
+import re
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -14,6 +15,8 @@ from typing import NamedTuple
 import msgspec
 
 from djinn_lab.pool.devices.launcher import TakenCopy
+
+DEVICE = re.compile(r"host-.+?-(?=\d+\.|adopted-)")
 
 log = logging.getLogger(__name__)
 
@@ -85,7 +88,7 @@ class Adoption:
         directory, source = self._place(group, on_disk), Path(name)
         if directory is None:
             return None
-        target = directory / f"adopted-{uuid.uuid4().hex}{source.suffix}"
+        target = directory / f"{_device_of(source)}adopted-{uuid.uuid4().hex}{source.suffix}"
         try:
             target.hardlink_to(source)
         except OSError:
@@ -95,6 +98,12 @@ class Adoption:
 
     def _is_below(self, name: str, directories: Sequence[Path]) -> bool:
         return any(Path(name).is_relative_to(directory) for directory in directories)
+
+
+def _device_of(path: Path) -> str:
+    """Return how the names of its device's files in shared memory begin (:func:`.orphans.arena_prefix`)."""
+    found = DEVICE.match(path.name)
+    return found[0] if found else ""
 
 
 def take_copies(copies: Mapping[str, LeftCopy], adoption: Adoption) -> dict[str, TakenCopy]:

@@ -338,6 +338,8 @@ class DeviceWorkers:
             for other in self._workers:
                 if other is not worker:
                     other.tell(ReleaseHost(message.nbytes, message.copies))
+            if message.copies:
+                self._premises.give_way()
             return
         if isinstance(message, WornOut):
             self._renew(worker, message)

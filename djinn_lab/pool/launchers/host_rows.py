@@ -1,15 +1,16 @@
 """The pool's side of the file in which the workers of a device count host memory together
-(:mod:`djinn_lab.protocol.host_rows`): who has which row. What dead workers left is not counted here: it is
-replaced by new copies, which must find space beside it."""
+(:mod:`djinn_lab.protocol.host_rows`): who has which row, and what dead workers left. Of that, copies of
+sessions that are on a device again give way to new ones (:meth:`.premises.Premises.give_way`)."""
 
 from __future__ import annotations
 
 import mmap
 import os
+from array import array
 from pathlib import Path
 
 from djinn_lab.errors import PoolError
-from djinn_lab.protocol.host_rows import FILE_BYTES, ROWS_MAX, row
+from djinn_lab.protocol.host_rows import DEAD_ROW, FILE_BYTES, row
 
 
 class HostRows:
@@ -28,10 +29,10 @@ class HostRows:
 
     def give(self) -> int:
         """Return a row for a new worker. Raises PoolError when all are in use."""
-        free = next((number for number in range(ROWS_MAX) if number not in self._given), None)
+        free = next((number for number in range(DEAD_ROW) if number not in self._given), None)
         if free is None:
             raise PoolError(
-                f"{self._device} has {ROWS_MAX} workers, one for each trust group, which is the most.",
+                f"{self._device} has {DEAD_ROW} workers, one for each trust group, which is the most.",
                 "Close sessions, or start the pool with --isolation user or account.",
             )
         self._given.add(free)
@@ -42,3 +43,8 @@ class HostRows:
         self._given.discard(number)
         place = row(number)
         self._counts[place : place + 3] = memoryview(bytes(24)).cast("q")
+
+    def count_dead(self, taken_bytes: int, of_copies_bytes: int) -> None:
+        """Count what files of dead workers take; ``of_copies_bytes``: of it, what may give way."""
+        place = row(DEAD_ROW)
+        self._counts[place : place + 3] = memoryview(array("q", (taken_bytes, 0, of_copies_bytes)))

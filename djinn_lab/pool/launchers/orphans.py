@@ -12,12 +12,14 @@ from pathlib import Path
 import msgspec
 
 from djinn_lab.pool.launchers.adoption import ManifestStorage
-from djinn_lab.protocol.holes import punch
+from djinn_lab.protocol.holes import PAGE_BYTES, punch
 
 MOVED = ".moved-"
 """In the names of files that hold a session which was parked on another host."""
 ARENA = ".arena"
-"""How the names of files in shared memory end."""
+"""How the names of files in shared memory end. They begin with :func:`arena_prefix`."""
+BLOCK_BYTES = 512
+"""What ``st_blocks`` counts, on every file system."""
 
 Range = tuple[int, int]
 """The first byte, and the one behind the last."""
@@ -66,6 +68,18 @@ class OrphanedFiles:
             if path.suffix == ARENA:
                 self._shorten(path, named_ranges(str(path), needed))
 
+    def in_host_memory(self, device: str, needed: Sequence[bytes]) -> tuple[int, int]:
+        """Return the bytes that files of a device's dead workers take of shared memory, and how many of them
+        these manifests do not name."""
+        taken_bytes = spare_bytes = 0
+        for path in self._files:
+            if path.suffix == ARENA and path.name.startswith(arena_prefix(device)):
+                nbytes, named = _allocated_bytes(path), named_ranges(str(path), needed)
+                taken_bytes += nbytes
+                if named is not None:
+                    spare_bytes += max(0, nbytes - sum(_whole_pages(named)))
+        return taken_bytes, spare_bytes
+
     def _shorten(self, path: Path, named: list[Range] | None) -> None:
         """Return what lies outside of these ranges to the file system; None: nothing is known of them."""
         if named is None or self._shortened.get(path) == named:
@@ -75,6 +89,18 @@ class OrphanedFiles:
             _punch(path, named)
         except OSError as error:
             log.error("%s cannot be shortened: %s", path, error)
+
+
+def arena_prefix(device: str) -> str:
+    """Return how the names of a device's files in shared memory begin."""
+    return f"host-{device.replace(':', '-')}-"
+
+
+def _allocated_bytes(path: Path) -> int:
+    try:
+        return path.stat().st_blocks * BLOCK_BYTES
+    except FileNotFoundError:
+        return 0
 
 
 def is_named(path: str, manifests: Iterable[bytes]) -> bool:
@@ -101,6 +127,12 @@ def named_ranges(path: str, manifests: Iterable[bytes]) -> list[Range] | None:
         else:
             joined.append((begin, end))
     return joined
+
+
+def _whole_pages(ranges: Iterable[Range]) -> Iterator[int]:
+    """Yield the bytes of the pages in which each of the ranges lies."""
+    for begin, end in ranges:
+        yield -(-end // PAGE_BYTES) * PAGE_BYTES - begin // PAGE_BYTES * PAGE_BYTES
 
 
 def _ranges(path: str, manifest: bytes) -> Iterator[Range]:

@@ -92,6 +92,7 @@ class Premises:
         found = self._host_rows.get(plan.device)
         if found is None:
             found = self._host_rows[plan.device] = HostRows(self._host.parent, plan.device)
+            self._count_dead()  # of a dead pool
         return found
 
     def is_first(self, group: str) -> bool:
@@ -129,6 +130,7 @@ class Premises:
         told (``results``): their receivers remove them."""
         if pid is not None:
             self.orphans.died(pid)
+            self._count_dead()
         if options.device in self._host_rows:
             self._host_rows[options.device].ended(options.host_row)
         if pid is None:
@@ -145,6 +147,22 @@ class Premises:
         """Remove what dead workers parked and no manifest names any more."""
         if self.events is not None:
             self.orphans.sweep(self.events.manifests())
+            self._count_dead()
+
+    def give_way(self) -> None:
+        """Remove also copies of sessions that are on a device again, for those that have no other place.
+        These sessions are lost if their worker dies before their next copy."""
+        needed = None if self.events is None else self.events.needed_manifests()
+        if needed is not None:
+            self.orphans.sweep(needed)
+            self._count_dead()
+
+    def _count_dead(self) -> None:
+        """Count what dead workers left in shared memory, where it is known what of it may give way."""
+        needed = None if self.events is None else self.events.needed_manifests()
+        if needed is not None:
+            for device, rows in self._host_rows.items():
+                rows.count_dead(*self.orphans.in_host_memory(device, needed))
 
     def clear(self) -> None:
         """Remove all that dead workers parked, unless it is left to a next pool."""

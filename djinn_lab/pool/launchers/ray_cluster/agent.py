@@ -232,6 +232,9 @@ class HostAgent:
         """Keep all orphans: the pool knows which are needed, and has the others removed."""
         return [path.encode() for path in self._launcher.orphans()]
 
+    def needed_manifests(self) -> None:
+        """Count nothing that dead workers left: only the pool knows which sessions are on a device."""
+
     def _happen(self, event: HostEvent) -> None:
         self._events.append(event)
         self._happened.set()
