@@ -7,6 +7,9 @@ from typing import Any, NamedTuple
 
 import torch
 
+ITEMS_MAX = 10_000
+"""Copied of a list, a dict or a set, at the beginning of a cell; larger ones are not."""
+
 
 class _Contents(NamedTuple):
     """What a list, a dict or a set of the user held, or whether a tensor required gradients."""
@@ -46,6 +49,8 @@ def _require(tensor: torch.Tensor, required: bool) -> None:
 
 def _contents(value: object) -> _Contents | None:
     """Return what can be put back into the value; subclasses have methods of their own."""
+    if isinstance(value, list | dict | set) and len(value) > ITEMS_MAX:
+        return None
     if type(value) is list:
         return _Contents(value, list(value), _fill_list)
     if type(value) is dict or type(value) is set:
@@ -57,7 +62,7 @@ def _contents(value: object) -> _Contents | None:
 
 class KeptNames:
     """Names of ``namespace``, and the contents of lists, dicts and sets that have one, as they are now. Keeps
-    the values alive."""
+    the values alive. Lists, dicts and sets of more than ITEMS_MAX items stay as the cell leaves them."""
 
     def __init__(self, namespace: dict[str, object]) -> None:
         self._namespace = namespace
