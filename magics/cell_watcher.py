@@ -18,14 +18,17 @@ ENDED: dict[Outcome, progress.Outcome] = {"DONE": "done", "FAILED": "failed", "C
 
 class CellWatcher:
     """A :class:`~djinn_lab.client.pending_cell.Watcher`. Each wait has a line of progress of its own, after
-    ``after_s`` seconds. ``report``: prints what the cell's options ask for, once it has ended."""
+    ``after_s`` seconds. ``ended``: is called with the outcome and the error, once the cell has ended."""
 
     def __init__(
-        self, cell: str, after_s: float, report: Callable[[ProgressLine, progress.Outcome], None]
+        self,
+        cell: str,
+        after_s: float,
+        ended: Callable[[ProgressLine, progress.Outcome, BaseException | None], None],
     ) -> None:
         self._cell = cell
         self._after_s = after_s
-        self._report = report
+        self._ended = ended
         self._progress = self._new_line()
         self._shown: Any = None
         self._handle: CellHandle | None = None
@@ -45,8 +48,8 @@ class CellWatcher:
     def tick(self) -> None:
         self._progress.tick()
 
-    def settled(self, outcome: Outcome) -> None:
-        self._report(self._progress, ENDED[outcome])
+    def settled(self, outcome: Outcome, error: BaseException | None) -> None:
+        self._ended(self._progress, ENDED[outcome], error)
         if self._shown is not None:
             self._shown.update(self._handle)
 

@@ -12,7 +12,6 @@ from contextlib import ExitStack, contextmanager
 from threading import Timer
 from types import TracebackType
 
-import torch
 from IPython.core.interactiveshell import InteractiveShell
 
 from djinn_lab.capture.host.interrupts import entering, file_of_caller, whole
@@ -24,8 +23,9 @@ from djinn_lab.client.handle import CellHandle
 from djinn_lab.client.session import Session
 from djinn_lab.client.verification import Verification
 from djinn_lab.errors import OptionError
-from djinn_lab.jobs import NO_TERMS, Terms
+from djinn_lab.jobs import NO_TERMS, Priority
 from djinn_lab.magics.cell_watcher import CellWatcher
+from djinn_lab.magics.kept_names import KeptNames
 from djinn_lab.magics.options import CellOptions
 from djinn_lab.magics.progress import Outcome, ProgressLine
 from djinn_lab.magics.source import LAST, show_as_written
@@ -92,11 +92,15 @@ def outcome_of(error: BaseException | None) -> Outcome:
     return "failed" if isinstance(error, Exception) else "cancelled"
 
 
-def may_be_refused(terms: Terms) -> bool:
+URGENT = (Priority.CRITICAL, Priority.HIGH)
+
+
+def may_be_refused(options: CellOptions) -> bool:
     """Return whether the pool may refuse a cell for what it asks of the queue, which only a submit shows.
     What the names of such a cell meant before stays alive until then, and its memory on the pool with it."""
+    terms = options.terms
     asked = terms.target, terms.gang, terms.after
-    return asked != (NO_TERMS.target, NO_TERMS.gang, NO_TERMS.after)
+    return options.priority in URGENT or asked != (NO_TERMS.target, NO_TERMS.gang, NO_TERMS.after)
 
 
 class NotebookCell:
@@ -120,8 +124,7 @@ class NotebookCell:
             -1.0 if options.quiet else options.progress_after_s, lambda: session.recorder.segment.recorded
         )
         self._dry_run: DryRun | None = None
-        self._variables: dict[str, object] = {}
-        self._stream: torch.Tensor | None = None
+        self._names: KeptNames | None = None
         self._verification: Verification | None = None
         self._nested = False
         self._around = ExitStack()
@@ -160,10 +163,8 @@ class NotebookCell:
             session.last_cell.result = None
         executor.on_update, executor.on_tick = self._progress.on_update, self._progress.tick
         self._shell.user_ns[LAST] = None
-        if options.dry_run or may_be_refused(options.terms):
-            self._variables = {k: v for k, v in self._shell.user_ns.items() if not k.startswith("_")}
-        if session.recorder.segment.launched is None:  # else the pool has the stream
-            self._stream = torch.default_generator.get_state()
+        if options.dry_run or may_be_refused(options):
+            self._names = KeptNames(self._shell.user_ns)
         if options.dry_run:
             self._dry_run = DryRun(session, cell)
             return self._dry_run.__enter__()
@@ -223,28 +224,31 @@ class NotebookCell:
 
     def _take_back_names(self, ended: BaseException | None) -> None:
         """Let names mean what they did before a cell that the pool refused, or that was stopped while it
-        waited: what it gave them was not computed. Random numbers continue where they were, as its seeds and
-        draws are part of what did not run."""
-        before, self._variables = self._variables, {}
-        report = self._cell.report
-        if before and ended is not None and report.ops_recorded and not report.ops_run:
-            self._shell.user_ns.update(before)
-            if self._stream is not None:
-                torch.default_generator.set_state(self._stream)
+        waited: what it gave them was not computed."""
+        names, self._names = self._names, None
+        if names is not None and self._cell.has_not_run(ended):
+            names.put_back()
             ended.add_note("Nothing of the cell ran: variables of before it are what they were.")
 
     def _leave(self) -> None:
         """Send the cell, keep what it would have displayed for its handle, and display the handle."""
         shell, cell, options = self._shell, self._cell, self._options
         cell.result, shell.user_ns[LAST] = shell.user_ns.get(LAST), None
-        cell.__exit__(None, None, None)
+        if self._names is not None:
+            self._names.leave()
+        try:
+            cell.__exit__(None, None, None)
+        except BaseException as failure:
+            self._take_back_names(failure)
+            raise
         handle = cell.handle
         if cell.report.outcome == "pending":
             self._progress.finish(cell.report, "submitted")
         else:
+            self._names = None
             self._report(self._progress, "done")
         watcher = CellWatcher(
-            self._progress.cell, -1.0 if options.quiet else options.progress_after_s, self._report
+            self._progress.cell, -1.0 if options.quiet else options.progress_after_s, self._end_left
         )
         self._sent(handle)
         if options.output is not None:
@@ -252,6 +256,10 @@ class NotebookCell:
         if not options.quiet and not shell.displayhook.quiet():
             watcher.show(handle)
         handle.watch(watcher)
+
+    def _end_left(self, progress: ProgressLine, outcome: Outcome, error: BaseException | None) -> None:
+        self._take_back_names(error)
+        self._report(progress, outcome)
 
     def _report(self, progress: ProgressLine, outcome: Outcome) -> None:
         report, options = self._cell.report, self._options
@@ -276,8 +284,9 @@ class NotebookCell:
         """The plan is the output; what the cell would have displayed has no value."""
         ended = dry_run.__exit__(kind, error, traceback)
         self._shell.user_ns[LAST] = None
-        self._shell.user_ns.update(self._variables)  # what the cell named anew is what it was
-        self._variables = {}
+        assert self._names is not None
+        self._names.put_back()
+        self._names = None
         if dry_run.plan:
             print("\n".join(dry_run.plan))
         return ended

@@ -6,6 +6,9 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from time import perf_counter
 from types import TracebackType
+from typing import TypeGuard
+
+import torch
 
 from djinn_lab.capture.host.interrupts import entering, file_of_caller, locked, whole
 from djinn_lab.capture.host.turns import only_cell
@@ -16,7 +19,7 @@ from djinn_lab.client.handle import CellHandle
 from djinn_lab.client.pending_cell import PendingCell
 from djinn_lab.client.profile_terms import scheduler_profile
 from djinn_lab.client.report import CellReport
-from djinn_lab.errors import CellCancelled, UserError
+from djinn_lab.errors import CellCancelled, DeviceMemoryError, PoolError, RemoteError, UserError
 from djinn_lab.jobs import Terms
 from djinn_lab.scheduler import SESSION_BOUND, DeviceProfile, ExecutionSchedule, Scheduler
 from djinn_lab.srg.graph import SRG
@@ -49,6 +52,8 @@ class Cell:
         self._stack = ExitStack()
         self._nested = False
         self._pending: PendingCell | None = None
+        self._stream_before: torch.Tensor | None = None
+        self._stream_after: torch.Tensor | None = None
         self.planned: ExecutionSchedule | None = None
         """Of a cell that is only rehearsed."""
         self.result: object = None
@@ -107,6 +112,12 @@ class Cell:
         """Return whether any torch work was recorded in the cell, which has ended."""
         return self.worked or self.report.ops_recorded > 0
 
+    def has_not_run(self, error: BaseException | None) -> TypeGuard[BaseException]:
+        """Return whether the pool ran nothing of the cell, which ended with ``error``: it was refused, or
+        stopped while it waited."""
+        sent = self._job.segments > 0 or isinstance(error, PoolError)
+        return error is not None and sent and self.report.ops_recorded > 0 and not self.report.ops_run
+
     @property
     def graph(self) -> SRG:
         """Return the SRG of the most that was recorded between two cuts. Raises UserError when nothing was
@@ -160,6 +171,8 @@ class Cell:
         job.started = job.outside_since = perf_counter()
         executor.cell, job.file = job, file
         recorder.segment.gather(job.sent_whole)
+        if recorder.segment.launched is None:  # else the pool has the stream
+            self._stream_before = torch.default_generator.get_state()
         self._ops = recorder.ops_recorded
         self._plans = recorder.plans_made
         self._moved = executor.bytes_moved()
@@ -180,7 +193,8 @@ class Cell:
     def _end(self, error: BaseException | None) -> None:
         executor, job = self._executor, self._job
         outcome, message = "done", ""
-        pending = PendingCell(self._recorder, executor, job, self._close_report)
+        self._stream_after = torch.default_generator.get_state()
+        pending = PendingCell(self._recorder, executor, job, self._close_left)
         try:
             if error is None and not job.waits and self._launch(pending):
                 return
@@ -209,6 +223,7 @@ class Cell:
                 pending.note_end()
                 executor.end_cell(outcome, message)
             self._count_ops()
+            self._take_back_draws(error)
             self._close_report()
             if not job.waits and error is None:
                 self._pending = pending
@@ -271,6 +286,22 @@ class Cell:
         report.ops_recorded = recorder.ops_recorded - self._ops
         report.plan_misses = recorder.plans_made - self._plans
         report.plan_hits = max(0, report.ops_recorded - report.plan_misses)
+
+    def _take_back_draws(self, error: BaseException | None) -> None:
+        """Let random numbers continue where they were before a cell of which nothing ran, as its seeds and
+        draws are part of that, unless they were used since. An op that failed leaves a seed as it is in plain
+        torch."""
+        before, after = self._stream_before, self._stream_after
+        failed = isinstance(error, RemoteError) and not isinstance(error, DeviceMemoryError)
+        if failed or before is None or after is None or not self.has_not_run(error):
+            return
+        if torch.equal(after, torch.default_generator.get_state()):
+            torch.default_generator.set_state(before)
+
+    def _close_left(self, error: BaseException | None) -> None:
+        """Complete a cell that was left, now that its outcome is known."""
+        self._take_back_draws(error)
+        self._close_report()
 
     def _close_report(self) -> None:
         """Complete the report; once more after a wait for a cell that was left."""

@@ -36,7 +36,7 @@ class Watcher(Protocol):
         """Called now and then while waiting."""
         ...
 
-    def settled(self, outcome: Outcome) -> None:
+    def settled(self, outcome: Outcome, error: BaseException | None) -> None:
         """Called once, when the outcome is known."""
         ...
 
@@ -53,25 +53,30 @@ class Unwatched:
     def tick(self) -> None:
         pass
 
-    def settled(self, outcome: Outcome) -> None:
+    def settled(self, outcome: Outcome, error: BaseException | None) -> None:
         pass
 
 
-def _nothing() -> None:
+def _nothing(error: BaseException | None) -> None:
     pass
 
 
 class PendingCell:
     """A :class:`~djinn_lab.capture.sending.segment.Launched`. ``error``: what the cell ended with, None for
-    success. ``update``: the pool's last word. ``close``: completes the cell's report."""
+    success. ``update``: the pool's last word. ``close``: completes the cell's report, given the error."""
 
     def __init__(
-        self, recorder: Recorder, executor: PoolExecutor, job: CellJob, close: Callable[[], None]
+        self,
+        recorder: Recorder,
+        executor: PoolExecutor,
+        job: CellJob,
+        close: Callable[[BaseException | None], None],
     ) -> None:
         self.job = job
         self.watcher: Watcher = Unwatched()
         self.update: JobUpdate | None = None
         self.error: BaseException | None = None
+        self._notes: list[str] = []
         self.is_settled = False
         self._raised = False
         self._waits = False
@@ -135,7 +140,7 @@ class PendingCell:
             self.see_error()
         error = self.error
         assert error is not None
-        error.__notes__ = [*notes]
+        error.__notes__ = [*self._notes, *notes]
         raise error.with_traceback(None)
 
     def see_error(self) -> None:
@@ -288,14 +293,15 @@ class PendingCell:
         self.job.report.outcome, self.job.report.error = str(self.outcome).lower(), message
         executor.end_cell(self.job.report.outcome, message)
         executor.cell, executor.on_update, executor.on_tick = cell, on_update, on_tick
-        self._close()
+        self._close(error)
         self.note_end()
         if cell is not None and cell is not self.job:
             waited_s = perf_counter() - began
             cell.report.add("preceding", waited_s)
             cell.outside_since += waited_s
         watcher, self.watcher = self.watcher, Unwatched()
-        watcher.settled(str(self.outcome))
+        watcher.settled(str(self.outcome), error)
+        self._notes = list(getattr(error, "__notes__", ()))
 
     def _on_update(self, update: JobUpdate) -> None:
         if update.job == self.job.identifier:

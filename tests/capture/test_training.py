@@ -138,3 +138,26 @@ def test_residual_connections_do_not_cut_a_training_step(
     assert [cut.cause for cut in backend.cuts] == ["cell end"]
     for ours, expected in zip(layer.parameters(), plain.parameters(), strict=True):
         assert torch.equal(ours.grad.cpu(), expected.grad)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
+@pytest.mark.parametrize("kept", [torch.float32, None], ids=["statistics kept in float32", "in its dtype"])
+def test_layers_that_normalize_over_the_batch_train_in_half_precision(
+    recorder: Recorder, dtype: torch.dtype, kept: torch.dtype | None
+) -> None:
+    """For no elements, the kernels behind them divide by zero, which ends the process."""
+
+    def step() -> list[torch.Tensor]:
+        torch.manual_seed(1)
+        norm, inputs = nn.BatchNorm1d(3).to(kept or dtype), torch.randn(4, 3, 5).to(dtype).requires_grad_()
+        outputs = F.instance_norm(norm(inputs))
+        outputs.float().square().sum().backward()
+        assert norm.weight.grad is not None
+        assert inputs.grad is not None
+        return [inputs.grad, norm.weight.grad, norm.running_mean]
+
+    eager = step()
+    with cell(recorder):
+        ours = step()
+    for one, other in zip(ours, eager, strict=True):
+        assert torch.equal(one.clone(), other)

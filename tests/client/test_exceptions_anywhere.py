@@ -8,15 +8,17 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from real_pool import PoolUnderTest
 from sweeps.exceptions.harness import Sum, throw
 
 from djinn_lab.capture.host import interrupts
+from djinn_lab.capture.recorders import CHOICE
 from djinn_lab.capture.sending.backend import RunResult
 from djinn_lab.client.cell import Cell
 from djinn_lab.client.executor import PoolExecutor
@@ -77,6 +79,58 @@ def test_a_handler_that_raises_while_the_cell_waits_cancels_it(session: Session)
     with session.capture():
         y = kept + 1
     assert y.tolist() == [1.0, 3.0, 5.0, 7.0]
+
+
+ASKED: dict[str, Callable[[torch.Tensor], object]] = {
+    "index of a tensor": lambda number: torch.arange(4)[number],
+    "index of a list": lambda number: [1, 2, 3, 4][number],
+    "slice": lambda number: torch.arange(4)[number:],
+    "range": lambda number: range(number),  # type: ignore[call-overload]
+    "view": lambda number: torch.ones(1).view(number),  # type: ignore[call-overload]
+    "zeros": lambda number: torch.zeros(number),  # type: ignore[call-overload]
+    "zeros of sizes": lambda number: torch.zeros([2, number]),  # type: ignore[list-item]
+    "sum": lambda number: torch.ones(1, 1).sum(number),
+    "tensor of numbers": lambda number: torch.tensor([number, 2]),
+    "int": int,
+    "float": float,
+    "complex": complex,
+    "bool": bool,
+    "item": lambda number: number.item(),
+    "tolist": lambda number: number.tolist(),
+    "numpy": lambda number: number.numpy(),
+    "array": lambda number: np.array([number, number]),
+    "iteration": lambda number: [int(item) for item in number.expand(2)],
+    "format": lambda number: f"{number:d}",
+    "text": str,
+    "comparison": lambda number: number == 3 or number > 2,
+    "membership": lambda number: number in [3, 4],
+    "equality of lists": lambda number: [number] == [number + 1],
+}
+
+
+@pytest.mark.usefixtures("alarm")
+@pytest.mark.parametrize("recorder", ["native", "python"])
+@pytest.mark.parametrize("asked", ASKED)
+def test_a_handler_that_raises_while_a_number_is_asked_for_leaves_the_cell_as_itself(
+    pool: PoolUnderTest, monkeypatch: pytest.MonkeyPatch, recorder: str, asked: str
+) -> None:
+    if recorder == "native" and load("recorder") is None:
+        pytest.skip("needs the native recorder")
+    monkeypatch.setenv(CHOICE, recorder)
+    with pool.session() as session:
+        with session.capture():
+            a = torch.eye(600)
+        with pytest.raises(Thrown), session.capture():
+            x = a
+            for _ in range(1000):
+                x = x @ a
+            number = x[0, 0].long()
+            signal.setitimer(signal.ITIMER_REAL, 0.2)
+            ASKED[asked](number)
+            pytest.fail("not stopped")
+        with session.capture():
+            y = torch.ones(2) + 1
+        assert y.tolist() == [2.0, 2.0]
 
 
 @pytest.mark.usefixtures("alarm")
