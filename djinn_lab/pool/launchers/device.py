@@ -125,7 +125,7 @@ class DeviceWorkers:
             for segment in order.segments:
                 self.run(segment)
             return
-        worker = self._measured() if isinstance(order, Calibrate) else self._worker_of(order.session)
+        worker = self._measured() if isinstance(order, Calibrate) else self._given(order.session)
         if worker is not None:
             worker.send(order)
 
@@ -137,7 +137,7 @@ class DeviceWorkers:
         if isinstance(order, Expedite):
             self.send(order)
             return
-        worker = self._worker_of(order.session)
+        worker = self._given(order.session)
         if worker is not None:
             worker.send(order)
             if isinstance(order, Drop):
@@ -162,6 +162,13 @@ class DeviceWorkers:
         return {group or "": history.lives for group, history in self._histories.items()}
 
     # -- which worker --------------------------------------------------------------------------------------
+
+    def _given(self, session: str) -> Worker | None:
+        """Return the worker of a session that gets an order: also after a close it has the session again."""
+        worker = self._worker_of(session)
+        if worker is not None:
+            worker.closing.discard(session)
+        return worker
 
     def _worker_of(self, session: str) -> Worker | None:
         """Return the worker of the session's group, which may have to start; None for an unknown session."""
