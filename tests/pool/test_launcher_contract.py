@@ -294,6 +294,23 @@ def test_a_killed_worker_is_lost_once_and_another_takes_its_place(fresh: Workers
     assert len(fresh.site.workers()) == 1
 
 
+@pytest.mark.parametrize("again", [False, True], ids=["for good", "and used again"])
+def test_a_closed_session_is_its_workers_until_it_is_closed(fresh: Workers, again: bool) -> None:
+    """Its cell may be running, and a session whose values were lost is closed and runs on."""
+    fresh.ready(ONE)
+    fresh.begin(ONE, "ann", long_program())
+    fresh.next(ONE, SegmentStarted)
+    fresh.do(lambda: fresh.launcher.copy(ONE, Close("ann")))
+    if again:
+        fresh.do(lambda: fresh.launcher.cancel(ONE, "job"))
+        fresh.begin(ONE, "ann", long_program(), "after the close")
+        fresh.next(ONE, Closed)
+        fresh.next(ONE, SegmentStarted)
+    fresh.site.kill(ONE)
+    fresh.lost(ONE)
+    assert [lost.sessions for lost in fresh.heard.lost if lost is not None] == [{"ann"}]
+
+
 def test_a_worker_that_does_nothing_is_silent_until_it_continues(fresh: Workers) -> None:
     fresh.ready(ONE, OTHER)
     fresh.site.pause(ONE)
