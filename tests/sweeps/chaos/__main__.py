@@ -23,11 +23,13 @@ from real_pool import PoolUnderTest
 from sweeps.result_file import SweepResult
 
 from djinn_lab.errors import DjinnError
+from djinn_lab.pool.supervisor import RESTARTS_MAX, WITHIN_S
 from djinn_lab.protocol.runtime_file import read_runtime
 
 MIB = 2**20
 INSIDE = "DJINN_CHAOS_INSIDE"
 BACK_WITHIN_S = 120.0
+SAID_LINES = 40
 VICTIMS = ("server", "worker", "template", "client", "stopped client")
 FULL = ("disk", "shared memory", "", "")
 """What is full when a victim dies: half of the times nothing."""
@@ -77,11 +79,12 @@ def run(directory: Path, kills: int, clients: int, chance: random.Random) -> dic
     done: Counter[str] = Counter()
     not_back: list[str] = []
     longest_s = 0.0
+    server_kills_s: list[float] = []
     with pool:
         crowd = Clients(directory, clients)
         for number in range(kills):
             time.sleep(chance.uniform(0.2, 2.0))
-            victim, full = chance.choice(VICTIMS), chance.choice(FULL)
+            victim, full = chosen_victim(chance, server_kills_s), chance.choice(FULL)
             with filled(home if full == "disk" else Path("/dev/shm") if full else None):
                 kill(victim, crowd, chance)
                 time.sleep(chance.uniform(0.0, 3.0) if full else 0.0)
@@ -89,7 +92,9 @@ def run(directory: Path, kills: int, clients: int, chance: random.Random) -> dic
             took_s = until_back()
             longest_s = max(longest_s, took_s)
             if took_s >= BACK_WITHIN_S:
-                not_back.append(f"after kill {number}: {victim}, {full or 'nothing'} full")
+                logs = (path.read_text().splitlines() for path in runtime.rglob("pool.log"))
+                said = "\n".join(line for lines in logs for line in lines[-SAID_LINES:])
+                not_back.append(f"after kill {number}: {victim}, {full or 'nothing'} full: {said}")
                 break
             print(number, victim, full, f"{took_s:.1f} s", flush=True)
         found = crowd.end()
@@ -145,6 +150,17 @@ class Clients:
         logs = sorted(self._directory.glob("client-*.log"))
         wrong += [f"{log.name}: {text[-300:]}" for log in logs if "Traceback" in (text := log.read_text())]
         return {"cells": cells, "values compared": compared, "lost with a cause": named, "wrong": wrong}
+
+
+def chosen_victim(chance: random.Random, server_kills_s: list[float]) -> str:
+    """Choose a victim; not the server where another kill would end its restarts."""
+    now_s = time.monotonic()
+    server_kills_s[:] = [at_s for at_s in server_kills_s if at_s > now_s - WITHIN_S]
+    spared = ("server",) if len(server_kills_s) >= RESTARTS_MAX else ()
+    victim = chance.choice([one for one in VICTIMS if one not in spared])
+    if victim == "server":
+        server_kills_s.append(now_s)
+    return victim
 
 
 def kill(victim: str, crowd: Clients, chance: random.Random) -> None:

@@ -6,13 +6,14 @@ from __future__ import annotations
 import copy
 import json
 import sys
+import time
 from pathlib import Path
 
 import torch
 from sweeps.losses.harness import Notebook
 
 import djinn_lab
-from djinn_lab.errors import DjinnError
+from djinn_lab.errors import DjinnError, PoolSilent
 
 CELLS = 4
 
@@ -21,7 +22,7 @@ def main() -> None:
     seed, over, found = int(sys.argv[1]), Path(sys.argv[2]), Path(sys.argv[3])
     torch.set_num_threads(1)
     counts: dict[str, list[str] | int] = {"cells": 0, "compared": 0, "named": [], "wrong": []}
-    session = djinn_lab.connect(name=f"client {seed}")
+    session = connected(f"client {seed}")
     while not over.exists():
         seed += 1000
         try:
@@ -32,6 +33,15 @@ def main() -> None:
             counts["wrong"].append(f"program {seed}: {type(error).__name__}: {error}"[:300])  # type: ignore[union-attr]
         found.write_text(json.dumps(counts))
     session.close()
+
+
+def connected(name: str) -> djinn_lab.Session:
+    """Connect, also while the server is killed again and again."""
+    while True:
+        try:
+            return djinn_lab.connect(name=name)
+        except PoolSilent:
+            time.sleep(1.0)
 
 
 def program(session: djinn_lab.Session, seed: int, counts: dict[str, list[str] | int]) -> None:
