@@ -71,7 +71,7 @@ class Copies:
                     again = True
                     break
         with self.tiers.fences.lock:
-            while values.leaving:
+            while values.leaving or (values.unanswered and not values.running):
                 self.tiers.fences.changed.wait()
             if values.closed:
                 raise SessionGone

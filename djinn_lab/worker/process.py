@@ -224,6 +224,7 @@ class WorkerProcess:
                 self._send(messages.SegmentProgress(message.job, message.segment, transient.executed, 0))
             return given.stop()
 
+        values.await_answer()
         blobs, report = self._blobs_of(message), self._report_of(message)
         should_stop = announce_op if message.watched else given.stop
         if message.tolerance > 0:
@@ -231,16 +232,21 @@ class WorkerProcess:
         else:
             outcome = self._interpreter.run_segment(message, blobs, should_stop, report)
         self._end(given, outcome)
+        values.answered()
         if message.tolerance > 0:
             self._compiled.after_run(message, outcome)
 
     def _run_batch(self, batch: GivenBatch) -> None:
+        sessions = [self._interpreter.values_of(one.message.session) for one in batch.segments]
+        for values in sessions:
+            values.await_answer()
         members = [
             BatchMember(one.message, self._blobs_of(one.message), one.stop, self._report_of(one.message))
             for one in batch.segments
         ]
         for number, outcome in self._batches.run(batch.structure, members):
             self._end(batch.segments[number], outcome)
+            sessions[number].answered()
 
     def _end(self, given: Given, outcome: Outcome) -> None:
         """Answer a segment."""

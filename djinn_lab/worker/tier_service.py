@@ -137,7 +137,7 @@ class TierService:
 
     def _evict(self, message: messages.Evict, values: SessionValues) -> Copied:
         """Evict a session; with a new manifest, where the last one is older than the state here."""
-        if values.running:
+        if values.running or values.unanswered:
             raise TransferProblem("it runs")
         if values.arriving:
             raise TransferProblem("it is being restored")

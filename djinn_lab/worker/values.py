@@ -41,7 +41,8 @@ class SessionValues:
 
     ``leaving``: storages that are dropped and wait for a copy to let go, counted until then.
     ``sole_bytes``: of shared weights that no other session looks at now. ``running``: a program with nodes
-    is under way. ``described``: the pool has a manifest of what is here now. ``lost``: why values that were
+    is under way. ``unanswered``: a segment came whose answer has not left: no copy tells of it before.
+    ``described``: the pool has a manifest of what is here now. ``lost``: why values that were
     here are gone. ``parked_again``: a segment may come for which the session was open, until the copy of its
     rest failed. ``recent``: storages, with their versions, that no segment has left alone yet.
     ``offloaded``: values of a session on the device that gave way to others of it, see
@@ -56,6 +57,7 @@ class SessionValues:
         self.parked: Parked | None = None
         self.loading: Loading | None = None
         self.running = False
+        self.unanswered = False
         self.parked_again = False
         self.described = False
         self.closed = False
@@ -348,6 +350,19 @@ class SessionValues:
         with self.tiers.fences.lock:
             self.running = False
             self.stop_run = _nothing
+            self.tiers.fences.changed.notify_all()
+
+    def await_answer(self) -> None:
+        """Hold whole copies back from the end of the segment that comes until :meth:`answered`. The pool
+        would take one that has what the segment did for a state before it, and run the segment again, where
+        it or this process is killed in between."""
+        with self.tiers.fences.lock:
+            self.unanswered = True
+
+    def answered(self) -> None:
+        """The answer to the segment has left."""
+        with self.tiers.fences.lock:
+            self.unanswered = False
             self.tiers.fences.changed.notify_all()
 
     # --- copies

@@ -254,6 +254,19 @@ def test_copies_do_not_wait_for_the_segment_that_runs(workers: Workers) -> None:
     assert held(workers, ONE, script, value) == raw(tensor)
 
 
+def test_no_copy_tells_of_a_run_before_its_answer_does(workers: Workers) -> None:
+    """A pool that is killed between the two would have the state after a run that it takes as not run."""
+    script, value = loaded(workers, ONE, torch.zeros(4))
+    script.op("aten.add_.Scalar", value, scalars=(1,))
+    added = script.program(keep=(value,))
+    for serial in range(1, 301):
+        workers.begin(ONE, "ann", added, "job", serial=serial, announces_start=False)
+        workers.do(lambda number=serial: workers.launcher.copy(ONE, StoreState(number, "ann")))  # type: ignore[misc]
+        first, second = workers.answer(ONE), workers.answer(ONE)
+        assert isinstance(first, SegmentDone) or (isinstance(first, CopyDone) and first.serial < serial)
+        assert type(first) is not type(second)
+
+
 def test_a_closed_session_leaves_nothing_on_its_device(workers: Workers) -> None:
     tensor = torch.randn(MIB)
     loaded(workers, ONE, tensor)

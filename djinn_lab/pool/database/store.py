@@ -198,17 +198,18 @@ class Store:
         worked."""
         if self._quick is None or not self._writing.acquire(blocking=False):
             return False
-        rows = _taken(self._prompt)
+        rows, written = _taken(self._prompt), False
         try:
             if self._quick is not None:
                 self._quick.write((statement("sqlite", row.kind), row.values) for row in rows)
-                return True
+                written = True
         except (sqlite3.Error, OverflowError, ValueError):
             log.debug("left to the thread", exc_info=True)  # which finds out what is wrong
         finally:
+            if not written:  # before the thread may write what was queued behind them
+                self._prompt.extendleft(reversed(rows))
             self._writing.release()
-        self._prompt.extendleft(reversed(rows))
-        return False
+        return written
 
     # -- the thread ----------------------------------------------------------------------------------------
 
