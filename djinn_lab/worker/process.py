@@ -36,6 +36,7 @@ from djinn_lab.worker.outcome import Outcome, Stop, StopSignal
 from djinn_lab.worker.pieces import PieceStore
 from djinn_lab.worker.tier_service import TierService
 from djinn_lab.worker.tiers import TierLimits, Tiers
+from djinn_lab.worker.values import SessionValues
 
 PROGRESS_INTERVAL_S = 0.2
 TRIM_AFTER_S = 5.0
@@ -231,8 +232,7 @@ class WorkerProcess:
             outcome = self._compiled.run(message, blobs, should_stop, report)
         else:
             outcome = self._interpreter.run_segment(message, blobs, should_stop, report)
-        self._end(given, outcome)
-        values.answered()
+        self._end(given, outcome, values)
         if message.tolerance > 0:
             self._compiled.after_run(message, outcome)
 
@@ -245,15 +245,16 @@ class WorkerProcess:
             for one in batch.segments
         ]
         for number, outcome in self._batches.run(batch.structure, members):
-            self._end(batch.segments[number], outcome)
-            sessions[number].answered()
+            self._end(batch.segments[number], outcome, sessions[number])
 
-    def _end(self, given: Given, outcome: Outcome) -> None:
+    def _end(self, given: Given, outcome: Outcome, values: SessionValues) -> None:
         """Answer a segment."""
         self._trimmed = False
         if self._given.get(given.message.job) is given:
             del self._given[given.message.job]
-        self._send(self._answer(given.message, outcome))
+        answer = self._answer(given.message, outcome)
+        with values.answering():
+            self._send(answer)
         if outcome.failure is not None and outcome.failure.type_name == torch.AcceleratorError.__name__:
             os._exit(DEVICE_FAULT)  # no later op would run here: the pool starts another process
         if self._heap.worn_out(self._interpreter.memory.used_bytes):

@@ -7,7 +7,8 @@ drops and writes; copies, and moves between device and host, come from other thr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Literal
 
 import torch
@@ -353,15 +354,17 @@ class SessionValues:
             self.tiers.fences.changed.notify_all()
 
     def await_answer(self) -> None:
-        """Hold whole copies back from the end of the segment that comes until :meth:`answered`. The pool
-        would take one that has what the segment did for a state before it, and run the segment again, where
-        it or this process is killed in between."""
+        """Hold whole copies back from the end of the segment that comes until it is answered. The pool would
+        take one that has what the segment did for a state before it, and run the segment again, where it or
+        this process is killed in between."""
         with self.tiers.fences.lock:
             self.unanswered = True
 
-    def answered(self) -> None:
-        """The answer to the segment has left."""
+    @contextmanager
+    def answering(self) -> Iterator[None]:
+        """Send the answer to the segment inside: what the pool orders next finds it answered."""
         with self.tiers.fences.lock:
+            yield
             self.unanswered = False
             self.tiers.fences.changed.notify_all()
 
