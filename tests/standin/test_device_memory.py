@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -111,6 +112,38 @@ def test_memory_recorded_on_another_stream_is_not_reused_before_that_is_done() -
     torch.accelerator.synchronize()
     assert block(64).data_ptr() == address
     assert standin.races() == []
+
+
+@on_standin(**SMALL_CARD)
+def test_storage_is_found_by_its_address_whoever_wraps_it() -> None:
+    side, big = torch.Stream(DEVICE), block(64)
+    again = torch.empty(0, dtype=torch.uint8, device=DEVICE).set_(big.untyped_storage())
+    again.record_stream(side)
+    standin.next_kernel_takes(9.0)
+    with side:
+        torch.ones(3, device=DEVICE)
+    address = big.data_ptr()
+    del big, again
+    assert block(64).data_ptr() != address
+
+
+@on_standin(memory_bytes=64 * MIB, context_bytes=0)
+def test_thread_that_waits_for_memory_ends_when_the_kernel_is_interrupted() -> None:
+    standin.next_kernel_takes(float("inf"))
+    torch.ones(3, device=DEVICE)
+    raised: list[BaseException] = []
+
+    def want() -> None:
+        try:
+            block(100)
+        except torch.AcceleratorError as error:
+            raised.append(error)
+
+    waiting = threading.Thread(target=want)
+    waiting.start()
+    standin.interrupt_kernels()
+    waiting.join()
+    assert len(raised) == 1
 
 
 @on_standin(**SMALL_CARD)

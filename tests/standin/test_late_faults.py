@@ -35,6 +35,27 @@ def test_index_out_of_range_returns_and_then_every_call_raises() -> None:
     assert_poisoned("index out of range")
 
 
+VALUES: dict[str, Callable[[], object]] = {
+    "gather": lambda: torch.ones(3, device=DEVICE).gather(0, torch.tensor([5]).to(DEVICE)),
+    "advanced index": lambda: torch.ones(3, device=DEVICE)[torch.tensor([5]).to(DEVICE)],
+    "index_add": lambda: torch.ones(3, device=DEVICE).index_add(
+        0, torch.tensor([5]).to(DEVICE), torch.ones(1, device=DEVICE)
+    ),
+    "probabilities": lambda: torch.multinomial(torch.tensor([-1.0, 2.0]).to(DEVICE), 1),
+    "binary targets": lambda: torch.nn.functional.binary_cross_entropy(
+        torch.full((2,), 3.0, device=DEVICE), torch.ones(2, device=DEVICE)
+    ),
+    "asserted values": lambda: torch._assert_async(torch.zeros(1, device=DEVICE), "one of mine"),
+}
+
+
+@pytest.mark.parametrize("case", VALUES)
+@on_standin(devices=2, manual=True)
+def test_forbidden_values_are_a_fault_after_the_call(case: str) -> None:
+    VALUES[case]()
+    assert_poisoned("device-side assert triggered")
+
+
 @on_standin(devices=2, manual=True)
 def test_target_out_of_bounds_is_a_fault_of_the_loss() -> None:
     loss = torch.nn.functional.cross_entropy(

@@ -14,7 +14,7 @@ EVERY = 10
 @on_standin(manual=True, memory_bytes=4 * 2**30)
 def test_sample_of_the_operator_database_has_the_bits_of_the_cpu() -> None:
     warnings.simplefilter("ignore")
-    sample = [op for op in operators()[::EVERY] if op.name not in EXCEPTIONS]
+    sample = [op for op in operators()[::EVERY] if op.formatted_name not in EXCEPTIONS]
     verdicts = [verdict for op in sample for verdict in judge(op, 1)]
     assert len(verdicts) > 50
     assert [verdict for verdict in verdicts if verdict.problem] == []

@@ -236,3 +236,16 @@ def test_kernel_that_never_ends_blocks_its_waiters_until_they_are_killed() -> No
     torch.ones(3, device=DEVICE)
     signal.setitimer(signal.ITIMER_REAL, 0.2)
     torch.accelerator.synchronize()
+
+
+@on_standin(manual=True)
+def test_backward_of_work_on_a_side_stream_is_ordered() -> None:
+    side, weight = torch.Stream(DEVICE), torch.ones(100, device=DEVICE, requires_grad=True)
+    side.wait_stream(torch.accelerator.current_stream())
+    with side:
+        loss = (weight * 2).sum()
+    torch.accelerator.current_stream().wait_stream(side)
+    loss.backward()
+    assert weight.grad is not None
+    assert weight.grad.add_(1)[0].item() == 3
+    assert standin.races() == []

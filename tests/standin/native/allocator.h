@@ -72,11 +72,11 @@ struct Allocator final : c10::DeviceAllocator {
   }
 
   void recordStream(const c10::DataPtr& pointer, c10::Stream stream) override {
-    if (pointer.get_deleter() != &release) return;
     const Hold held;
-    auto* block = static_cast<Block*>(pointer.get_context());
+    const Device* device = device_of_address(pointer.get());
+    Block* block = device == nullptr ? nullptr : device->memory.find(pointer.get());
     const int id = static_cast<int>(stream.id());
-    if (id != block->stream) block->recorded_on.push_back(id);
+    if (block != nullptr && id != block->stream) block->recorded_on.push_back(id);
   }
 
   c10::CachingDeviceAllocator::DeviceStats getDeviceStats(c10::DeviceIndex index) override {

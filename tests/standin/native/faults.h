@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <cmath>
+#include <mutex>
 #include <string>
 
 #include "clock.h"
@@ -17,6 +18,7 @@ constexpr int FAULT_CODE = 710;
 
 struct Fault {
   std::atomic<double> at_s{INFINITY};
+  std::mutex text_lock;  // not the device's: a thread that waits for a kernel holds that while it asks for memory
   std::string text;
 };
 
@@ -31,6 +33,7 @@ struct Injected {
 inline Injected next_kernel;
 
 inline void fail_at(double time_s, const std::string& text) {
+  const std::lock_guard<std::mutex> held(fault.text_lock);
   if (time_s >= fault.at_s) return;
   fault.text = text;
   fault.at_s = time_s;
@@ -39,6 +42,7 @@ inline void fail_at(double time_s, const std::string& text) {
 
 inline void raise_if_faulted() {
   if (fault.at_s > now_s()) return;
+  const std::lock_guard<std::mutex> held(fault.text_lock);
   const c10::SourceLocation here = {__func__, __FILE__, static_cast<uint32_t>(__LINE__)};
   throw c10::AcceleratorError(here, FAULT_CODE, "standin error: " + fault.text);
 }

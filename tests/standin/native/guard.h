@@ -29,6 +29,8 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   }
   c10::DeviceIndex deviceCount() const noexcept override { return static_cast<c10::DeviceIndex>(settings.devices); }
 
+  c10::DeviceCapability getDeviceCapability(c10::Device) const override { return {}; }  // every dtype
+
   // --- streams ---
 
   c10::Stream getStream(c10::Device on) const override {

@@ -36,7 +36,8 @@ class KernelCall {
     for (const auto& result : schema_.returns())
       if (result.alias_info() != nullptr && !result.alias_info()->isWrite()) is_view_ = true;
     // A GPU's kernels wait inside, too, where the host must know a value or a shape.
-    waits_ = op.hasTag(at::Tag::data_dependent_output) || op.hasTag(at::Tag::dynamic_output_shape);
+    waits_ = op.hasTag(at::Tag::data_dependent_output) ||
+             (op.hasTag(at::Tag::dynamic_output_shape) && !indexes_by_integers());
   }
 
   void run() {
@@ -73,6 +74,20 @@ class KernelCall {
                 " and cpu! (", schema_.name(), ")");
     if (found >= 0) return found;
     return named >= 0 ? named : current_device;
+  }
+
+  // Indexing is tagged for its masks, whose shape is in their values. Integers have the result's shape in theirs.
+  bool indexes_by_integers() const {
+    bool has_indices = false, has_mask = false;
+    for (const c10::IValue& value : given_) {
+      if (!value.isOptionalTensorList()) continue;
+      for_each_tensor(value, [&](const at::Tensor& index) {
+        if (!index.defined()) return;
+        has_indices = true;
+        has_mask |= index.scalar_type() == at::kBool || index.scalar_type() == at::kByte;
+      });
+    }
+    return has_indices && !has_mask;
   }
 
   bool is_written(size_t argument) const {
@@ -116,7 +131,7 @@ class KernelCall {
       throw;
     } catch (const c10::Error& error) {
       value_error_ = error.what_without_backtrace();
-      if (is_view_ || waits_ || !is_about_values(value_error_)) throw;
+      if (is_view_ || waits_ || !is_about_values(op_, value_error_)) throw;
       about_values_ = std::current_exception();
     }
   }

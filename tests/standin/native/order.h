@@ -18,6 +18,7 @@ struct Access {
 
 class Knowledge {
  public:
+  // Whether the launch is ordered before whatever has this knowledge.
   bool includes(const Access& access) const {
     if (access.stream < 0) return true;
     return access.stream < static_cast<int>(known_.size()) && known_[access.stream] >= access.at;
