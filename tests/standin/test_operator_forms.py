@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable
 
 import standin
@@ -79,6 +80,36 @@ def test_conjugate_and_negative_views_are_copied_as_they_read() -> None:
     assert x.conj().cpu().tolist() == [1 - 2j, 3 + 1j]
     assert x.conj().imag.cpu().tolist() == [-2.0, 1.0]
     assert x.cpu().conj().to(DEVICE).tolist() == [1 - 2j, 3 + 1j]
+
+
+@on_standin(manual=True)
+def test_recurrent_layers_use_the_cells_of_a_gpu_and_agree_with_the_cpu() -> None:
+    def run(layer: torch.nn.RNNBase, device: str) -> list[torch.Tensor]:
+        layer.to(device).zero_grad()
+        inputs = torch.linspace(-1, 1, 24).reshape(3, 2, 4).to(device).requires_grad_()
+        result, _ = layer(inputs)
+        result.square().sum().backward()
+        gradients = [inputs.grad, *(parameter.grad for parameter in layer.parameters())]
+        return [result.detach().cpu(), *(gradient.cpu() for gradient in gradients if gradient is not None)]
+
+    torch.manual_seed(0)
+    for layer in (
+        torch.nn.LSTM(4, 5),
+        torch.nn.GRU(4, 5),
+        torch.nn.LSTM(4, 5, bias=False, bidirectional=True),
+    ):
+        for ours, cpus in zip(run(layer, DEVICE), run(layer, "cpu"), strict=True):
+            torch.testing.assert_close(ours, cpus)
+
+
+@on_standin(manual=True)
+def test_saved_tensors_come_back_to_their_device() -> None:
+    file = io.BytesIO()
+    torch.save(torch.arange(5, device=DEVICE), file)
+    file.seek(0)
+    loaded = torch.load(file)
+    assert loaded.device == torch.device(DEVICE)
+    assert loaded.tolist() == [0, 1, 2, 3, 4]
 
 
 @on_standin(manual=True)

@@ -3,6 +3,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <string_view>
+
 #include "device.h"
 
 namespace standin {
@@ -15,8 +17,8 @@ inline Block* block_of(const at::Tensor& tensor) {
 
 class Launch {
  public:
-  Launch(Device& device, std::string name)
-      : device_(device), stream_(current_stream_of(device)), name_(std::move(name)) {
+  // `name` outlives the launch.
+  Launch(Device& device, std::string_view name) : device_(device), stream_(current_stream_of(device)), name_(name) {
     stream_.knows.learn(host_knows);
     access_ = stream_.knows.count_launch(stream_.number);
   }
@@ -53,13 +55,13 @@ class Launch {
  private:
   void check(const Access& access, const char* does, const char* may) const {
     if (stream_.knows.includes(access)) return;
-    report_race(name_ + " on stream " + std::to_string(stream_.number) + " of standin:" + std::to_string(device_.index) +
+    report_race(std::string(name_) + " on stream " + std::to_string(stream_.number) + " of standin:" + std::to_string(device_.index) +
                 " " + does + " stream " + std::to_string(access.stream) + " " + may);
   }
 
   Device& device_;
   Stream& stream_;
-  std::string name_;
+  std::string_view name_;
   Access access_;
 };
 

@@ -16,6 +16,7 @@ void register_device() {
   static Guard guard;
   static const c10::impl::DeviceGuardImplRegistrar registrar(TYPE, &guard);
   c10::SetAllocator(TYPE, &allocator);
+  at::setHostAllocator(TYPE, &pinned_allocator);
   at::RegisterPrivateUse1HooksInterface(new Hooks());
 }
 

@@ -1,7 +1,7 @@
 // Pinned host memory: allocated here, or any range that was registered. Either needs a context, as on a GPU.
 #pragma once
 
-#include <c10/core/Allocator.h>
+#include <ATen/core/CachingHostAllocator.h>
 #include <c10/util/Exception.h>
 
 #include <cstdlib>
@@ -56,7 +56,7 @@ inline void pin(uintptr_t address, size_t size) {
   pinned.add(address, size);
 }
 
-struct PinnedAllocator final : c10::Allocator {
+struct PinnedAllocator final : at::HostAllocator {
   c10::DataPtr allocate(size_t bytes) override {
     void* memory = nullptr;
     if (bytes != 0) {
@@ -72,10 +72,17 @@ struct PinnedAllocator final : c10::Allocator {
     std::free(memory);
   }
 
+  // Copies under way keep their tensors, so what is freed is in no stream's use: nothing is recorded or cached.
+  bool record_event(void*, void*, c10::Stream) override { return true; }
+  void empty_cache() override {}
+  at::HostStats get_stats() override { return {}; }
+  void reset_accumulated_stats() override {}
+  void reset_peak_stats() override {}
+
   c10::DeleterFnPtr raw_deleter() const override { return &release_pinned; }
   void copy_data(void* to, const void* from, size_t count) const override { std::memcpy(to, from, count); }
 };
 
-inline PinnedAllocator pinned_allocator;
+inline auto& pinned_allocator = *new PinnedAllocator();
 
 }  // namespace standin

@@ -23,6 +23,8 @@ __all__ = [
     "configure",
     "counters",
     "current_device",
+    "current_stream",
+    "device",
     "device_count",
     "empty_cache",
     "fail_next",
@@ -203,6 +205,17 @@ def set_device(device: Device) -> None:
 
 def synchronize(device: Device = None) -> None:
     torch.accelerator.synchronize(_index(device))
+
+
+class device(torch.accelerator.device_index):
+    """A context in which this device is the current one."""
+
+    def __init__(self, device: Device) -> None:
+        super().__init__(_index(device))
+
+
+def current_stream(device: Device = None) -> torch.Stream:
+    return torch.accelerator.current_stream(_index(device))
 
 
 def get_amp_supported_dtype() -> list[torch.dtype]:
