@@ -6,6 +6,8 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 NATIVE_STAMP := $(VENV)/.native
 NATIVE_SOURCES := $(wildcard djinn_lab/native/*.py $(foreach end,cpp h hpp,djinn_lab/*/native/*.$(end) djinn_lab/*/*/native/*.$(end)))
+STANDIN_STAMP := $(VENV)/.standin
+STANDIN_SOURCES := $(wildcard tests/standin/standin/*.py tests/standin/native/*)
 CORES := engine jobs memory scheduler srg
 LIBRARIES := $(VENV)/libraries
 LABEXTENSION := kernels/jupyterlab
@@ -14,12 +16,12 @@ MEMORY_TOPICS := memory-live memory-turns memory-simulated copy-engine
 export PYTHONDONTWRITEBYTECODE :=
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 
-.PHONY: demo test check lint coverage unit house bench bench-compare bench-memory sweep sweep-ops sweep-models sweep-tutorials sweep-libraries sweep-fuzz sweep-kills sweep-losses sweep-outages sweep-turns sweep-exceptions sweep-chaos sweep-ray sweep-recorders sweep-cuda sweep-hostile sweep-mutants sweep-patterns sweep-api sweep-frames sweep-examples sweep-cases sweep-benchmarks labextension docs pictures tutorials install browser postgresql compiler clean help
+.PHONY: demo test check lint coverage unit house bench bench-compare bench-memory sweep sweep-ops sweep-models sweep-tutorials sweep-libraries sweep-fuzz sweep-kills sweep-losses sweep-outages sweep-turns sweep-exceptions sweep-chaos sweep-ray sweep-recorders sweep-cuda sweep-standin sweep-hostile sweep-mutants sweep-patterns sweep-api sweep-frames sweep-examples sweep-cases sweep-benchmarks labextension docs pictures tutorials install browser postgresql compiler clean help
 
 help: ## these lines
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
 
-install: $(STAMP) $(NATIVE_STAMP) ## a virtual environment with everything
+install: $(STAMP) $(NATIVE_STAMP) $(STANDIN_STAMP) ## a virtual environment with everything
 
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Djinn Lab needs Python 3.11 or newer; set PYTHON=/path/to/python3.11"; exit 1; }
@@ -34,6 +36,11 @@ $(STAMP): pyproject.toml constraints.txt
 $(NATIVE_STAMP): $(STAMP) $(NATIVE_SOURCES) | compiler
 	@echo "Compiling the C++ extensions (a minute or more for each)"
 	@$(BIN)/python -m djinn_lab.native build --optional
+	@touch $@
+
+$(STANDIN_STAMP): $(NATIVE_STAMP) $(STANDIN_SOURCES)
+	@echo "Compiling the stand-in accelerator of the tests (a minute or two)"
+	@PYTHONPATH=tests/standin $(BIN)/python -m standin --optional
 	@touch $@
 
 compiler: ## Debian's g++, for the C++ extensions, when there is no compiler; without one Python does their work
@@ -145,6 +152,9 @@ sweep-ray: install ## what every launcher must do, on a Ray cluster of three nod
 
 sweep-cuda: install ## on a machine with a GPU: programs captured for it beside eager ones, and a real pool with it (a minute)
 	@PYTHONPATH=.:tests $(BIN)/python -W ignore -m sweeps.cuda --out benchmarks/results
+
+sweep-standin: install ## torch's operator database on the tests' stand-in accelerator, beside the CPU (a few minutes)
+	@PYTHONPATH=.:tests:tests/standin OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m sweeps.standin --out benchmarks/results $(if $(ONLY),--only $(ONLY))
 
 sweep-hostile: install ## every allowed overload with arguments that no capture sends: what dies, leaks or writes (ten minutes)
 	@PYTHONPATH=.:tests:tests/capture OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m sweeps.hostile --out benchmarks/results $(if $(ONLY),--only $(ONLY)) $(if $(TRIES),--tries $(TRIES))
