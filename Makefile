@@ -21,7 +21,7 @@ SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 help: ## these lines
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
 
-install: $(STAMP) $(NATIVE_STAMP) $(STANDIN_STAMP) ## a virtual environment with everything
+install: $(STAMP) $(NATIVE_STAMP) ## a virtual environment with everything
 
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Djinn Lab needs Python 3.11 or newer; set PYTHON=/path/to/python3.11"; exit 1; }
@@ -72,7 +72,7 @@ coverage: install ## how much of the cores their own tests run (goal: over 90 %)
 unit: install ## the tests that need neither browser nor pool processes
 	@$(BIN)/pytest -q -n 2 --dist loadfile -m "not browser and not processes"
 
-test: lint browser postgresql ## everything, three files of tests at a time, as many of them wait
+test: lint browser postgresql $(STANDIN_STAMP) ## everything, three files of tests at a time, as many of them wait
 	@SWEEP_RAY=1 $(BIN)/pytest -q -m cluster tests/pool/test_ray_engine.py
 	@$(BIN)/pytest -q -rfE --durations=50 -n 3 --dist loadfile --no-loadscope-reorder
 
@@ -153,7 +153,7 @@ sweep-ray: install ## what every launcher must do, on a Ray cluster of three nod
 sweep-cuda: install ## on a machine with a GPU: programs captured for it beside eager ones, and a real pool with it (a minute)
 	@PYTHONPATH=.:tests $(BIN)/python -W ignore -m sweeps.cuda --out benchmarks/results
 
-sweep-standin: install ## torch's operator database on the tests' stand-in accelerator, beside the CPU (a few minutes)
+sweep-standin: install $(STANDIN_STAMP) ## torch's operator database on the tests' stand-in accelerator, beside the CPU (a few minutes)
 	@PYTHONPATH=.:tests:tests/standin OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m sweeps.standin --out benchmarks/results $(if $(ONLY),--only $(ONLY))
 
 sweep-hostile: install ## every allowed overload with arguments that no capture sends: what dies, leaks or writes (ten minutes)
