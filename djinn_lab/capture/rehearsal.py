@@ -68,10 +68,13 @@ class _Collector:
 class _Writes(UnwrappedDispatchMode):
     """Remembers, above the recording mode, what is about to be overwritten."""
 
-    def __init__(self, checkpoint: Checkpoint) -> None:
+    def __init__(self, recorder: Recorder, checkpoint: Checkpoint) -> None:
         super().__init__()
+        self._recorder = recorder
         self._checkpoint = checkpoint
         self._plain: dict[int, tuple[torch.UntypedStorage, torch.UntypedStorage]] = {}
+        self._written: list[tuple[torch.Tensor, torch.Tensor]] = []
+        """Plain tensors, each with one on its memory: to write to it may have made it lazy."""
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -93,11 +96,15 @@ class _Writes(UnwrappedDispatchMode):
             memory = tensor.untyped_storage()
             if memory.nbytes() and memory.data_ptr() not in self._plain:
                 self._plain[memory.data_ptr()] = (memory, memory.clone())
+                self._written.append((tensor, tensor.detach()))
 
     def take_back(self) -> None:
         with paused():
             for memory, before in self._plain.values():
                 memory.copy_(before)
+        for tensor, plain in self._written:
+            if is_lazy(tensor):
+                self._recorder.replace(tensor, plain)
 
 
 class _TorchObjects:
@@ -168,7 +175,7 @@ class Rehearsal:
         recorder.finish("before a dry run")
         self._objects = _TorchObjects(recorder)
         self._checkpoint = recorder.checkpoint()
-        self._writes = _Writes(self._checkpoint)
+        self._writes = _Writes(recorder, self._checkpoint)
         self._stream = torch.default_generator.get_state()
         segment = recorder.segment
         self._backend, segment.backend = segment.backend, self._collector

@@ -157,16 +157,21 @@ def _describe(found: CanaryFindings) -> tuple[bool, str]:
     return found.works and found.level in STRONG and (found.level != "full" or not allowed), text
 
 
+BY_ITSELF = "A %%djinn cell starts one by itself; or: djinn-lab pool start"
+
+
 def check_pool() -> Check:
     """Check whether the pool that would be used answers, and speaks this version."""
     from djinn_lab.client.rest import PoolClient
+    from djinn_lab.protocol.configured_start import remembered_start
     from djinn_lab.protocol.messages import PROTOCOL_VERSION
 
     try:
         client = PoolClient.find()
         status = client.status()
     except PoolNotFound as error:
-        fix = "A %%djinn cell starts one by itself; or: djinn-lab pool start"
+        configured = remembered_start()
+        fix = f"Start it again: {configured}" if configured else BY_ITSELF
         return Check("pool", "warn", error.message, fix)
     except DjinnError as error:
         return Check("pool", "fail", error.message, error.advice)

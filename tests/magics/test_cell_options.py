@@ -157,6 +157,19 @@ def test_a_dry_run_plans_and_leaves_everything_as_it_was(
     assert after.values == ["True"], after.traceback
 
 
+def test_a_dry_run_leaves_plain_tensors_plain_and_as_they_were(notebook: NotebookKernel) -> None:
+    notebook.run("import torch\nalone = torch.zeros(3)\nlooked_at = torch.zeros(3)\nview = looked_at[1:]")
+    notebook.run("weight = torch.ones(3, requires_grad=True)")
+    written = "alone.add_(1)\nalone.mul_(torch.rand(3))\nview.sub_(1)\nwith torch.no_grad(): weight.zero_()"
+    state = "[one.tolist() for one in (alone, looked_at, weight)], weight.requires_grad, weight.is_leaf"
+    before = notebook.run(state).values
+    for _ in range(2):
+        assert notebook.run(f"%%djinn --dry-run\n{written}").status == "ok"
+        again = notebook.run(state)
+        assert again.values == before, again.traceback
+    assert notebook.run("%%djinn\nalone.add_(1)\nalone.tolist()").values == ["[1.0, 1.0, 1.0]"]
+
+
 def test_dry_run_plans_for_the_devices_that_suit_the_target(notebook: NotebookKernel) -> None:
     notebook.run("%%djinn\nplanned = torch.ones(3) + 1")
     here = notebook.run("%%djinn --dry-run --target kind=cpu\nplanned = planned + 1")
