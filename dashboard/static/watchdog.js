@@ -1,7 +1,8 @@
 // The page reloads itself when the server went away and came back: a restarted server knows no old sessions.
 (function () {
   const QUIET_MS = 4000, GIVE_UP_MS = 8000, CHECK_MS = 1000;
-  let lastCheck = Date.now();
+  const ANSWER_MS = 60000;  // a busy machine takes long to make a page
+  let lastCheck = Date.now(), asking = false;
   async function check() {
     const now = Date.now();
     const slept = now - lastCheck > 5 * CHECK_MS;
@@ -11,12 +12,15 @@
     if (slept) { window.__djinnBeat = now; return; }
     const quiet = now - beat;
     document.getElementById("offline").classList.toggle("on", quiet > QUIET_MS);
-    if (quiet < GIVE_UP_MS) return;
+    if (quiet < GIVE_UP_MS || asking) return;
+    asking = true;
     try {
-      const answer = await fetch(window.location.href, { cache: "no-store", signal: AbortSignal.timeout(2 * CHECK_MS) });
+      const answer = await fetch(window.location.href, { cache: "no-store", signal: AbortSignal.timeout(ANSWER_MS) });
       if (answer.ok && Date.now() - window.__djinnBeat > GIVE_UP_MS) window.location.reload();
     } catch (error) {
       // Still away; the next check tries again.
+    } finally {
+      asking = false;
     }
   }
   setInterval(check, CHECK_MS);

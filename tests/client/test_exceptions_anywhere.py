@@ -156,7 +156,8 @@ def test_an_exception_while_parts_behind_a_failed_one_are_answered_leaves_the_ce
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with session.capture():
-        kept, a = torch.arange(4.0) * 2, torch.randn(500, 500)
+        kept = torch.arange(4.0) * 2
+        a = torch.randn(1500, 1500)  # slow: parts are sent behind the one that fails
     answer, answered = PoolExecutor._answer, []
 
     def raise_at_the_follower(self: PoolExecutor, *arguments: Any) -> RunResult:

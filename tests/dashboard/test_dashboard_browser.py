@@ -381,7 +381,7 @@ def test_an_empty_page_finds_the_pool_that_starts_later_and_a_restarted_server(
         stop(process)
         page.wait_for_selector("#offline.on")
         process = start_dashboard(port, environment, tmp_path / "serve.log")
-        page.wait_for_selector("#offline:not(.on)", state="attached", timeout=30_000)
+        page.wait_for_selector("#offline:not(.on)", state="attached", timeout=120_000)
         page.wait_for_selector(".card >> text=cpu:0")
     stop(process)
     assert [text for text in visitor.complaints if "WebSocket" not in text and "ERR_" not in text] == []
