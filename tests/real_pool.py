@@ -47,7 +47,7 @@ class PoolUnderTest:
         self.directory = directory
         directory.chmod(0o700)
         self._options: dict[str, Any] = {"devices": devices, "memory_bytes": memory_bytes, "threads": 1}
-        self._options |= {"restart": False} | options
+        self._options |= {"restart": False, "wait_s": DEADLINE_S} | options
         self._before: str | None = None
 
     @property

@@ -230,13 +230,13 @@ class Client(Wire):
         self.send(messages.SignalPhase(phase, expected_s))
         return self.answer(messages.PhaseAnswered)
 
-    def until(self, job: str, *states: str) -> messages.JobUpdate:
-        """Wait for an update of ``job`` with one of the states; one that is over at once may have none."""
+    def until(self, job: str, state: str) -> messages.JobUpdate:
+        """Wait for an update of ``job`` with ``state``, which lasts: one over at once may have none."""
         while True:
             message = self.receive()
             assert isinstance(message, messages.JobUpdate), message
             self.updates.append(message)
-            if message.job == job and message.state in states:
+            if (message.job, message.state) == (job, state):
                 return message
 
     def missing(self, *digests: str) -> list[str]:
