@@ -72,9 +72,8 @@ class _Writes(UnwrappedDispatchMode):
         super().__init__()
         self._recorder = recorder
         self._checkpoint = checkpoint
-        self._plain: dict[int, tuple[torch.UntypedStorage, torch.UntypedStorage]] = {}
-        self._written: list[tuple[torch.Tensor, torch.Tensor]] = []
-        """Plain tensors, each with one on its memory: to write to it may have made it lazy."""
+        self._plain: dict[int, tuple[torch.Tensor, torch.Tensor, torch.UntypedStorage]] = {}
+        """By memory: a plain tensor, which may become lazy; another one on the memory; the bytes."""
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -95,14 +94,13 @@ class _Writes(UnwrappedDispatchMode):
         with paused():
             memory = tensor.untyped_storage()
             if memory.nbytes() and memory.data_ptr() not in self._plain:
-                self._plain[memory.data_ptr()] = (memory, memory.clone())
-                self._written.append((tensor, tensor.detach()))
+                self._plain[memory.data_ptr()] = (tensor, tensor.detach(), memory.clone())
 
     def take_back(self) -> None:
         with paused():
-            for memory, before in self._plain.values():
-                memory.copy_(before)
-        for tensor, plain in self._written:
+            for _, plain, before in self._plain.values():
+                plain.untyped_storage().copy_(before)
+        for tensor, plain, _ in self._plain.values():
             if is_lazy(tensor):
                 self._recorder.replace(tensor, plain)
 

@@ -52,11 +52,13 @@ class RunningPool(msgspec.Struct, frozen=True):
 
 
 class Torch(msgspec.Struct, frozen=True):
-    """The installed torch. ``cuda``: the CUDA version that it is built for, empty for a CPU build."""
+    """The installed torch. ``cuda``, ``rocm``: the version that it is built for, both empty for a CPU
+    build."""
 
     status: Status
     version: str = ""
     cuda: str = ""
+    rocm: str = ""
 
 
 class NetworkLink(msgspec.Struct, frozen=True):
@@ -92,7 +94,7 @@ def detect(find_pool: Callable[[], RunningPool] | None = None) -> Facts:
     """Probe cores, memory, CUDA devices, shared memory, torch, packages, network and (by ``find_pool``) a
     running pool."""
     memory, detail = _available_memory()
-    torch = _probe_torch()
+    torch = probe_torch()
     return Facts(
         cores=_usable_cores(),
         memory_bytes=memory,
@@ -188,7 +190,7 @@ def usable_cuda(cuda: Cuda, torch: Torch) -> Cuda:
     return Cuda("absent", (), unused)
 
 
-def _probe_torch() -> Torch:
+def probe_torch() -> Torch:
     """Read what torch says of itself, without the seconds that its import takes."""
     found = importlib.util.find_spec("torch")
     if found is None or found.origin is None:
@@ -200,9 +202,10 @@ def parse_torch_version(text: str) -> Torch:
     """Read ``torch/version.py``."""
     version = re.search(r"^__version__\s*=\s*'([^']+)'", text, re.MULTILINE)
     cuda = re.search(r"^cuda\b[^=]*=\s*(?:None|'([^']*)')", text, re.MULTILINE)
+    rocm = re.search(r"^hip\b[^=]*=\s*'([^']*)'", text, re.MULTILINE)
     if version is None or cuda is None:
         return Torch("unknown")
-    return Torch("found", version[1], cuda[1] or "")
+    return Torch("found", version[1], cuda[1] or "", rocm[1] if rocm is not None else "")
 
 
 def _probe_network() -> tuple[NetworkLink, ...] | None:

@@ -5,14 +5,12 @@ file for each host, since hosts may share a home directory."""
 
 from __future__ import annotations
 
-import os
 import shlex
 import socket
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from djinn_lab.protocol.runtime_file import data_directory, unwritable
+from djinn_lab.protocol.runtime_file import data_directory, replace_file, unwritable
 
 START = ("djinn-lab", "pool", "start")
 
@@ -25,10 +23,7 @@ def remember_start(options: Sequence[str]) -> None:
         forget_start()
         return
     try:
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".started-")
-        with os.fdopen(handle, "w") as file:
-            file.write(shlex.join((*START, *options)) + "\n")
-        Path(temporary).replace(path)
+        replace_file(path, f"{shlex.join((*START, *options))}\n".encode())
     except OSError as error:
         raise unwritable(path, error) from None
 

@@ -9,6 +9,11 @@ DEAD_ROW = ROWS_MAX - 1
 """Written by the pool, for what dead workers left; the others are of workers."""
 
 
+def arena_prefix(device: str) -> str:
+    """Return how the names of a device's files in shared memory begin, in which its workers park sessions."""
+    return f"host-{device.replace(':', '-')}-"
+
+
 def row(number: int) -> int:
     """Return the place of a row's first number, counted in numbers."""
     return 3 * number

@@ -133,12 +133,17 @@ def _read() -> RuntimeInfo | None:
 
 def write_runtime(info: RuntimeInfo) -> None:
     """Publish a ready pool."""
-    directory = runtime_directory()
-    handle, temporary = tempfile.mkstemp(dir=directory, prefix=".pool-")
+    content = msgspec.json.format(msgspec.json.encode(info), indent=2)
+    replace_file(runtime_directory() / FILE_NAME, content)
+
+
+def replace_file(path: Path, content: bytes) -> None:
+    """Write a file that this user alone may read: whole, or not at all. Raises OSError."""
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".new-")
     try:
         with os.fdopen(handle, "wb") as file:
-            file.write(msgspec.json.format(msgspec.json.encode(info), indent=2))
-        Path(temporary).replace(directory / FILE_NAME)
+            file.write(content)
+        Path(temporary).replace(path)
     except OSError:
         Path(temporary).unlink(missing_ok=True)
         raise

@@ -18,6 +18,7 @@ import torch
 
 from djinn_lab.errors import PoolError
 from djinn_lab.protocol.holes import PAGE_BYTES, punch
+from djinn_lab.protocol.host_rows import arena_prefix
 from djinn_lab.units import format_bytes
 from djinn_lab.worker.host_account import HostAccount
 
@@ -54,7 +55,7 @@ class HostArena:
             return
         if directory is None:
             raise PoolError("A host tier needs a directory.", "Pass --host-directory, too.")
-        self.path = directory / f"host-{device.replace(':', '-')}-{os.getpid()}.arena"
+        self.path = directory / f"{arena_prefix(device)}{os.getpid()}.arena"
         self._bytes = torch.from_file(str(self.path), shared=True, size=capacity_bytes, dtype=torch.uint8)
         self._file = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
 

@@ -7,11 +7,13 @@ import sys
 import msgspec
 import pytest
 
+from djinn_lab.config.detection import Torch
 from djinn_lab.errors import OptionError
 from djinn_lab.pool.devices import cuda_cards, plans
 from djinn_lab.pool.devices.cuda_cards import Card, Cards, find_cards, read_answer
 from djinn_lab.pool.devices.plans import CPU_BYTES_MAX, plan_devices
 
+FOR_CUDA = Torch("found", "2.13.0", "13.0")
 H200 = Card("NVIDIA H200", 140 * 2**30, 139 * 2**30, "GPU-1")
 
 
@@ -94,9 +96,9 @@ def test_a_driver_without_a_usable_device_is_an_error_that_says_why(
     assert "--devices cpu:2" in str(refused.value)
 
 
-def with_driver(monkeypatch: pytest.MonkeyPatch, built_for: str, visible: str | None = None) -> None:
+def with_driver(monkeypatch: pytest.MonkeyPatch, torch: Torch, visible: str | None = None) -> None:
     monkeypatch.setattr(cuda_cards, "_has_driver", lambda: True)
-    monkeypatch.setattr(cuda_cards, "torch_built_for", lambda: built_for)
+    monkeypatch.setattr(cuda_cards, "probe_torch", lambda: torch)
     if visible is None:
         monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     else:
@@ -108,27 +110,32 @@ def prints(text: str) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("built_for", "said"), [("cpu", "CPUs only"), ("rocm", "ROCm"), ("", "not installed")]
+    ("torch", "said"),
+    [
+        (Torch("found", "2.13.0"), "CPUs only"),
+        (Torch("found", "2.13.0", rocm="6.4"), "ROCm"),
+        (Torch("absent"), "not installed"),
+    ],
 )
 def test_torch_for_something_else_than_cuda_is_named(
-    monkeypatch: pytest.MonkeyPatch, built_for: str, said: str
+    monkeypatch: pytest.MonkeyPatch, torch: Torch, said: str
 ) -> None:
-    with_driver(monkeypatch, built_for)
+    with_driver(monkeypatch, torch)
     assert said in find_cards().problem
 
 
 def test_cards_are_those_that_torch_names_in_its_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    with_driver(monkeypatch, "cuda")
+    with_driver(monkeypatch, FOR_CUDA)
     cards = (H200, Card("NVIDIA H200 MIG 1g.18gb", 16 * 2**30, 15 * 2**30, "MIG-2"))
     assert find_cards(prints(msgspec.json.encode(cards).decode())) == Cards(cards)
 
 
 def test_devices_that_torch_does_not_find_are_a_problem_with_advice(monkeypatch: pytest.MonkeyPatch) -> None:
-    with_driver(monkeypatch, "cuda", "nonsense")
+    with_driver(monkeypatch, FOR_CUDA, "nonsense")
     found = find_cards(prints("[]"))
     assert "CUDA_VISIBLE_DEVICES is 'nonsense'" in found.problem
     assert "nvidia-smi -L" in found.advice
-    with_driver(monkeypatch, "cuda")
+    with_driver(monkeypatch, FOR_CUDA)
     assert "finds no CUDA device" in find_cards(prints("[]")).problem
     assert (
         "finds no CUDA device it can use" in find_cards([sys.executable, "-c", "raise SystemExit(1)"]).problem
@@ -137,5 +144,5 @@ def test_devices_that_torch_does_not_find_are_a_problem_with_advice(monkeypatch:
 
 
 def test_devices_that_the_user_hides_are_no_problem(monkeypatch: pytest.MonkeyPatch) -> None:
-    with_driver(monkeypatch, "cuda", "")
+    with_driver(monkeypatch, FOR_CUDA, "")
     assert find_cards(prints("[]")) == Cards()

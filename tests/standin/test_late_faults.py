@@ -31,7 +31,7 @@ def test_index_out_of_range_returns_and_then_every_call_raises() -> None:
     table = torch.nn.Embedding(10, 4).to(DEVICE)
     rows = table(torch.tensor([11]).to(DEVICE))
     assert rows.shape == (1, 4)
-    assert (rows * 2).shape == (1, 4)  # nobody has waited yet
+    assert (rows * 2).shape == (1, 4)  # the host has not waited yet
     assert_poisoned("index out of range")
 
 

@@ -5,9 +5,7 @@ context in it would take hundreds of megabytes of every card."""
 
 from __future__ import annotations
 
-import importlib.util
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -15,6 +13,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
+
+from djinn_lab.config.detection import Torch, probe_torch
 
 ANSWER_WITHIN_S = 120.0
 """A driver that was not in use takes seconds for each card, as does an import of torch over a network."""
@@ -59,9 +59,9 @@ def find_cards(ask: Sequence[str] = (sys.executable, "-c", _ASK)) -> Cards:
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible == "" or not _has_driver():
         return Cards()
-    built_for = torch_built_for()
-    if built_for != "cuda":
-        return _wrong_build(built_for)
+    unfit = _unfit(probe_torch())
+    if unfit is not None:
+        return unfit
     try:
         answer = subprocess.run(
             ask, capture_output=True, text=True, timeout=ANSWER_WITHIN_S, env=ORDER | os.environ, check=False
@@ -93,31 +93,20 @@ def read_answer(code: int, output: str, error_output: str, visible: str | None) 
     return Cards((), "there is an NVIDIA driver, and torch finds no CUDA device", _CHECK_DRIVER)
 
 
-def torch_built_for() -> str:
-    """Return what the installed torch computes on: ``"cuda"``, ``"rocm"`` or ``"cpu"``; ``""`` for none."""
-    spec = importlib.util.find_spec("torch")
-    if spec is None or spec.origin is None:
-        return ""
-    version = (Path(spec.origin).parent / "version.py").read_text()
-    for name, variable in (("cuda", "cuda"), ("rocm", "hip")):
-        if re.search(rf"^{variable}\b[^=]*=\s*['\"]", version, re.MULTILINE):
-            return name
-    return "cpu"
-
-
 _CHECK_DRIVER = "Check that nvidia-smi lists devices, and that its driver is as new as torch's CUDA version."
-_WRONG_BUILD = {
+_UNFIT = {
+    "absent": ("torch is not installed", "Install torch."),
     "rocm": ("the installed torch is built for ROCm, which a pool does not use yet", ""),
-    "cpu": (
-        "the installed torch is built for CPUs only",
-        "Install a CUDA build of torch (see pytorch.org). ",
-    ),
+    "cpu": ("the installed torch is built for CPUs only", "Install a CUDA build of torch (see pytorch.org)."),
 }
 
 
-def _wrong_build(built_for: str) -> Cards:
-    problem, advice = _WRONG_BUILD.get(built_for, ("torch is not installed", "Install torch. "))
-    return Cards((), f"there is an NVIDIA driver, but {problem}", advice.strip())
+def _unfit(torch: Torch) -> Cards | None:
+    """Say why the installed torch can use no CUDA device; None where it may, or does not say."""
+    if torch.cuda or torch.status == "unknown":
+        return None
+    problem, advice = _UNFIT["absent" if torch.status == "absent" else "rocm" if torch.rocm else "cpu"]
+    return Cards((), f"there is an NVIDIA driver, but {problem}", advice)
 
 
 def _has_driver() -> bool:

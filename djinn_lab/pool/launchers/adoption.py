@@ -101,7 +101,8 @@ class Adoption:
 
 
 def _device_of(path: Path) -> str:
-    """Return how the names of its device's files in shared memory begin (:func:`.orphans.arena_prefix`)."""
+    """Return how the names of its device's files in shared memory begin, as
+    :func:`~djinn_lab.protocol.host_rows.arena_prefix` does."""
     found = DEVICE.match(path.name)
     return found[0] if found else ""
 

@@ -13,11 +13,13 @@ import msgspec
 
 from djinn_lab.pool.launchers.adoption import ManifestStorage
 from djinn_lab.protocol.holes import PAGE_BYTES, punch
+from djinn_lab.protocol.host_rows import arena_prefix
 
 MOVED = ".moved-"
 """In the names of files that hold a session which was parked on another host."""
 ARENA = ".arena"
-"""How the names of files in shared memory end. They begin with :func:`arena_prefix`."""
+"""How the names of files in shared memory end. They begin with
+:func:`~djinn_lab.protocol.host_rows.arena_prefix`."""
 BLOCK_BYTES = 512
 """What ``st_blocks`` counts, on every file system."""
 
@@ -45,6 +47,9 @@ class OrphanedFiles:
     def adopted(self, paths: Iterable[Path]) -> None:
         """Note files that a dead pool left."""
         self._files.update(paths)
+
+    def __bool__(self) -> bool:
+        return bool(self._files)
 
     @property
     def files(self) -> list[Path]:
@@ -89,11 +94,6 @@ class OrphanedFiles:
             _punch(path, named)
         except OSError as error:
             log.error("%s cannot be shortened: %s", path, error)
-
-
-def arena_prefix(device: str) -> str:
-    """Return how the names of a device's files in shared memory begin."""
-    return f"host-{device.replace(':', '-')}-"
 
 
 def _allocated_bytes(path: Path) -> int:

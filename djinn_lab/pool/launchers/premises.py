@@ -41,7 +41,6 @@ class Premises:
         """By trust group, of its directories: no path shows a user's name."""
         self._host_rows: dict[str, HostRows] = {}
         """By device."""
-        self._counts_dead = False
         self.orphans = OrphanedFiles([path for path in (host, disk) if path is not None])
 
     def options(self, plan: DevicePlan, group: str | None) -> WorkerOptions:
@@ -160,13 +159,12 @@ class Premises:
 
     def _count_dead(self) -> None:
         """Count what dead workers left in shared memory, where it is known what of it may give way."""
-        if not self.orphans.files and not self._counts_dead:
-            return
-        needed = None if self.events is None else self.events.needed_manifests()
+        needed: Sequence[bytes] | None = ()
+        if self.orphans:
+            needed = None if self.events is None else self.events.needed_manifests()
         if needed is not None:
             for device, rows in self._host_rows.items():
                 rows.count_dead(*self.orphans.in_host_memory(device, needed))
-            self._counts_dead = bool(self.orphans.files)
 
     def clear(self) -> None:
         """Remove all that dead workers parked, unless it is left to a next pool."""

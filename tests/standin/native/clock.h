@@ -1,7 +1,7 @@
 // The time that devices and host agree on, in seconds: the real one, or one that a test can reason about.
 //
 // The manual clock moves only when the host waits (to the end of what it waits for) or asks whether something has
-// ended (a microsecond, so that a loop that polls comes to an end). Nothing retires then that nobody waited for.
+// ended (a microsecond, so that a loop that polls comes to an end). Then only what the host waits for retires.
 #pragma once
 
 #include <atomic>

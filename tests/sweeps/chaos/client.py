@@ -16,6 +16,7 @@ import djinn_lab
 from djinn_lab.errors import DjinnError, PoolSilent
 
 CELLS = 4
+SAID_MAX = 300
 
 
 def main() -> None:
@@ -28,7 +29,7 @@ def main() -> None:
         try:
             program(session, seed, counts)
         except DjinnError as error:
-            counts["named"].append(f"program {seed}: {type(error).__name__}: {error}"[:300])  # type: ignore[union-attr]
+            counts["named"].append(f"program {seed}: {type(error).__name__}: {said(error)}")  # type: ignore[union-attr]
         except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - the sweep reports it
             counts["wrong"].append(f"program {seed}: {type(error).__name__}: {error}"[:300])  # type: ignore[union-attr]
         found.write_text(json.dumps(counts))
@@ -42,6 +43,11 @@ def connected(name: str) -> djinn_lab.Session:
             return djinn_lab.connect(name=name)
         except PoolSilent:
             time.sleep(1.0)
+
+
+def said(error: Exception) -> str:
+    """Return what the error says, without its traceback on the worker."""
+    return str(error).partition("\nOn the worker:")[0][:SAID_MAX]
 
 
 def program(session: djinn_lab.Session, seed: int, counts: dict[str, list[str] | int]) -> None:
