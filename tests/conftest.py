@@ -33,8 +33,7 @@ torch.set_num_threads(1)
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-_KEEPER = end_with_this_process()
-"""Not waited for: it outlives this process."""
+end_with_this_process()
 FIRST_BEGAN_S = pytest.StashKey[float]()
 SERVE_ALL = (
     *("in-process worker", "asyncio_", "ThreadPoolExecutor-", "QueueFeederThread", "asyncio-waitpid-"),

@@ -12,7 +12,6 @@ import contextlib
 import os
 import select
 import signal
-import subprocess
 import sys
 import time
 import uuid
@@ -24,12 +23,13 @@ STOP_WITHIN_S = 10.0
 LOOK_S = 0.1
 
 
-def end_with_this_process() -> subprocess.Popen[bytes]:
+def end_with_this_process() -> int:
     """Mark what this process starts from now on, and return the process that waits for its end."""
     os.environ[VARIABLE] = mark = uuid.uuid4().hex
     unmarked = {name: value for name, value in os.environ.items() if name != VARIABLE}
     command = [sys.executable, "-S", "-E", __file__, str(os.getpid()), mark]
-    return subprocess.Popen(command, stdin=subprocess.DEVNULL, env=unmarked, start_new_session=True)
+    no_input = (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0)
+    return os.posix_spawn(sys.executable, command, unmarked, file_actions=[no_input], setsid=True)
 
 
 def marked(mark: str) -> Iterator[int]:

@@ -34,7 +34,7 @@ from djinn_lab.srg.program import (
 
 STAND_IN = (sys.executable, str(Path(__file__).parent / "stand_in_worker.py"))
 META = TensorMeta("float32", (2, 2), (2, 1))
-ANSWER_TIMEOUT_S = 60.0
+ANSWER_TIMEOUT_S = 120.0
 
 
 @contextmanager
@@ -113,6 +113,7 @@ class Wire:
                 max_size=None,
                 compression=None,
                 proxy=None,
+                ping_interval=None,
                 close_timeout=2,
             )
         )

@@ -23,7 +23,7 @@ from pool_kit import running_pool
 from djinn_lab.protocol.runtime_file import supervisor_process
 with running_pool(Path(sys.argv[1]), "cpu:1", restart=True) as info:
     other = subprocess.Popen(["sleep", "600"], start_new_session=True)
-    print(info.pid, supervisor_process(), other.pid, keeper.pid, flush=True)
+    print(info.pid, supervisor_process(), other.pid, keeper, flush=True)
     time.sleep(600)
 """
 

@@ -39,7 +39,7 @@ from djinn_lab.protocol.runtime_file import process_is_alive
 from djinn_lab.protocol.worker import CompileRegion, RegionCompiled
 
 COMMAND = (sys.executable, "-m", "djinn_lab.worker.compiled.compiler")
-SECONDS_MAX, CHECK_SECONDS_MAX = 600, 60
+SECONDS_MAX, CHECK_SECONDS_MAX = 600, 300
 MEMORY_BYTES_MAX = 6 * 2**30
 """Of one process. TorchInductor starts compilers one after the other."""
 PREFIX = "djinn-compiled-"
