@@ -88,7 +88,7 @@ def device_profiles(status: PoolStatus, costs: CostView, memory: MemoryView) -> 
 def _profile(
     device: DeviceView, priced: DeviceCosts, tiers: DeviceAccount, curves: Mapping[str, DeviceCurves]
 ) -> DeviceProfile:
-    kind = "cuda" if device.kind == "cuda" else "cpu"
+    kind = "cpu" if device.kind == "cpu" else "cuda"
     known = DeviceProfile.default(kind, device.device, device.memory_bytes)
     if priced.kind in curves:
         factors = {one.family: one.factor for one in priced.families}

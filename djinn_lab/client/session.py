@@ -82,7 +82,7 @@ class Session:
 
     def _devices(self) -> list[PoolDevice]:
         known = self.welcome.devices if self.executor.connected else ()
-        return [PoolDevice(one.device, one.name, one.memory_bytes) for one in known]
+        return [PoolDevice(one.device, one.name, one.memory_bytes, one.kind) for one in known]
 
     def reconnect(self) -> None:
         """Connect now, if there is no connection: a wrong token or version is known at once. A pool that

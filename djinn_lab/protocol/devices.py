@@ -11,7 +11,7 @@ from djinn_lab.scheduler import DeviceProfile
 def device_profile(info: DeviceInfo) -> DeviceProfile:
     """Return the profile with measured curves where there are any, else the defaults of its kind."""
     if info.curves is None:
-        kind = "cuda" if info.kind == "cuda" else "cpu"
+        kind = "cpu" if info.kind == "cpu" else "cuda"
         known = DeviceProfile.default(kind, info.device, info.memory_bytes)
     else:
         known = DeviceProfile(info.device, info.kind, info.memory_bytes, info.curves)

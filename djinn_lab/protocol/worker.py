@@ -206,6 +206,14 @@ class Drop(msgspec.Struct, frozen=True, tag="drop"):
     session: str
 
 
+class CopyKept(msgspec.Struct, frozen=True, tag="copy_kept"):
+    """The pool's database has the manifest that a transfer made (:attr:`CopyDone.manifest`): what only older
+    ones name is needed no more. Not answered."""
+
+    transfer: int
+    session: str
+
+
 class Expedite(msgspec.Struct, frozen=True, tag="expedite"):
     """A queued or running transfer is waited for now; an unknown one is over already. ``reads``: as in
     :class:`Restore`, in place of what was said before."""
@@ -226,14 +234,15 @@ class RegionCompiled(msgspec.Struct, frozen=True, tag="compiled"):
 RunOrder = RunSegment | RunBatch | Release | Calibrate
 """What a worker does one after the other."""
 
-CopyOrder = StoreState | Evict | Restore | Demote | Forget | Expedite | Drop | Close
+CopyOrder = StoreState | Evict | Restore | Demote | Forget | CopyKept | Expedite | Drop | Close
 """What moves or drops a session's values."""
 
 ToWorker = RunOrder | CopyOrder | Cancel | Preempt | Lease | RegionCompiled | ReleaseHost | Ping | Shutdown
 
 
 class WorkerReady(msgspec.Struct, frozen=True, tag="ready"):
-    """``kind`` is ``"cpu"`` or ``"cuda"``; ``memory_bytes`` the limit that is enforced."""
+    """``kind`` is ``"cpu"``, ``"cuda"``, or torch's name of another accelerator; ``memory_bytes`` the limit
+    that is enforced."""
 
     device: str
     kind: str

@@ -9,11 +9,20 @@ import torch
 from djinn_lab.srg.curves import DeviceCurves, fit
 from djinn_lab.srg.families import VIEW, FamilyWork
 from djinn_lab.worker.probes import all_probes
-from djinn_lab.worker.probing import Prober
+from djinn_lab.worker.probing import NoMemoryToMeasure, Prober
+from djinn_lab.worker.program_run import NO_MEMORY
 
 
 def calibration(device: torch.device) -> Iterator[DeviceCurves | None]:
-    """Measure step by step, a few milliseconds each; None until the last, which has the curves."""
+    """Measure step by step, a few milliseconds each; None until the last, which has the curves. Raises
+    NoMemoryToMeasure."""
+    try:
+        yield from _measured(device)
+    except NO_MEMORY as error:
+        raise NoMemoryToMeasure(str(error)) from error
+
+
+def _measured(device: torch.device) -> Iterator[DeviceCurves | None]:
     prober = Prober(device)
     seconds: dict[FamilyWork, float] = {}
     first_s: dict[str, float] = {}

@@ -80,8 +80,12 @@ class Copies:
                 self.describe(name, values, copied)
 
     def _unstored(self, values: SessionValues) -> Iterator[tuple[Storage, int]]:
-        """While the session runs only what is complete and likely to stay."""
-        for storage in list(values.storages.values()):
+        """While the session runs only what is complete and likely to stay. Between two pieces no storage is
+        held but theirs: those that are dropped meanwhile return their memory."""
+        for key in list(values.storages):
+            storage = values.storages.get(key)
+            if storage is None:
+                continue
             running = values.running
             if running and not storage.ready_bytes:
                 continue
@@ -203,8 +207,8 @@ class Copies:
 
     def describe(self, name: str, values: SessionValues, copied: Copied) -> None:
         """Make the manifest of a session on the device that is stored whole; the caller sends it. The pieces
-        are kept until the next manifest, whatever becomes of the values, while there is space for them. Call
-        with the fences' lock held."""
+        are kept until the database has the next manifest, whatever becomes of the values, while there is
+        space for them. Call with the fences' lock held."""
         values.described = True
         writer = ManifestWriter(name, self.link.fingerprints, self.tiers.store)
         numbers: dict[int, int] = {}
@@ -219,14 +223,21 @@ class Copies:
             number = None if found is None else numbers[found.key]
             writer.value(identifier, values.layout(identifier), number)
         writer.parked(values.offloaded)
-        values.keep_copy(writer.pieces)
+        values.keep_copy(copied.transfer, writer.pieces)
         count = len(values.tensors) + len(values.offloaded.values)
         copied.describe(writer.encoded(), values.serial, count)
 
     def _describe_parked(self, name: str, values: SessionValues, parked: Parked, copied: Copied) -> None:
         manifest = write_parked(name, self.link.fingerprints, parked, self.tiers.store)
-        values.keep_copy([piece for item in parked.storages for piece in item.pieces])
+        values.keep_copy(copied.transfer, [piece for item in parked.storages for piece in item.pieces])
         copied.describe(manifest, values.serial, len(parked.values))
+
+    def kept(self, name: str, transfer: int) -> None:
+        """The pool's database has what a transfer described."""
+        with self.tiers.fences.lock:
+            values = self.sessions.get(name)
+            if values is not None:
+                values.drop_copies_before(transfer)
 
     # --- restore
 

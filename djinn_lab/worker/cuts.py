@@ -12,7 +12,7 @@ from functools import cached_property, lru_cache
 import torch
 
 PIECE_BYTES = 2**20
-CUDA_PIECE_BYTES = 4 * 2**20
+ACCELERATOR_PIECE_BYTES = 4 * 2**20
 TOKENS_PER_PIECE = 256
 KV_PIECE_BYTES_MAX = 4 * 2**20
 

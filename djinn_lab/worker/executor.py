@@ -40,16 +40,21 @@ class ExecutionPlan(Protocol):
 
 class NativeRun(Protocol):
     """One run of a plan (``native/run.h``). ``live_bytes``: of values that no Python object has seen, for any
-    thread to read. ``executed``: nodes; ``in_op``: the last one asked for has not ended."""
+    thread to read. ``executed``: nodes that have ended; ``launched``: those that were asked for, of which an
+    accelerator may still compute the last ones. ``in_op``: the next one was begun and has not ended."""
 
     live_bytes: int
     executed: int
+    launched: int
     in_op: bool
     times: bytes
     mismatch: tuple[int, Any]
 
     def advance(self) -> Any: ...
     def ran(self, start_s: float, end_s: float, /) -> None: ...
+    def settle(self) -> None:
+        """Wait for what is under way. Raises torch.AcceleratorError for what was wrong with any of it."""
+
     def flush(self) -> None: ...
 
 

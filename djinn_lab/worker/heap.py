@@ -14,6 +14,7 @@ from time import monotonic
 
 import torch
 
+from djinn_lab.worker.accelerator.device import is_accelerator, reserved_bytes
 from djinn_lab.worker.executor import Executor
 
 KEPT_PART = 8
@@ -49,14 +50,14 @@ class Heap:
         self._held_bytes = 0
         self._keep_glibc_small()
         if executor is not None:
-            own = memory_bytes if device.type == "cpu" else 0
+            own = 0 if is_accelerator(device) else memory_bytes
             executor.keep_tensors_in_own_heap(max(KEPT_BYTES_MIN, own // KEPT_PART))
             self._before_bytes = self._malloc_bytes()
 
     def held_bytes(self) -> int:
-        """Return what the process holds since its start for tensors and kernels, in use or not; as it was
-        within the last second."""
-        if monotonic() - self._looked_s > LOOK_EVERY_S:
+        """Return what the process holds since its start for tensors and kernels, in use or not. Of a CPU, as
+        it was within the last second."""
+        if is_accelerator(self._device) or monotonic() - self._looked_s > LOOK_EVERY_S:
             self._look()
         return self._held_bytes
 
@@ -64,23 +65,23 @@ class Heap:
         """Return whether the process holds far more than the ``used_bytes`` of tensors, and cannot return
         it: half of what its limit allows beside them."""
         beside_bytes = self.limit_bytes - self._memory_bytes
-        if self._device.type != "cpu" or self.held_bytes() - used_bytes <= beside_bytes // 2:
+        if is_accelerator(self._device) or self.held_bytes() - used_bytes <= beside_bytes // 2:
             return False
         self.trim()
         return self._held_bytes - used_bytes > beside_bytes // 2
 
     def trim(self) -> None:
         """Return to the system what no tensor uses."""
-        if self._device.type == "cuda":
-            torch.cuda.empty_cache()
+        if is_accelerator(self._device):
+            torch.accelerator.empty_cache()
         if self._executor is not None:
             self._executor.trim_heap()
         self._look()
 
     def _look(self) -> None:
         self._looked_s = monotonic()
-        if self._device.type == "cuda":
-            self._held_bytes = torch.cuda.memory_reserved(self._device)
+        if is_accelerator(self._device):
+            self._held_bytes = reserved_bytes(self._device)
         elif self._executor is not None:
             mapped, _, malloc = self._executor.heap_bytes()
             self._held_bytes = max(0, mapped + malloc - self._before_bytes)

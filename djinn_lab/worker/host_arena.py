@@ -20,36 +20,42 @@ from djinn_lab.errors import PoolError
 from djinn_lab.protocol.holes import PAGE_BYTES, punch
 from djinn_lab.protocol.host_rows import arena_prefix
 from djinn_lab.units import format_bytes
+from djinn_lab.worker.accelerator.device import register_memory, unregister_memory
 from djinn_lab.worker.host_account import HostAccount
 
-PINNED_SLAB_BYTES = 2**30
-"""Pinning takes the memory, and a third of a second for so much."""
+SLAB_BYTES_MIN, SLAB_BYTES_MAX = 2**24, 2**30
+"""Pinning takes the memory, and a third of a second for a GiB."""
+SLABS = 64
+"""Of all workers of a device together, as far as their sizes allow it: what one has pinned no other has."""
 
 log = logging.getLogger(__name__)
 
 
 class HostArena:
-    """Up to ``capacity_bytes`` of host memory. ``pin``: what is taken is registered with CUDA, a slab at a
-    time, so that copies run at the link's rate and beside the device's work. ``account``: of all workers of
-    the device. ``refusal``: why nothing was given last, where the file system had no space. Not safe for
-    threads."""
+    """Up to ``capacity_bytes`` of host memory. ``registered_with``: an accelerator that is let read and write
+    what is taken by itself, a slab at a time, so that copies run at the link's rate and beside its work.
+    ``account``: of all workers of the device. ``refusal``: why nothing was given last, where the file system
+    had no space. Not safe for threads."""
 
     def __init__(
         self,
         capacity_bytes: int,
         directory: Path | None,
         device: str,
-        pin: bool = False,
+        registered_with: torch.device | None = None,
         account: HostAccount | None = None,
     ) -> None:
         self.capacity_bytes = capacity_bytes
         self.account = account or HostAccount(capacity_bytes)
         self.refusal = ""
-        self._pin = pin
+        self._accelerator = registered_with
+        self._unregistered: set[int] = set()
+        """Slabs that it refused."""
+        self._slab_bytes = min(SLAB_BYTES_MAX, max(SLAB_BYTES_MIN, rounded(capacity_bytes // SLABS)))
         self._slabs: dict[int, int] = {}
         """Of pinned slabs, bytes in use, by number."""
         self.path: Path | None = None
-        self._extents = Extents(capacity_bytes, PINNED_SLAB_BYTES if pin else 0)
+        self._extents = Extents(capacity_bytes, self._slab_bytes if registered_with else 0)
         self._bytes = torch.empty(0, dtype=torch.uint8)
         if not capacity_bytes:
             return
@@ -62,6 +68,12 @@ class HostArena:
     @property
     def used_bytes(self) -> int:
         return self._extents.used_bytes
+
+    @property
+    def spare_bytes(self) -> int:
+        """Return what is this worker's in the account and in no use: the rest of slabs."""
+        taken = sum(self._slab_size(number) for number in self._slabs)
+        return taken - self.used_bytes if self._slabs else 0
 
     def take(self, nbytes: int) -> int | None:
         """The offset of ``nbytes`` that are the caller's now, None when there is no space: in the arena, in
@@ -78,8 +90,8 @@ class HostArena:
     def give_back(self, offset: int, nbytes: int) -> None:
         begin, end = self._extents.give_back(offset, nbytes)
         size = rounded(nbytes)
-        if self._pin:
-            self._leave_slab(offset // PINNED_SLAB_BYTES, size)
+        if self._accelerator is not None:
+            self._leave_slab(offset // self._slab_bytes, size)
             return
         self.account.give_back(size)
         first, last = offset // PAGE_BYTES * PAGE_BYTES, -(-(offset + size) // PAGE_BYTES) * PAGE_BYTES
@@ -94,18 +106,33 @@ class HostArena:
     # -- parts ---------------------------------------------------------------------------------------------
 
     def _allocated(self, offset: int, size: int) -> bool:
-        if not self._pin:
+        if self._accelerator is None:
             return self._take_space(offset, size)
-        number = offset // PINNED_SLAB_BYTES
+        number = offset // self._slab_bytes
         if number not in self._slabs:
-            begin = number * PINNED_SLAB_BYTES
-            slab = min(PINNED_SLAB_BYTES, self.capacity_bytes - begin)
+            begin, slab = number * self._slab_bytes, self._slab_size(number)
             if not self._take_space(begin, slab):
                 return False
-            _register(self._bytes.narrow(0, begin, slab))
+            self._register(number, self._bytes.narrow(0, begin, slab))
             self._slabs[number] = 0
         self._slabs[number] += size
         return True
+
+    def _slab_size(self, number: int) -> int:
+        return min(self._slab_bytes, self.capacity_bytes - number * self._slab_bytes)
+
+    def _register(self, number: int, slab: torch.Tensor) -> None:
+        """Register a slab with the accelerator; an error in the log, when it is refused."""
+        assert self._accelerator is not None
+        problem = register_memory(slab, self._accelerator)
+        if problem:
+            self._unregistered.add(number)
+            log.error(
+                "%s of the host tier are not registered with the device (%s): copies to and from there will "
+                "be slow. Raise the limit of locked memory (ulimit -l) or make the host tier smaller.",
+                format_bytes(slab.nbytes),
+                problem,
+            )
 
     def _leave_slab(self, number: int, size: int) -> None:
         """Return a slab's memory with the last piece in it."""
@@ -113,9 +140,13 @@ class HostArena:
         if self._slabs[number]:
             return
         del self._slabs[number]
-        begin = number * PINNED_SLAB_BYTES
-        slab = self._bytes.narrow(0, begin, min(PINNED_SLAB_BYTES, self.capacity_bytes - begin))
-        torch.cuda.cudart().cudaHostUnregister(slab.data_ptr())
+        begin = number * self._slab_bytes
+        slab = self._bytes.narrow(0, begin, self._slab_size(number))
+        if number in self._unregistered:
+            self._unregistered.discard(number)
+        else:
+            assert self._accelerator is not None
+            unregister_memory(slab, self._accelerator)
         self.account.give_back(slab.nbytes)
         self._punch(begin, begin + slab.nbytes)
 
@@ -136,18 +167,6 @@ class HostArena:
             punch(self._file, begin, end)
         except OSError as error:
             log.error("%s cannot be shortened: %s", self.path, error)
-
-
-def _register(slab: torch.Tensor) -> None:
-    """Register memory with CUDA; an error in the log, when it is refused."""
-    result = torch.cuda.cudart().cudaHostRegister(slab.data_ptr(), slab.nbytes, 0)
-    if int(result):
-        log.error(
-            "cudaHostRegister refused %s of the host tier (%s): copies to and from there will be slow. Raise "
-            "the limit of locked memory (ulimit -l) or make the host tier smaller.",
-            format_bytes(slab.nbytes),
-            result,
-        )
 
 
 ALIGNMENT_BYTES = 64

@@ -13,6 +13,7 @@ import torch
 from djinn_lab.protocol.worker import Handed, Resume, RunSegment, encode
 from djinn_lab.srg.program import Program, Source, Template, TensorMeta, decode_program
 from djinn_lab.worker import parking
+from djinn_lab.worker.accelerator.device import fault_of, is_accelerator
 from djinn_lab.worker.batched.join_points import Steps, run_alone
 from djinn_lab.worker.copying import Copies
 from djinn_lab.worker.executor import find_executor
@@ -168,13 +169,21 @@ class Interpreter:
                 await_end(values)
         except RegionLeft as left:
             outcome.left, outcome.stopped, outcome.rng_state = str(left), "preempted", run.rng_state()
-        except Exception as error:  # noqa: BLE001 - the worker's edge: whatever an op raises is reported
+        except Exception as raised:  # noqa: BLE001 - the worker's edge: whatever an op raises is reported
+            error = self._device_fault(raised) or raised
             outcome.failure = describe(error, program, outcome.executed, run.running, outcome.missing)
             if outcome.executed or run.running:
                 outcome.rng_state = run.rng_state()
         finally:
             run.finish()
         return outcome
+
+    def _device_fault(self, error: Exception) -> torch.AcceleratorError | None:
+        """Return what is wrong with the device itself: libraries of an accelerator put it in errors of their
+        own."""
+        if isinstance(error, torch.AcceleratorError) or not isinstance(error, RuntimeError):
+            return None
+        return fault_of(self.device) if is_accelerator(self.device) else None
 
     def _run(
         self,
@@ -248,7 +257,7 @@ class Interpreter:
             values = self.sessions.get(session)
             if values is not None and values.state == "parked":
                 parking.lose(values, "it went to another device")
-                values.keep_copy(())
+                values.drop_copies()
                 del self.sessions[session]
 
     def prepare(self, program: Program, key: bytes | None) -> Preparation:

@@ -96,6 +96,7 @@ class Lane:
             with self._changed:
                 (self._expedited if job.expedited else self._others).remove(job)
             job.finish(job, problem)
+            del job, problem  # what they refer to may hold memory, and the next one may come late
 
     def _next(self) -> LaneTask | None:
         with self._changed:

@@ -39,6 +39,8 @@ class MemoryAccount:
         returns why that may not be enough."""
         self.spare: Callable[[], None] | None = None
         """Called before it, in the same thread: frees what is there only to be faster."""
+        self.drop_other: Callable[[], None] | None = None
+        """Called where the system refuses memory: gives up what this process holds for itself."""
         self.heap: Heap | None = None
         """Where the process of the account lies; None: it is of no concern."""
         self._beside_bytes = 0
@@ -89,6 +91,8 @@ class MemoryAccount:
     def give_way(self, nbytes: int) -> None:
         """Free so many bytes more than are free by the count, as far as that is possible: the system refused
         an op memory, which kernels take for themselves, too."""
+        if self.drop_other is not None:
+            self.drop_other()
         if self.spare is not None:
             self.spare()
         if self.offload is not None:

@@ -17,7 +17,7 @@ def node_of(device: torch.device) -> int | None:
     process may run on."""
     if device.type == "cpu":
         return node_of_cores(os.sched_getaffinity(0))
-    known: Any = torch.cuda.get_device_properties(device)
+    known: Any = torch.cuda.get_device_properties(device) if device.type == "cuda" else None
     if not hasattr(known, "pci_domain_id"):  # not in every build of torch
         return None
     return node_of_pci(f"{known.pci_domain_id:04x}:{known.pci_bus_id:02x}:{known.pci_device_id:02x}.0")

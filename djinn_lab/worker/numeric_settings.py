@@ -11,6 +11,7 @@ import torch.utils.deterministic
 from msgspec.structs import replace
 
 from djinn_lab.srg.program import NumericSettings
+from djinn_lab.worker.accelerator.device import is_accelerator
 
 _C: Any = torch._C
 _deterministic: Any = torch.utils.deterministic
@@ -24,7 +25,7 @@ def applied(settings: NumericSettings | None, device: torch.device) -> Iterator[
     afterwards. A GPU computes by deterministic algorithms wherever torch has them: what is run again after a
     loss has the same bits."""
     wanted, before = settings or _DEFAULTS, _present()
-    if device.type == "cuda" and not wanted.deterministic:
+    if is_accelerator(device) and not wanted.deterministic:
         wanted = replace(wanted, deterministic=True, warn_only=True, fill_uninitialized=False)
     if wanted == before:
         yield

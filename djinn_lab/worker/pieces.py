@@ -77,7 +77,8 @@ class PieceStore:
     def host_free_bytes(self) -> int:
         """Bytes that no worker of the device holds."""
         account = self.arena.account
-        held = account.used_bytes - account.kept_by_others(of_copies=True) - self.host_kept_bytes
+        kept = self.host_kept_bytes + self.arena.spare_bytes
+        held = account.used_bytes - account.kept_by_others(of_copies=True) - kept
         return min(self.arena.capacity_bytes, account.capacity_bytes) - held
 
     @property

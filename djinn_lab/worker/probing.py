@@ -29,6 +29,7 @@ from djinn_lab.srg.program import (
     TensorMeta,
     encode_program,
 )
+from djinn_lab.worker.accelerator.device import is_accelerator
 from djinn_lab.worker.interpreter import Interpreter
 from djinn_lab.worker.outcome import StopSignal
 
@@ -107,14 +108,21 @@ class Sample(NamedTuple):
     first_s: float | None = None
 
 
+class NoMemoryToMeasure(Exception):
+    """The device's sessions left a probe no memory."""
+
+
 class Prober:
     """Times ops on one device. Not for use beside programs of the same process."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._interpreter = Interpreter(device, MEMORY_BYTES, Path())
-        self._others = _recorded(partial(_other_ops, device)) if device.type == "cpu" else []
-        self._flush = _recorded(partial(torch.sum, torch.zeros(FLUSHED_ELEMENTS, device=device)))
+        self._others: list[RecordedOp] = []
+        self._flush: list[RecordedOp] = []
+        if not is_accelerator(device):
+            self._others = _recorded(partial(_other_ops, device))
+            self._flush = _recorded(partial(torch.sum, torch.zeros(FLUSHED_ELEMENTS, device=device)))
         self._met: set[str] = set()
 
     def probe(self, call: Callable[[], object], family: str | None = None) -> Sample | None:
@@ -159,8 +167,10 @@ class Prober:
         outcome = self._interpreter.run(SESSION, program, {}, StopSignal(), _ignore_progress)
         cpu_s, taken_s = thread_time() - cpu_started, self._now_s() - started
         self._interpreter.close(SESSION)
+        if outcome.failure is not None and outcome.failure.family == "memory":
+            raise NoMemoryToMeasure(outcome.failure.message)
         assert outcome.failure is None, outcome.failure
-        if self._device.type == "cuda":
+        if is_accelerator(self._device):
             return taken_s / len(ops)
         times = NodeTimes(node_times=outcome.node_times)
         edges = [*times.node_start_s, times.node_end_s[-1]]
@@ -170,8 +180,8 @@ class Prober:
         return seconds * min(1.0, cpu_s / taken_s) if seconds > LONG_S else seconds
 
     def _now_s(self) -> float:
-        if self._device.type == "cuda":
-            torch.cuda.synchronize(self._device)
+        if is_accelerator(self._device):
+            torch.accelerator.synchronize(self._device)
         return perf_counter()
 
 

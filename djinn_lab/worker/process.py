@@ -3,6 +3,7 @@ thread runs them."""
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 import threading
@@ -18,13 +19,22 @@ from djinn_lab.protocol import worker as messages
 from djinn_lab.protocol.isolation import SandboxLevel
 from djinn_lab.srg.curves import DeviceCurves
 from djinn_lab.worker import numa, tier_service
+from djinn_lab.worker.accelerator import graphs
+from djinn_lab.worker.accelerator.device import (
+    COPIES_BYTES,
+    DEVICE_FAULT,
+    free_bytes,
+    is_accelerator,
+    limit_reserved,
+    name_of,
+    reserved_bytes,
+)
+from djinn_lab.worker.accelerator.link import AcceleratorLink
 from djinn_lab.worker.batched.batches import Batches
 from djinn_lab.worker.batched.batches import Given as BatchMember
 from djinn_lab.worker.calibration import calibration
 from djinn_lab.worker.compiled.libraries import Libraries, Loader
 from djinn_lab.worker.compiled.programs import CompiledPrograms
-from djinn_lab.worker.cuda import graphs
-from djinn_lab.worker.cuda.link import CudaLink
 from djinn_lab.worker.executor import find_executor
 from djinn_lab.worker.framing import FrameReader, send_frame
 from djinn_lab.worker.heap import Heap
@@ -34,15 +44,18 @@ from djinn_lab.worker.interpreter import Interpreter
 from djinn_lab.worker.link import CpuLink
 from djinn_lab.worker.outcome import Outcome, Stop, StopSignal
 from djinn_lab.worker.pieces import PieceStore
+from djinn_lab.worker.probing import NoMemoryToMeasure
 from djinn_lab.worker.tier_service import TierService
 from djinn_lab.worker.tiers import TierLimits, Tiers
 from djinn_lab.worker.values import SessionValues
 
+log = logging.getLogger(__name__)
+
 PROGRESS_INTERVAL_S = 0.2
 TRIM_AFTER_S = 5.0
 """Of idleness."""
-DEVICE_FAULT = 3
-"""The exit code of a process whose GPU refuses all further work, as after an index out of range."""
+MEASURED_IN_BYTES = 2**29
+"""What measuring an accelerator may take."""
 
 
 class WorkerProcess:
@@ -68,17 +81,27 @@ class WorkerProcess:
         self._name = device
         self._device = torch.device("cpu" if device.startswith("cpu") else device)
         self._limits = limits = limits or TierLimits()
-        cuda = self._device.type == "cuda"
+        self._is_accelerator = is_accelerator(self._device)
         arena = HostArena(
-            limits.host_bytes, limits.host_directory, device, pin=cuda, account=limits.host_account
+            limits.host_bytes,
+            limits.host_directory,
+            device,
+            registered_with=self._device if self._is_accelerator else None,
+            account=limits.host_account,
         )
         tiers = Tiers(PieceStore(arena, limits.disk_bytes, limits.disk_directory))
         self._store = str(store)
-        link = CudaLink(self._device) if cuda else CpuLink(limits.link_bytes_per_second)
+        link = (
+            AcceleratorLink(self._device) if self._is_accelerator else CpuLink(limits.link_bytes_per_second)
+        )
+        self._calibration: Iterator[DeviceCurves | None] | None = None
+        self._granted_bytes = memory_bytes
+        self._limit_reserved()
         self._heap = Heap(find_executor(), self._device, memory_bytes)
         self._trimmed = True
         self._interpreter = Interpreter(self._device, memory_bytes, results, tiers, link=link)
         self._interpreter.memory.heap = self._heap
+        self._interpreter.memory.drop_other = self._measure_anew
         self._interpreter.copies.want_host = self._want_host
         self._batches = Batches(self._interpreter)
         record = None if loader else graphs.recorder(self._device)
@@ -97,7 +120,6 @@ class WorkerProcess:
         self._pausable: StopSignal | None = None
         """Of the run that lets others run between two of its ops."""
         self._given: dict[str, Given] = {}
-        self._calibration: Iterator[DeviceCurves | None] | None = None
 
     def serve(self) -> None:
         """Until the pool closes the connection or says shutdown."""
@@ -122,15 +144,20 @@ class WorkerProcess:
             elif isinstance(message, messages.RegionCompiled):
                 self._compiled.answered(message)
             elif isinstance(message, messages.Calibrate):
-                self._calibration = calibration(self._device)
+                self._begin_measuring()
 
     def _next(self) -> Item:
         """Wait for the next message; measure the device meanwhile, where that was asked for, and return
         memory that was not used for a while."""
         while self._calibration is not None and self._inbox.empty:
-            curves = next(self._calibration)
+            try:
+                curves = next(self._calibration)
+            except NoMemoryToMeasure as error:
+                log.warning("the device is not measured, for want of memory beside its sessions: %s", error)
+                self._end_measuring()
+                break
             if curves is not None:
-                self._calibration = None
+                self._end_measuring()
                 self._send(messages.DeviceMeasured(curves))
         if not self._trimmed:
             try:
@@ -139,6 +166,30 @@ class WorkerProcess:
                 self._heap.trim()
                 self._trimmed = True
         return self._inbox.get()
+
+    def _begin_measuring(self) -> None:
+        """On an accelerator in memory of the card that no process has; not at all where it has too little."""
+        if self._is_accelerator and free_bytes(self._device) < MEASURED_IN_BYTES:
+            log.warning("the device is not measured: less than %s of it are free", MEASURED_IN_BYTES)
+            return
+        self._calibration = calibration(self._device)
+        self._limit_reserved()
+
+    def _measure_anew(self) -> None:
+        """Give up the tensors of a measurement that is under way; it begins again when nothing else runs."""
+        if self._calibration is not None:
+            self._calibration = calibration(self._device)
+
+    def _end_measuring(self) -> None:
+        self._calibration = None
+        if self._is_accelerator:
+            self._heap.trim()
+            self._limit_reserved()
+
+    def _limit_reserved(self) -> None:
+        if self._is_accelerator:
+            beside_bytes = 0 if self._calibration is None else MEASURED_IN_BYTES
+            limit_reserved(self._device, self._granted_bytes + beside_bytes)
 
     def _read(self) -> None:
         frames = FrameReader(self._connection)
@@ -166,7 +217,7 @@ class WorkerProcess:
                 with self._interpreter.tiers.fences.lock:
                     self._interpreter.tiers.store.release(message.nbytes, message.copies)
             elif isinstance(message, messages.Lease):
-                self._send(messages.Leased(self._interpreter.memory.lease(message.limit_bytes)))
+                self._lease(message.limit_bytes)
             elif isinstance(message, messages.Drop):
                 self._interpreter.drop_parked(message.session)
                 self._send(messages.Closed(message.session, self._memory()))
@@ -174,6 +225,19 @@ class WorkerProcess:
                 self._tiers.handle(message)
             else:
                 self._inbox.put(message)
+
+    def _lease(self, limit_bytes: int) -> None:
+        """Bound this process's memory of the device. What an accelerator's allocator keeps of freed tensors
+        is returned before others are given it."""
+        self._granted_bytes = self._interpreter.memory.lease(limit_bytes)
+        self._limit_reserved()
+        if self._is_accelerator and reserved_bytes(self._device) > self._granted_bytes:
+            self._heap.trim()
+            left_bytes = reserved_bytes(self._device) - COPIES_BYTES
+            if left_bytes > self._granted_bytes:
+                self._granted_bytes = self._interpreter.memory.lease(left_bytes)
+                self._limit_reserved()
+        self._send(messages.Leased(self._granted_bytes))
 
     def _want_host(self, nbytes: int, copies: bool) -> None:
         self._send(messages.HostWanted(nbytes, copies))
@@ -248,15 +312,22 @@ class WorkerProcess:
             self._end(batch.segments[number], outcome, sessions[number])
 
     def _end(self, given: Given, outcome: Outcome, values: SessionValues) -> None:
-        """Answer a segment."""
+        """Answer a segment. A device that has failed computes nothing more, so the process ends; the pool
+        starts another one, where a segment that was under way is watched from op to op to find the one at
+        fault."""
         self._trimmed = False
+        failed = outcome.failure is not None and (
+            outcome.failure.type_name == torch.AcceleratorError.__name__
+        )
+        if failed and not given.message.watched:
+            os._exit(DEVICE_FAULT)
         if self._given.get(given.message.job) is given:
             del self._given[given.message.job]
         answer = self._answer(given.message, outcome)
         with values.answering():
             self._send(answer)
-        if outcome.failure is not None and outcome.failure.type_name == torch.AcceleratorError.__name__:
-            os._exit(DEVICE_FAULT)  # no later op would run here: the pool starts another process
+        if failed:
+            os._exit(DEVICE_FAULT)
         if self._heap.worn_out(self._interpreter.memory.used_bytes):
             self._send(messages.WornOut(self._heap.held_bytes(), self._heap.limit_bytes))
 
@@ -329,11 +400,10 @@ class WorkerProcess:
         return msgspec.structs.replace(memory_report(self._interpreter), held_bytes=self._heap.held_bytes())
 
     def _ready(self) -> messages.WorkerReady:
-        kind = self._device.type
-        name = torch.cuda.get_device_name(self._device) if kind == "cuda" else _processor_name()
+        name = name_of(self._device) if self._is_accelerator else _processor_name()
         return messages.WorkerReady(
             device=self._name,
-            kind=kind,
+            kind=self._device.type,
             name=name,
             memory_bytes=self._memory_bytes,
             threads=torch.get_num_threads(),

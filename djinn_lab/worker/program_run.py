@@ -17,6 +17,7 @@ from djinn_lab.srg.list_ops import Part, parts_of
 from djinn_lab.srg.lost_values import value_lost
 from djinn_lab.srg.ops import may_draw
 from djinn_lab.srg.program import NodeRecord, Program, Source, Template, TensorMeta
+from djinn_lab.worker.accelerator.device import is_accelerator
 from djinn_lab.worker.batched.join_points import JoinableCall, JoinPoint, Steps
 from djinn_lab.worker.bridge import Bridge
 from djinn_lab.worker.copying import Copies
@@ -79,6 +80,7 @@ class ProgramRun:
         self.interleaved_s = 0.0
         self.offloading = Offloading(session, values, owner.copies, owner.memory, program)
         self.running = False
+        self._waits_for_each = is_accelerator(owner.device)
 
     @contextmanager
     def may_offload(self, allowed: bool = True) -> Iterator[None]:
@@ -291,7 +293,7 @@ class ProgramRun:
             self._reserved = 0
         if call.appends:
             values.grow(node.inputs[0], node.outputs[0])
-        if self._owner.device.type != "cpu":  # until then its faults and its time are not known
+        if self._waits_for_each:  # until then its faults and its time are not known
             torch.accelerator.synchronize(self._owner.device)
 
     def _called(
@@ -329,6 +331,7 @@ class ProgramRun:
         counts, stop = self._owner.memory.counts, self._should_stop
         native = bridge.begin(plan, counts, self._program, outcome.executed, origin, stop, self._owner.device)
         values.transient = native
+        self._waits_for_each, waits = False, self._waits_for_each
         try:
             report(0, len(self._program.nodes))  # last: a later stop finds the run under way
             while True:
@@ -354,11 +357,15 @@ class ProgramRun:
                 if not (yield from self._after(status, native, preparation, origin, report)):
                     return outcome.stopped is not None
         finally:
-            outcome.executed = native.executed
-            self.running = self.running or native.in_op
-            native.flush()
-            values.transient = None
-            outcome.node_times = native.times
+            try:
+                native.settle()
+            finally:
+                self._waits_for_each = waits
+                outcome.executed = native.executed
+                self.running = self.running or native.in_op
+                native.flush()
+                values.transient = None
+                outcome.node_times = native.times
 
     def _after(
         self,
@@ -369,7 +376,7 @@ class ProgramRun:
         report: Callable[[int, int], None],
     ) -> Steps[bool]:
         """Do what the extension came back for; False when it cannot go on."""
-        node = self._program.nodes[native.executed]
+        node = self._program.nodes[native.launched]
         call = preparation.calls[node.template]
         if status == "MISMATCH":
             expected, returned = native.mismatch
@@ -389,7 +396,7 @@ class ProgramRun:
         try:
             if node.dynamic:  # the last one: the extension runs nothing after it
                 with self.may_offload():
-                    yield from self._bring_in_and_step(native.executed, node, call, needed, made)
+                    yield from self._bring_in_and_step(native.launched, node, call, needed, made)
             else:
                 yield from self._step(node, call, needed, made)
         except DeviceMemoryError:

@@ -47,6 +47,7 @@ class SessionGone(Exception):
 class Copied:
     """The progress of a transfer. ``overflow``: the file on the disk for what the host has no space for."""
 
+    transfer: int = 0
     nbytes: int = 0
     checked_pieces: int = 0
     whole: bool = True

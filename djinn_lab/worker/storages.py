@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from djinn_lab.worker.cuts import CUDA_PIECE_BYTES, PIECE_BYTES, Cut, FlatCut
+from djinn_lab.worker.accelerator.device import is_accelerator
+from djinn_lab.worker.cuts import ACCELERATOR_PIECE_BYTES, PIECE_BYTES, Cut, FlatCut
 from djinn_lab.worker.executor import Executor, find_executor
 from djinn_lab.worker.pieces import Piece, PieceStore
 
@@ -59,7 +60,7 @@ class Storage:
 
     def pieces(self) -> Cut:
         if self.cut is None:
-            size = CUDA_PIECE_BYTES if self.handle.device.type == "cuda" else PIECE_BYTES
+            size = ACCELERATOR_PIECE_BYTES if is_accelerator(self.handle.device) else PIECE_BYTES
             self.cut = FlatCut(self.nbytes, size)
         return self.cut
 

@@ -11,8 +11,9 @@ from torch._ops import OpOverload
 from djinn_lab.errors import Refused
 from djinn_lab.srg.ops import allowed_ops, base_name, may_draw, written_holes
 from djinn_lab.srg.program import Argument, Atom, ComplexNumber, Scalar, ScalarHole, Template, TensorHole
-from djinn_lab.worker.cuda.draws import seeded
-from djinn_lab.worker.cuda.kernels import find_kernel, own_results
+from djinn_lab.worker.accelerator.device import generators, is_accelerator
+from djinn_lab.worker.accelerator.draws import seeded
+from djinn_lab.worker.accelerator.kernels import find_kernel, own_results
 from djinn_lab.worker.executor import Executor, Op
 from djinn_lab.worker.guards import find_guard
 from djinn_lab.worker.transfer import zero_memory
@@ -83,8 +84,8 @@ class Call:
     ) -> None:
         self.op = template.op
         func = _lookup(template.op)
-        cuda = device.type == "cuda"
-        other = find_kernel(template.op) if cuda else None
+        accelerator = is_accelerator(device)
+        other = find_kernel(template.op) if accelerator else None
         self._guard = None if other is not None else find_guard(template.op, func._schema)
         self._plain = not template.kwargs and all(isinstance(item, TensorHole) for item in template.args)
         self._args = [_builder(argument, device) for argument in template.args]
@@ -98,10 +99,12 @@ class Call:
         self.appends = template.op == "aten.cat.default" and template.args in _APPENDING
         remembers_grad_mode = other is None and template.op == "aten.mkldnn_rnn_layer.default"
         self.func = other or (_in_grad_mode(func) if remembers_grad_mode else func)
-        self.own = own_results(template.op) if cuda else ()
+        self.own = own_results(template.op) if accelerator else ()
         by_python = executor is None or other is not None
-        if cuda and other is None and may_draw(template.op):
-            self.func, by_python = seeded(self.func, device), True
+        if accelerator and other is None and may_draw(template.op):
+            drawing = generators(device)
+            if drawing is not None:
+                self.func, by_python = seeded(self.func, drawing[device.index or 0]), True
         self.native = None if executor is None or by_python else self._native(executor, template, device)
 
     def _native(self, executor: Executor, template: Template, device: torch.device) -> Op | None:

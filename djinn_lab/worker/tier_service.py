@@ -6,6 +6,7 @@ Called by the thread that reads the connection, never behind a running program.
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Iterator, Sequence
 
 from djinn_lab.protocol import worker as messages
@@ -18,6 +19,7 @@ from djinn_lab.protocol.worker import (
 )
 from djinn_lab.units import format_bytes
 from djinn_lab.worker import parking
+from djinn_lab.worker.accelerator.device import DEVICE_FAULT, fault_of, is_accelerator
 from djinn_lab.worker.copying import Copies
 from djinn_lab.worker.lanes import Lane, LaneTask
 from djinn_lab.worker.loading import WantedValues
@@ -27,13 +29,14 @@ from djinn_lab.worker.values import SessionValues
 
 Answer = FirstValuesCopied | CopyDone | CopyFailed
 Copying = messages.StoreState | messages.Restore | messages.Demote
-Message = Copying | messages.Evict | messages.Forget | messages.Expedite
+Message = Copying | messages.Evict | messages.Forget | messages.CopyKept | messages.Expedite
 MESSAGES = (
     messages.StoreState,
     messages.Restore,
     messages.Demote,
     messages.Evict,
     messages.Forget,
+    messages.CopyKept,
     messages.Expedite,
 )
 
@@ -70,6 +73,9 @@ class TierService:
             for lane in self._lanes.values():
                 lane.expedite(message.transfer)
             return
+        if isinstance(message, messages.CopyKept):
+            self._copies.kept(message.session, message.transfer)
+            return
         values = self._find(message.session)
         if isinstance(message, messages.Evict):
             self._at_once(message, "evict", lambda: self._evict(message, values))
@@ -83,7 +89,7 @@ class TierService:
             lane.stop()
 
     def _begin(self, message: Copying, values: SessionValues) -> None:
-        copied = Copied()
+        copied = Copied(message.transfer)
         copies, session = self._copies, message.session
         steps: Iterator[int]
         kind: messages.TransferKind
@@ -151,7 +157,7 @@ class TierService:
             raise TransferProblem("it is not on the device")
         if values.unstored_bytes:
             raise TransferProblem(f"{format_bytes(values.unstored_bytes)} of it are not stored")
-        copied = Copied()
+        copied = Copied(message.transfer)
         if not values.described:
             self._copies.describe(message.session, values, copied)
         parking.park(values)
@@ -209,5 +215,7 @@ class TierService:
                 job.transfer, session, kind, problem.reason, memory, problem.full, problem.mismatch
             )
         log.error("%s of session %s failed", kind, session, exc_info=problem)
+        if is_accelerator(self._copies.device) and fault_of(self._copies.device) is not None:
+            os._exit(DEVICE_FAULT)  # what it holds is gone: another process restores the sessions
         reason = f"{type(problem).__name__}: {problem}"
         return CopyFailed(job.transfer, session, kind, reason, memory)

@@ -7,6 +7,7 @@ drops and writes; copies, and moves between device and host, come from other thr
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Literal
@@ -35,6 +36,7 @@ def _nothing() -> None:
 
 
 State = Literal["resident", "loading", "parked"]
+COPIES_KEPT_MAX = 4
 
 
 class SessionValues:
@@ -49,7 +51,8 @@ class SessionValues:
     ``offloaded``: values of a session on the device that gave way to others of it, see
     :mod:`djinn_lab.worker.offloading`.
     ``transient``: has the values of a program under way that are not among these yet. ``serial``: of the last
-    run that ended here. ``copy``: the pieces of the last whole copy."""
+    run that ended here. ``copies``: by transfer, the pieces of the last whole copy and of those before it
+    that the pool's database may have."""
 
     def __init__(self, account: MemoryAccount, tiers: Tiers | None = None) -> None:
         self.tensors: dict[int, torch.Tensor | None] = {}
@@ -63,7 +66,7 @@ class SessionValues:
         self.described = False
         self.closed = False
         self.serial = 0
-        self.copy: Sequence[Piece] = ()
+        self.copies: dict[int, Sequence[Piece]] = {}
         self.lost = ""
         self.leaving = 0
         self.sole_bytes = 0
@@ -194,7 +197,7 @@ class SessionValues:
                 fences.changed.wait()
             stop_loading(self)
             lose(self, "its session was closed")
-            self.keep_copy(())
+            self.drop_copies()
             for identifier in list(self.tensors):
                 self.drop(identifier)
 
@@ -370,12 +373,30 @@ class SessionValues:
 
     # --- copies
 
-    def keep_copy(self, pieces: Sequence[Piece]) -> None:
-        """Keep these pieces in place of those of the copy before. With the lock held."""
-        before, self.copy = self.copy, pieces
+    def keep_copy(self, transfer: int, pieces: Sequence[Piece]) -> None:
+        """Keep the pieces of a whole copy. Of a database that stands still, the copy that it has stays, and
+        the last few. With the lock held."""
         for piece in pieces:
             self.tiers.store.keep(piece)
-        for piece in before:
+        if transfer in self.copies:
+            self._drop_copy(transfer)
+        self.copies[transfer] = pieces
+        if len(self.copies) > COPIES_KEPT_MAX:
+            self._drop_copy([*self.copies][1])
+
+    def drop_copies_before(self, transfer: int) -> None:
+        """Keep no copies from before the one that a transfer made. With the lock held."""
+        if transfer in self.copies:
+            for older in itertools.takewhile(lambda one: one != transfer, [*self.copies]):
+                self._drop_copy(older)
+
+    def drop_copies(self) -> None:
+        """With the lock held."""
+        for transfer in [*self.copies]:
+            self._drop_copy(transfer)
+
+    def _drop_copy(self, transfer: int) -> None:
+        for piece in self.copies.pop(transfer):
             self.tiers.store.unkeep(piece)
 
     def commit(self, storage: Storage, index: int, version: int, piece: Piece) -> bool:

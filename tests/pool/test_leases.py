@@ -228,3 +228,95 @@ def test_workers_never_hold_more_than_the_device_has(acts: list[Act]) -> None:
             case _:
                 pass
         assert sum(one.used_bytes for one in workers) <= 100
+
+
+class KeepingWorker(Worker):
+    """Keeps what it has freed until it is asked to return it, and cannot return all of that: ``stuck_bytes``
+    lie in pieces that are in use in part."""
+
+    reserved_bytes = stuck_bytes = 0
+
+    def confirm(self) -> None:
+        wanted_bytes = self.unconfirmed.pop(0)
+        if self.reserved_bytes > wanted_bytes:
+            stuck_bytes = min(self.stuck_bytes, self.reserved_bytes - self.used_bytes)
+            self.reserved_bytes = self.used_bytes + stuck_bytes
+        self.limit_bytes = max(wanted_bytes, self.reserved_bytes)
+        self.leases.said(self.holder, Leased(self.limit_bytes), self.holder.memory)
+
+    def use(self, nbytes: int) -> None:
+        self.used_bytes = min(self.limit_bytes, nbytes)
+        self.reserved_bytes = max(self.reserved_bytes, self.used_bytes)
+
+    def ran(self) -> None:
+        held = WorkerMemory(self.used_bytes, self.used_bytes, {}, held_bytes=self.reserved_bytes)
+        self.leases.said(self.holder, RAN, held)
+
+
+def two_that_keep(
+    used_bytes: int, kept_bytes: int, stuck_bytes: int = 0
+) -> tuple[KeepingWorker, KeepingWorker]:
+    leases = Leases(100, kept=True)
+    one, other = KeepingWorker(leases, 100), KeepingWorker(leases, 100)
+    one.order(RUN)
+    one.stuck_bytes = stuck_bytes
+    one.use(used_bytes + kept_bytes)
+    one.use(used_bytes)
+    one.ran()
+    return one, other
+
+
+def test_an_idle_worker_that_keeps_what_it_freed_returns_it_before_another_runs() -> None:
+    one, other = two_that_keep(used_bytes=30, kept_bytes=40)
+    other.order(RUN)
+    assert other.sent == []
+    assert one.leased == [30]
+    one.confirm()
+    assert other.sent == [Lease(70), RUN]
+
+
+def test_what_an_idle_worker_cannot_return_is_not_given_to_others() -> None:
+    one, other = two_that_keep(used_bytes=30, kept_bytes=40, stuck_bytes=15)
+    other.order(RUN)
+    one.confirm()
+    assert other.sent == [Lease(55), RUN]
+    other.ran()
+    other.order(RUN)
+    assert other.sent[2:] == [RUN]
+
+
+def test_an_idle_worker_that_keeps_nothing_is_not_asked() -> None:
+    one, other = two_that_keep(used_bytes=30, kept_bytes=0)
+    other.order(RUN)
+    assert one.leased == []
+    assert other.sent == [Lease(70), RUN]
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 2), st.sampled_from(["run", "use", "ran", "answer"]), st.integers(0, 100))
+    )
+)
+def test_workers_that_keep_memory_never_hold_more_than_the_device_has(acts: list[Act]) -> None:
+    leases = Leases(100, kept=True)
+    workers = [KeepingWorker(leases, 100) for _ in range(3)]
+    for place, act, nbytes in acts:
+        worker = workers[place]
+        waits = any(one.holder.runs or one.holder.waiting for one in workers)
+        match act:
+            case "run" if not waits:
+                worker.order(RUN)
+            case "use" if worker.holder.runs and not worker.unconfirmed:
+                worker.use(nbytes)
+                worker.stuck_bytes = nbytes // 5
+            case "ran" if worker.holder.runs:
+                worker.ran()
+            case "answer" if worker.unconfirmed:
+                worker.confirm()
+            case _:
+                pass
+        assert sum(one.reserved_bytes for one in workers) <= 100
+    for worker in workers:
+        while worker.unconfirmed:
+            worker.confirm()
+    assert not any(one.holder.waiting for one in workers)

@@ -83,22 +83,6 @@ def test_out_of_memory_is_raised_after_the_cache_was_tried() -> None:
 
 
 @on_standin(**SMALL_CARD)
-def test_pieces_that_do_not_fit_are_out_of_memory_although_enough_is_free() -> None:
-    parts = [block(20) for _ in range(12)]
-    kept = parts[::2]
-    del parts
-    assert standin.memory_allocated(0) == 120 * MIB
-    assert block(120).nbytes == 120 * MIB  # whole segments go back to the card and come again
-    whole = None
-    kept.clear()
-    whole = block(200)
-    del whole
-    kept = [block(20) for _ in range(10)][::2]  # pieces of one segment stay where they are
-    with pytest.raises(torch.OutOfMemoryError):
-        block(100)
-
-
-@on_standin(**SMALL_CARD)
 def test_memory_recorded_on_another_stream_is_not_reused_before_that_is_done() -> None:
     side, big = torch.Stream(DEVICE), block(64)
     address = big.data_ptr()
@@ -220,3 +204,23 @@ def test_context_without_room_is_out_of_memory() -> None:
         torch.ones(3, device=DEVICE)
     with pytest.raises(torch.OutOfMemoryError, match="context"):
         torch.accelerator.get_memory_info(0)
+
+
+@on_standin()
+def test_pages_that_no_tensor_has_go_back_to_the_card_with_the_cache() -> None:
+    """Also those of a segment that a small tensor has a part of, as with torch's expandable segments."""
+    large = torch.ones(16 * MIB, device=DEVICE)
+    del large
+    small = torch.full((MIB,), 3.0, device=DEVICE)  # in the block that was freed
+    middle = torch.full((MIB,), 4.0, device=DEVICE)
+    del small
+    assert torch.accelerator.memory_reserved(DEVICE) == 64 * MIB
+    torch.accelerator.empty_cache()
+    assert torch.accelerator.memory_reserved(DEVICE) <= 6 * MIB
+    again = torch.full((16 * MIB,), 5.0, device=DEVICE)
+    assert torch.equal(middle.cpu(), torch.full((MIB,), 4.0))
+    assert torch.equal(again.cpu(), torch.full((16 * MIB,), 5.0))
+    del middle, again
+    torch.accelerator.empty_cache()
+    assert torch.accelerator.memory_reserved(DEVICE) == 0
+    assert standin.mem_get_info(DEVICE)[0] == 2**30 - 64 * MIB

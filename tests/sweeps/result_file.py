@@ -6,9 +6,16 @@ import json
 import time
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from benchmarks.machine import checkout_commit, now, this_machine
+
+
+class Verdict(NamedTuple):
+    """Whether something was right, and what was seen."""
+
+    passed: bool
+    said: str
 
 
 class SweepResult:

@@ -99,6 +99,11 @@ def _check_pieces(device: Device) -> None:
     assert device.memory().host_bytes == sum(rounded(piece.nbytes) for piece in on_host)
     files = {id(piece.file): piece.file for piece in pieces.values() if piece.file is not None}
     assert device.memory().disk_bytes == sum(file.nbytes for file in files.values() if file.owned)
-    copied = [piece.file for values in device.interpreter.sessions.values() for piece in values.copy]
+    copied = [
+        piece.file
+        for values in device.interpreter.sessions.values()
+        for copy in values.copies.values()
+        for piece in copy
+    ]
     named = {file.path.name for file in (*files.values(), *copied) if file is not None and file.nbytes}
     assert named == {path.name for path in device.directory.glob("*.pieces")}

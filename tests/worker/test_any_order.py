@@ -52,6 +52,7 @@ class AnyOrder:
     def __init__(self, device: Device, seed: int, sessions: Sequence[str] = ("ann", "bob")) -> None:
         self.sessions = sessions
         self.random = random.Random(seed)
+        self.commits = random.Random(seed)
         self.device = device
         self.undisturbed = Interpreter(torch.device("cpu"), 2**20, device.directory, native=False)
         made = torch.Generator().manual_seed(seed)
@@ -174,7 +175,9 @@ class AnyOrder:
     def store_a_little(self, session: str) -> None:
         """Copy some pieces; the copy is left between two pieces and continues another time."""
         values = self.device.interpreter.values_of(session)
-        copy = self.copies.pop(session, None) or self.device.copies.store(session, values, Copied())
+        copy = self.copies.pop(session, None) or self.device.copies.store(
+            session, values, Copied(self.device.number())
+        )
         try:
             for _ in range(self.random.randrange(12)):
                 next(copy)
@@ -200,6 +203,8 @@ class AnyOrder:
         elif values.state == "resident":
             assert answer.whole
             assert answer.manifest is not None
+            if self.commits.random() < 0.7:
+                self.device.send(messages.CopyKept(answer.transfer, session))
             self.ask(messages.Evict(self.device.number(), session))
 
     def demote(self, session: str) -> None:

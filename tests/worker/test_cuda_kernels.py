@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from djinn_lab.worker.cuda.kernels import find_kernel
+from djinn_lab.worker.accelerator.kernels import find_kernel
 from djinn_lab.worker.host_arena import Extents
 
 ATTENTION = "_scaled_dot_product_flash_attention_for_cpu"

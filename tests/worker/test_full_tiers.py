@@ -247,7 +247,7 @@ def test_copies_stay_while_the_disk_takes_what_comes_next(make_device: Make) -> 
     assert torch.equal(fetch(device, "ann", script, value)[0], tensor + 1)
 
 
-def test_copies_on_the_disk_stay_until_the_next_one(make_device: Make) -> None:
+def test_copies_on_the_disk_stay_until_the_next_one_is_committed(make_device: Make) -> None:
     device, script, tensor = make_device(disk_bytes=64 * MIB), Script(), torch.randn(MIB)
     (value,) = keep(device, "ann", script, tensor)
     device.park("ann")
@@ -258,7 +258,9 @@ def test_copies_on_the_disk_stay_until_the_next_one(make_device: Make) -> None:
     another = make_device()
     another.restore("ann", copy)
     assert torch.equal(fetch(another, "ann", script, value)[0], tensor)
-    device.store_whole("ann")
+    stored = device.store_whole("ann")
+    assert list(device.directory.glob("*.pieces")) != []
+    device.send(messages.CopyKept(stored.transfer, "ann"))
     assert list(device.directory.glob("*.pieces")) == []
 
 

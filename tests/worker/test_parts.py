@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from djinn_lab.errors import DeviceMemoryError
 from djinn_lab.protocol.host_limit import USABLE_PART, largest_host_bytes
-from djinn_lab.worker.cuda.link import weighted_sums, weights_for
+from djinn_lab.worker.accelerator.link import weighted_sums, weights_for
 from djinn_lab.worker.host_arena import Extents, rounded
 from djinn_lab.worker.memory_account import MemoryAccount
 

@@ -80,7 +80,7 @@ def make_compiling(make_device: MakeDevice) -> Iterator[MakeCompiling]:
 
 
 class Recorder:
-    """Records as :func:`djinn_lab.worker.cuda.graphs.recorder` does. ``fails``: it cannot."""
+    """Records as :func:`djinn_lab.worker.accelerator.graphs.recorder` does. ``fails``: it cannot."""
 
     def __init__(self) -> None:
         self.tapes: list[Tape] = []

@@ -19,6 +19,7 @@ from torch.serialization import default_restore_location
 from torch.utils._python_dispatch import _disable_current_modes
 
 from djinn_lab.capture.sending.segment import paused
+from djinn_lab.capture.torch_functions.accelerator_forms import ACCELERATOR_FORMS
 from djinn_lab.capture.torch_functions.pool_devices import (
     PoolDeviceProperties,
     PoolDeviceScope,
@@ -379,7 +380,8 @@ def cuda_answers(run_pending: Callable[[str], None]) -> list[Wanted]:
         (torch.cuda, "Event", event),
     )
     wanted = (*_ALWAYS, *(() if torch.cuda.is_available() else answers))
-    return [(owner, name, partial(_instead, new)) for owner, name, new in wanted]
+    instead = ((owner, name, partial(_instead, new)) for owner, name, new in wanted)
+    return [*instead, *ACCELERATOR_FORMS]
 
 
 def _instead(new: object, original: object) -> object:

@@ -17,11 +17,13 @@ from djinn_lab.errors import CaptureError
 
 @dataclass(frozen=True)
 class PoolDevice:
-    """A device of the pool: its name there (``cpu:0``), what it is, and its memory."""
+    """A device of the pool: its name there (``cpu:0``), what it is, its memory, and its kind (``cpu``,
+    ``cuda``)."""
 
     device: str
     name: str
     memory_bytes: int
+    kind: str = "cpu"
 
 
 def is_pool(device: object) -> bool:
@@ -37,6 +39,12 @@ def is_pool(device: object) -> bool:
             'Name one of these, or write device="cuda"; --target chooses the device that a cell runs on.',
         )
     return True
+
+
+def computes_on_accelerators() -> bool:
+    """Return whether all devices of the pool are known, and none is a CPU."""
+    known = _devices()
+    return bool(known) and all(one.kind != "cpu" for one in known)
 
 
 def _index(device: object) -> int | None:

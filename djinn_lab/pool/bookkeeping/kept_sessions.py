@@ -5,6 +5,7 @@ Sessions of batch notebooks are left out: their kernels end with the pool, and t
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import Future
 
 from djinn_lab.pool.bookkeeping.records import RunningSegment
 from djinn_lab.pool.database.sessions import (
@@ -23,6 +24,12 @@ from djinn_lab.pool.database.store import Store, program_row
 from djinn_lab.pool.lineage.log import Run, SessionLog
 from djinn_lab.pool.sessions.registry import ANSWERS_KEPT, ClientSession, SessionRegistry
 from djinn_lab.protocol.messages import SegmentResult
+
+
+def nothing_to_commit() -> Future[None]:
+    done: Future[None] = Future()
+    done.set_result(None)
+    return done
 
 
 class KeptSessions:
@@ -78,11 +85,13 @@ class KeptSessions:
         if self._keeps(session):
             self._store.put(release_row(session, serial, values))
 
-    def copied(self, session: str, log: SessionLog, origin: CopyOrigin, manifest: bytes) -> None:
-        """Keep a whole copy, and what is left of the log."""
-        if self._keeps(session):
-            self._origins[session] = origin
-            self._store.write(write_lineage(session, log, origin, manifest))
+    def copied(self, session: str, log: SessionLog, origin: CopyOrigin, manifest: bytes) -> Future[None]:
+        """Keep a whole copy, and what is left of the log; done once it is committed, at once where the
+        database has nothing of the session."""
+        if not self._keeps(session):
+            return nothing_to_commit()
+        self._origins[session] = origin
+        return self._store.write_noted(write_lineage(session, log, origin, manifest))
 
     def rewrite(self, session: str, log: SessionLog) -> None:
         """Keep a log that changed otherwise than by one more run or release."""

@@ -104,9 +104,8 @@ class Batch:
         self._rows: dict[WriteKind, list[dict[str, object]]] = {}
         for row in rows:
             self._rows.setdefault(row.kind, []).append(row.values)
-        self._works = [item for item in works if not isinstance(item, AwaitedWork)]
-        awaited = (item for item in works if isinstance(item, AwaitedWork))
-        self._awaited = [item for item in awaited if item.future.set_running_or_notify_cancel()]
+        self._works = [item for item in works if _is_wanted(item)]
+        self._awaited = [item for item in self._works if isinstance(item, AwaitedWork)]
         self._trim = trim
 
     def write(self, connection: sa.Connection) -> None:
@@ -147,9 +146,12 @@ class Batch:
             for kind in WriteKind:
                 if rows := self._rows.get(kind):
                     self._write_rows(connection, kind, rows, attempt)
-            for work in self._works:
-                _complain(attempt(connection, work))
-            results = [attempt(connection, item.work) for item in self._awaited]
+            results = []
+            for item in self._works:
+                if isinstance(item, AwaitedWork):
+                    results.append(attempt(connection, item.work))
+                else:
+                    _complain(attempt(connection, item))
             if self._trim:
                 _trim(connection)
                 self._chain.trim(connection)
@@ -175,6 +177,10 @@ class Batch:
 
     def _append(self, connection: sa.Connection, rows: list[dict[str, object]]) -> None:
         self._chain.append(connection, rows)
+
+
+def _is_wanted(item: AwaitedWork | Work) -> bool:
+    return not isinstance(item, AwaitedWork) or item.future.set_running_or_notify_cancel()
 
 
 def _execute_all(statement: sa.Executable, connection: sa.Connection, rows: list[dict[str, object]]) -> None:

@@ -121,6 +121,13 @@ class Store:
         self.queued += 1
         self._queue.put(work)
 
+    def write_noted(self, work: Work) -> Future[None]:
+        """Queue a write of its own, as soon as others. Done once it is committed."""
+        self.queued += 1
+        future: Future[None] = Future()
+        self._queue.put(AwaitedWork(work, future, everything=False))
+        return future
+
     def put(self, row: Row) -> None:
         """Queue a row; rows of one kind are written together."""
         self.queued += 1

@@ -13,6 +13,7 @@ from djinn_lab.config import PoolSettings
 from djinn_lab.errors import OptionError
 from djinn_lab.plugins import find_plugin
 from djinn_lab.pool.devices.cuda_cards import Card, find_cards
+from djinn_lab.pool.devices.other_accelerators import find_accelerators
 from djinn_lab.protocol.compiling import BUILT_IN_COMPILERS, CUDA_GRAPHS, INDUCTOR, REGION_COMPILERS
 from djinn_lab.protocol.host_limit import free_shared_memory, largest_host_bytes
 from djinn_lab.units import format_bytes
@@ -58,8 +59,9 @@ def plan_devices(
     link_bytes_per_s: int | None = None,
     region_compiler: str = INDUCTOR,
 ) -> list[DevicePlan]:
-    """``devices``: ``"auto"`` (or None), ``"cpu:N"``, ``"cpu"`` or ``"cuda"``. The sizes are per device; None
-    takes a share of what this machine has. Raises OptionError."""
+    """``devices``: ``"auto"`` (or None), ``"cpu:N"``, ``"cpu"``, ``"cuda"``, or ``"NAME:N"`` of another
+    accelerator that an installed package adds to torch. The sizes are per device; None takes a share of what
+    this machine has. Raises OptionError."""
     plans = _computing(devices, memory_bytes, threads)
     check_recording(region_compiler, plans)
     rate = PoolSettings().link_bytes_per_s if link_bytes_per_s is None else link_bytes_per_s
@@ -119,7 +121,7 @@ def _host_bytes(plan: DevicePlan, count: int, wanted: int | None) -> int:
 
 def default_host_bytes(kind: str, memory_bytes: int, available_bytes: int, count: int) -> int:
     """Return the limit of a device's host tier, of ``count`` devices of a kind."""
-    if kind == "cuda":
+    if kind != "cpu":
         return int(available_bytes * CUDA_SHARE_FOR_HOST / count)
     return min(CPU_HOST_FACTOR * memory_bytes, int(available_bytes * CPU_SHARE_FOR_HOST / count))
 
@@ -129,7 +131,7 @@ def _computing(devices: str | None, memory_bytes: int | None, threads: int | Non
     if wanted in ("auto", "cuda"):
         found = find_cards()
         if found.cards:
-            return _plan_cuda(found.cards, memory_bytes, threads)
+            return _plan_cards("cuda", found.cards, memory_bytes, threads)
         if wanted == "cuda" or found.problem:
             problem = found.problem or "there is no NVIDIA driver, or CUDA_VISIBLE_DEVICES hides all devices"
             raise OptionError(
@@ -137,6 +139,10 @@ def _computing(devices: str | None, memory_bytes: int | None, threads: int | Non
                 f"{found.advice} Or compute on CPUs: --devices cpu:{CPU_DEVICES_DEFAULT}.".strip(),
             )
         return _plan_cpu(CPU_DEVICES_DEFAULT, memory_bytes, threads)
+    named = re.fullmatch(r"(?!cpu|cuda)([a-z]\w*):(\d{1,3})", wanted)
+    if named and int(named[2]):
+        cards = find_accelerators(named[1], int(named[2]))
+        return _plan_cards(named[1], cards, memory_bytes, threads)
     return _plan_cpu(cpu_count_of(wanted), memory_bytes, threads)
 
 
@@ -154,10 +160,12 @@ def _plan_cpu(count: int, memory_bytes: int | None, threads: int | None) -> list
     return [DevicePlan(f"cpu:{index}", "cpu", limit, each) for index in range(count)]
 
 
-def _plan_cuda(cards: Sequence[Card], memory_bytes: int | None, threads: int | None) -> list[DevicePlan]:
+def _plan_cards(
+    kind: str, cards: Sequence[Card], memory_bytes: int | None, threads: int | None
+) -> list[DevicePlan]:
     each = threads or max(1, _cpu_count() // len(cards))
     return [
-        DevicePlan(f"cuda:{index}", "cuda", card_limit_bytes(card, memory_bytes), each)
+        DevicePlan(f"{kind}:{index}", kind, card_limit_bytes(card, memory_bytes), each)
         for index, card in enumerate(cards)
     ]
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
 from functools import partial
 
 from msgspec.structs import replace
@@ -424,9 +425,9 @@ class Driver:
         waits = record is not None and self.recovery.pending(record.session)
         return None if waits else reads_of(job, record)
 
-    def _copied(self, device: str, done: CopyDone, released: Sequence[int]) -> None:
+    def _copied(self, device: str, done: CopyDone, released: Sequence[int]) -> Future[None] | None:
         origin = CopyOrigin(device, self.trust_group(done.session) or "", tuple(released))
-        self.recovery.copied(done, origin)
+        return self.recovery.copied(done, origin)
 
     def _released(self, session: str, values: Sequence[int]) -> int:
         return self.recovery.released(session, values)

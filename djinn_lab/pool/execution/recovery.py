@@ -11,12 +11,14 @@ from __future__ import annotations
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 
 from djinn_lab import engine, memory
 from djinn_lab.events import Rebuild
 from djinn_lab.pool.blobs.store import BlobStore
 from djinn_lab.pool.bookkeeping.job_accounting import JobAccounting
+from djinn_lab.pool.bookkeeping.kept_sessions import nothing_to_commit
 from djinn_lab.pool.bookkeeping.records import JobRecord, RunningSegment
 from djinn_lab.pool.database.sessions import CopyOrigin, LeftSession
 from djinn_lab.pool.devices.launcher import Launcher
@@ -169,20 +171,23 @@ class Recovery:
             self._blobs.want(run.blobs)
         self._drop(kept)
 
-    def copied(self, done: worker.CopyDone, origin: CopyOrigin) -> None:
-        """Note a whole copy of a session."""
+    def copied(self, done: worker.CopyDone, origin: CopyOrigin) -> Future[None] | None:
+        """Note a whole copy of a session; done once the database has it. None: the database keeps a former
+        one."""
         kept = self._logs.get(done.session)
         if kept is None:
-            return
+            return nothing_to_commit()
         memory = done.memory
         nbytes = memory.session_bytes.get(done.session, 0) + memory.weight_bytes.get(done.session, 0)
         account = self._core.accounts.session(done.session)
         if not nbytes and account is not None:
             nbytes = account.total_bytes - account.offloaded_bytes
         kept.copied(Copy(done.serial, nbytes, done.values))
+        committed = None
         if not kept.spread and done.manifest is not None:
-            self._kept.copied(done.session, kept, origin, done.manifest)
+            committed = self._kept.copied(done.session, kept, origin, done.manifest)
         self._drop(kept)
+        return committed
 
     def returned(self, left: LeftSession, gone: str, cell: str) -> str:
         """Continue the log of a session of an earlier run of the pool. ``gone``: why its copy cannot be used,

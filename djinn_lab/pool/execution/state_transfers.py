@@ -6,9 +6,12 @@ restore it after the one that stored it died.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections import defaultdict, deque
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from msgspec.structs import replace
@@ -72,9 +75,9 @@ class StateTransfers:
     """Order transfers of sessions' state, and turn workers' answers into events. ``handle``: handles an event
     with the engine, and carries out its commands. ``reads``: what a job's segment reads of its session, None
     where it is to start when all of that is there. ``copied``: is called with each manifest, its device, and
-    values in it that were released. ``released``: gives a release its serial
-    (:attr:`djinn_lab.protocol.worker.RunSegment.serial`). ``unread``: of a session's released values, those
-    that no replay of lost runs will read."""
+    values in it that were released; done once the database has it, None where it keeps a former one.
+    ``released``: gives a release its serial (:attr:`djinn_lab.protocol.worker.RunSegment.serial`).
+    ``unread``: of a session's released values, those that no replay of lost runs will read."""
 
     def __init__(
         self,
@@ -83,7 +86,7 @@ class StateTransfers:
         registry: SessionRegistry,
         handle: Callable[[engine.Event], None],
         reads: Callable[[str], worker.Reads | None],
-        copied: Callable[[str, worker.CopyDone, Sequence[int]], None],
+        copied: Callable[[str, worker.CopyDone, Sequence[int]], Future[None] | None],
         released: Callable[[str, Sequence[int]], int],
         unread: Callable[[str, Sequence[int]], list[int]],
     ) -> None:
@@ -98,6 +101,8 @@ class StateTransfers:
         self._former: dict[str, str] = {}
         """By session: the device with its last whole copy, where it is not its device any more."""
         self._stored: dict[str, StoredSession] = {}
+        self._replaced: defaultdict[str, dict[int, bytes]] = defaultdict(dict)
+        """By session, and the transfer that made the next one: manifests that the database may still have."""
         self._reported: dict[str, worker.WorkerMemory] = {}
         self._releases: defaultdict[tuple[str, str], PendingReleases] = defaultdict(PendingReleases)
         """By device and session."""
@@ -115,8 +120,8 @@ class StateTransfers:
         self._launcher.copy(command.device, worker.Close(command.session))
 
     def drop_parked(self, command: memory.DropParked) -> None:
-        """Drop a session's former copy once there is another whole one: should its device be lost before, its
-        values are made from it."""
+        """Drop a session's former copy once the database has another whole one: should its device or the pool
+        be lost before, its values are made from it."""
         self._drop_former(command.session)
         if command.session in self._stored:
             self._former[command.session] = command.device
@@ -126,6 +131,7 @@ class StateTransfers:
     def forget(self, session: str) -> None:
         """The session needs none of its copies any more."""
         self._stored.pop(session, None)
+        self._replaced.pop(session, None)
         self._drop_former(session)
 
     def _drop_former(self, session: str) -> None:
@@ -205,9 +211,11 @@ class StateTransfers:
             pending = self._releases.get((device, done.session))
             released = [] if pending is None else pending.in_manifest()
             holder = self._launcher.holder(device, done.session)
+            before = self._stored.get(done.session)
+            if before is not None:
+                self._replaced[done.session][done.transfer] = before.manifest
             self._stored[done.session] = StoredSession(done.manifest, holder, released)
-            self._drop_former(done.session)
-            self._copied(device, done, released)
+            self._await_commit(device, done, self._copied(device, done, released))
         if done.kind == "restore":
             self._restored(device, done.session)
         self._transfer_ended(
@@ -225,6 +233,38 @@ class StateTransfers:
                 whole=done.whole,
             ),
         )
+
+    def _await_commit(self, device: str, done: worker.CopyDone, committed: Future[None] | None) -> None:
+        """Once the database has a copy, give up those before: a next pool needs what it reads there."""
+        if committed is None:
+            return
+        former = self._former.get(done.session)
+        if committed.done():
+            self._committed(device, done, former, committed)
+            return
+        loop = asyncio.get_running_loop()
+
+        def wake_loop(future: Future[None]) -> None:
+            with suppress(RuntimeError):  # the loop has ended
+                loop.call_soon_threadsafe(self._committed, device, done, former, future)
+
+        committed.add_done_callback(wake_loop)
+
+    def _committed(
+        self, device: str, done: worker.CopyDone, former: str | None, committed: Future[None]
+    ) -> None:
+        """``former``: the device with the last copy of another one, when this one was made."""
+        if committed.exception() is not None or not self._core.accounts.knows(done.session):
+            return
+        replaced = self._replaced[done.session]
+        if done.transfer in replaced:
+            for transfer in [*replaced]:
+                del replaced[transfer]
+                if transfer == done.transfer:
+                    break
+        if former is not None and self._former.get(done.session) == former:
+            self._drop_former(done.session)
+        self._launcher.copy(device, worker.CopyKept(done.transfer, done.session))
 
     def _restored(self, device: str, session: str) -> None:
         """Send the releases since the restore was ordered, before anything runs there."""
@@ -279,8 +319,10 @@ class StateTransfers:
             self.report(device, group.memory)
 
     def manifests(self) -> Iterator[bytes]:
-        """List the manifests from which sessions may be restored."""
-        return (stored.manifest for stored in self._stored.values())
+        """List the manifests from which sessions may be restored, here or by a next pool."""
+        yield from (stored.manifest for stored in self._stored.values())
+        for replaced in self._replaced.values():
+            yield from replaced.values()
 
     def needed_manifests(self) -> list[bytes]:
         """List those of sessions whose state is on no device, or on its way."""

@@ -31,6 +31,7 @@ from djinn_lab.protocol.worker import (
     CompileRegion,
     CopyDone,
     CopyFailed,
+    CopyKept,
     CopyOrder,
     Drop,
     Expedite,
@@ -79,7 +80,7 @@ class DeviceWorkers:
         self._workers: list[Worker] = []
         self._by_session: dict[str, Worker] = {}
         self._histories: defaultdict[str | None, GroupHistory] = defaultdict(GroupHistory)
-        self._leases = Leases(plan.memory_bytes)
+        self._leases = Leases(plan.memory_bytes, kept=plan.kind != "cpu")
         self._restarts = 0
         self._deaths_before_ready = 0
         self._up = False
@@ -137,6 +138,9 @@ class DeviceWorkers:
         if isinstance(order, Expedite):
             self.send(order)
             return
+        if isinstance(order, CopyKept):
+            self._keep(order)
+            return
         worker = self._given(order.session)
         if worker is not None:
             worker.send(order)
@@ -146,6 +150,12 @@ class DeviceWorkers:
                 worker.closing.add(order.session)
         elif isinstance(order, Close | Drop):  # of a session that the pool has forgotten, and no worker had
             self._say(Closed(order.session, self._memory()))
+
+    def _keep(self, kept: CopyKept) -> None:
+        """Tell the worker of a session, if there is one; what it closes or forgot stays so."""
+        worker = self._by_session.get(kept.session)
+        if worker is not None:
+            worker.send(kept)
 
     def send(self, message: ToWorker) -> None:
         """Send to all workers; those that it does not concern ignore it."""

@@ -6,6 +6,9 @@ sent, the others are left what they hold and what their restores will take; a se
 another worker is busy with a larger lease, it is asked to give up a part, and the order waits for its answer.
 A device with one worker has one lease, which is the whole device: nothing is sent.
 
+On an accelerator a process keeps what it has freed (``kept``), and others cannot have that. There an idle
+worker that holds more than it is left is asked to return it, too, and what it cannot return stays its own.
+
 No policy: session memory has planned what fits. This keeps a worker that takes more than was predicted from
 taking it from other groups."""
 
@@ -69,10 +72,11 @@ class Holder:
 
 
 class Leases:
-    """The leases of one device of ``capacity_bytes``."""
+    """The leases of one device of ``capacity_bytes``. ``kept``: its workers keep what they have freed."""
 
-    def __init__(self, capacity_bytes: int) -> None:
+    def __init__(self, capacity_bytes: int, kept: bool = False) -> None:
         self._capacity_bytes = capacity_bytes
+        self._kept = kept
         self._holders: list[Holder] = []
 
     def join(self, send: Send) -> Holder:
@@ -161,7 +165,8 @@ class Leases:
             return False
         if one.lease_bytes <= max(left_bytes, one.memory.used_bytes):
             return True
-        if not one.busy:
+        holds_more = self._kept and one.memory.held_bytes > left_bytes
+        if not one.busy and not holds_more:
             one.lease_bytes = left_bytes  # its limit is sent before it may take more
             return True
         if one.sent_bytes <= left_bytes:

@@ -18,7 +18,7 @@ from djinn_lab.worker.outcome import RegionLeft
 Tensors = Sequence[torch.Tensor]
 Replay = Callable[[], None]
 Record = Callable[[Callable[[], Tensors]], tuple[Replay, Tensors]]
-"""See :func:`djinn_lab.worker.cuda.graphs.recorder`."""
+"""See :func:`djinn_lab.worker.accelerator.graphs.recorder`."""
 
 OBSERVED_RUNS = 3
 """So many runs show which inputs lie elsewhere in each."""

@@ -77,9 +77,11 @@ PYBIND11_MODULE(djinn_executor, module) {
   py::class_<Run>(module, "Run")
       .def("advance", &Run::advance)
       .def("ran", &Run::ran)
+      .def("settle", &Run::settle)
       .def("flush", &Run::flush)
       .def_property_readonly("live_bytes", &Run::live_bytes)
       .def_property_readonly("executed", &Run::executed)
+      .def_property_readonly("launched", &Run::launched)
       .def_property_readonly("in_op", &Run::in_op)
       .def_property_readonly("times", &Run::times)
       .def_property_readonly("mismatch", &Run::mismatch);

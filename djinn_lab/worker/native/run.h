@@ -3,13 +3,13 @@
 
 #include <ATen/MemoryOverlap.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
-#include <c10/core/impl/VirtualGuardImpl.h>
-
 #include <array>
 #include <chrono>
 #include <exception>
+#include <optional>
 
 #include "values.h"
+#include "window.h"
 
 namespace djinn {
 
@@ -31,6 +31,7 @@ class Run {
         bridge_(bridge),
         values_(plan, account, records, std::move(bridge), std::move(tensors), std::move(storage_of)),
         executed_(executed),
+        begins_at_(executed),
         origin_s_(origin_s),
         stop_(std::move(stop)),
         device_(device),
@@ -48,11 +49,62 @@ class Run {
       if (origin.node < executed && origin.last_node >= executed) values_.bind(static_cast<int32_t>(slot));
     }
     times_.reserve(2 * (plan->nodes.size() - executed_));
+    if (!device.is_cpu())
+      window_.emplace(device, executed, stop_byte_ == nullptr,
+                      [this](int64_t begin, int64_t end) { share_time(begin - begins_at_, end - begins_at_); });
     reported_s_ = clock_s();
   }
 
+  // On an accelerator the nodes that were asked for have ended when this comes back, unless it is for Python.
   Status advance() {
     const py::gil_scoped_release released;
+    Status status = Status::python;
+    try {
+      status = launch();
+    } catch (...) {
+      if (window_) window_->settle();  // what the device says of the nodes before is what went wrong
+      throw;
+    }
+    if (window_ && status != Status::python) window_->settle();
+    return status;
+  }
+
+  // Wait for what is under way. Raises the device's fault.
+  void settle() {
+    if (!window_) return;
+    const py::gil_scoped_release released;
+    window_->settle();
+  }
+
+  // Python has run the next node; its results are the session's.
+  void ran(double start_s, double end_s) {
+    const PlannedNode& node = plan_->nodes.at(executed_);
+    bind_unbound(node.inputs);
+    bind_unbound(node.outputs);
+    for (const int32_t slot : slots_in(node.frees)) values_.free(slot);
+    const py::gil_scoped_release released;
+    ended(true, start_s, end_s);
+  }
+
+  // Everything that is here becomes the session's; the run is over.
+  void flush() {
+    results_.clear();
+    stack_.clear();
+    values_.flush();
+    if (layouts_changed_) bridge_.attr("layouts_changed")();
+  }
+
+  int64_t live_bytes() const { return values_.live_bytes(); }
+  // How many nodes have ended; `launched`: how many were asked for.
+  int64_t executed() const { return window_ ? window_->retired() : executed_; }
+  int64_t launched() const { return executed_; }
+  bool in_op() const { return in_op_ || (window_ && window_->faulted()); }
+  // Packed, as djinn_lab.protocol.worker.pack_times does.
+  py::bytes times() const { return {reinterpret_cast<const char*>(times_.data()), times_.size() * sizeof(double)}; }
+  py::tuple mismatch() const { return py::make_tuple(mismatch_meta_, mismatched_); }
+
+ private:
+  Status launch() {
     // No result needs a gradient or a version: what is above the backend's kernels in dispatch is left out.
     const c10::impl::ExcludeDispatchKeyGuard below_autograd(c10::autograd_dispatch_keyset_with_ADInplaceOrView);
     const auto total = static_cast<int64_t>(plan_->nodes.size());
@@ -78,51 +130,49 @@ class Run {
       results_.clear();
       if (node.op->appends) append(node);
       for (int32_t at = node.frees.begin; at < node.frees.end; ++at) values_.free(plan_->places[at]);
-      if (!device_.is_cpu()) await_device();
-      ++executed_;
       in_op_ = false;
       now_s = clock_s();
-      add_times(start_s, now_s - origin_s_);
+      ended(launches(node), start_s, now_s - origin_s_);
+      if (window_) now_s = clock_s();
       if (stop_byte_ == nullptr || now_s - reported_s_ > REPORT_INTERVAL_S) report(now_s);
     }
     return Status::done;
   }
 
-  // Python has run the next node; its results are the session's.
-  void ran(double start_s, double end_s) {
-    const PlannedNode& node = plan_->nodes.at(executed_);
-    bind_unbound(node.inputs);
-    bind_unbound(node.outputs);
-    for (const int32_t slot : slots_in(node.frees)) values_.free(slot);
-    ++executed_;
-    add_times(start_s, end_s);
-  }
-
-  // Everything that is here becomes the session's; the run is over.
-  void flush() {
-    results_.clear();
-    stack_.clear();
-    values_.flush();
-    if (layouts_changed_) bridge_.attr("layouts_changed")();
-  }
-
-  int64_t live_bytes() const { return values_.live_bytes(); }
-  int64_t executed() const { return executed_; }
-  bool in_op() const { return in_op_; }
-  // Packed, as djinn_lab.protocol.worker.pack_times does.
-  py::bytes times() const { return {reinterpret_cast<const char*>(times_.data()), times_.size() * sizeof(double)}; }
-  py::tuple mismatch() const { return py::make_tuple(mismatch_meta_, mismatched_); }
-
- private:
   static double clock_s() {  // that of time.perf_counter
     return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
   }
 
-  // An op of a GPU is only asked for when its call returns: its faults and its time are known once it has ended, and a
-  // run that is asked to stop has then nothing under way.
-  void await_device() const {
-    const c10::impl::VirtualGuardImpl guard(device_.type());
-    guard.synchronizeStream(guard.getStream(device_));
+  void ended(bool launches, double start_s, double end_s) {
+    ++executed_;
+    add_times(start_s, end_s);
+    if (window_) window_->add(launches, clock_s());
+  }
+
+  static bool launches(const PlannedNode& node) {
+    const auto& fresh = node.op->fresh;
+    return !node.writes.empty() || std::find(fresh.begin(), fresh.end(), true) != fresh.end();
+  }
+
+  // The device does not say when each node of a group began: all that launch have equal parts of the time from the end
+  // of those before to the end of the group.
+  void share_time(int64_t begin, int64_t end) {
+    const double now_s = clock_s() - origin_s_;
+    const double from_s = begin > 0 ? std::max(times_[2 * begin - 1], times_[2 * begin]) : times_[2 * begin];
+    int64_t count = 0;
+    for (int64_t place = begin; place < end; ++place) count += is_launch(place);
+    double at_s = from_s;
+    const double part_s = std::max(0.0, now_s - from_s) / static_cast<double>(std::max<int64_t>(1, count));
+    for (int64_t place = begin; place < end; ++place) {
+      times_[2 * place] = at_s;
+      if (is_launch(place)) at_s += part_s;
+      times_[2 * place + 1] = at_s;
+    }
+  }
+
+  bool is_launch(int64_t place) const {
+    const PlannedNode& node = plan_->nodes[begins_at_ + place];
+    return node.op == nullptr || launches(node);
   }
 
   void add_times(double start_s, double end_s) {
@@ -161,7 +211,7 @@ class Run {
   void report(double now_s) {
     const py::gil_scoped_acquire held;
     reported_s_ = now_s;
-    bridge_.attr("report")(executed_, plan_->nodes.size());
+    bridge_.attr("report")(executed(), plan_->nodes.size());
   }
 
   // --- one node
@@ -351,6 +401,7 @@ class Run {
   const py::object bridge_;
   Values values_;
   int64_t executed_;
+  const int64_t begins_at_;
   const double origin_s_;
   const py::object stop_;
   const c10::Device device_;
@@ -362,6 +413,7 @@ class Run {
   std::vector<at::Tensor> results_;
   py::object tracked_write_;
   double reported_s_ = 0;
+  std::optional<Window> window_;
   bool in_op_ = false, layouts_changed_ = false;
   int32_t mismatch_meta_ = -1;
   at::Tensor mismatched_;

@@ -11,10 +11,12 @@
 #include <sys/mman.h>
 
 #include <cstring>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <set>
 #include <tuple>
+#include <vector>
 
 #include "address_space.h"
 #include "card.h"
@@ -111,8 +113,20 @@ class DeviceMemory {
     cached_.insert(join_with_neighbours(block));
   }
 
-  // Gives segments without a live block back to the card.
+  // Gives segments without a live block back to the card, and of the others the pages that no live block has (as
+  // torch's does with PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True).
   void release_cached() {
+    release_segments();
+    const std::vector<Block*> kept(cached_.begin(), cached_.end());
+    for (Block* block : kept)
+      if (!block->small) release_pages(block);
+  }
+
+  c10::CachingDeviceAllocator::DeviceStats stats{};
+  int64_t limit_bytes = std::numeric_limits<int64_t>::max();  // of what this process reserves
+
+ private:
+  void release_segments() {
     for (auto it = cached_.begin(); it != cached_.end();) {
       const Block* block = *it;
       if (block->size != block->segment_size) {
@@ -131,9 +145,39 @@ class DeviceMemory {
     }
   }
 
-  c10::CachingDeviceAllocator::DeviceStats stats{};
+  // What is left of the segment before and behind the pages is a segment of its own from then on.
+  void release_pages(Block* block) {
+    const size_t begin = (block->offset + LARGE_ROUNDED_TO - 1) / LARGE_ROUNDED_TO * LARGE_ROUNDED_TO;
+    const size_t block_end = block->offset + block->size;
+    const size_t end = block_end / LARGE_ROUNDED_TO * LARGE_ROUNDED_TO;
+    if (begin >= end) return;
+    const size_t segment = block->segment, segment_end = segment + block->segment_size;
+    cached_.erase(block);
+    if (block_end > end) {
+      auto behind = std::make_unique<Block>(*block);
+      behind->offset = end, behind->size = block_end - end;
+      cached_.insert(behind.get());
+      blocks_[end] = std::move(behind);
+    }
+    count(stats.reserved_bytes, *block, -static_cast<int64_t>(end - begin));
+    if (block->offset < begin) {
+      block->size = begin - block->offset;
+      cached_.insert(block);
+    } else {
+      blocks_.erase(block->offset);
+    }
+    for (auto it = blocks_.lower_bound(segment); it != blocks_.end() && it->first < segment_end; ++it) {
+      Block& other = *it->second;
+      other.segment = other.offset < begin ? segment : end;
+      other.segment_size = other.offset < begin ? begin - segment : segment_end - end;
+    }
+    ::madvise(bytes_ + begin, end - begin, MADV_DONTNEED);
+    ::mprotect(bytes_ + begin, end - begin, PROT_NONE);
+    card.give_back(device_, static_cast<int64_t>(end - begin));
+    ++stats.num_device_free;
+    addresses_.give_back(begin, end - begin);
+  }
 
- private:
   static auto key(const Block* block) { return std::tuple(block->small, block->stream, block->size, block->offset); }
   struct ByFit {
     bool operator()(const Block* a, const Block* b) const { return key(a) < key(b); }
@@ -152,6 +196,8 @@ class DeviceMemory {
     const size_t whole = small                    ? SMALL_SEGMENT
                          : size < MIDDLE_REQUEST ? MIDDLE_SEGMENT
                                                   : (size + LARGE_ROUNDED_TO - 1) / LARGE_ROUNDED_TO * LARGE_ROUNDED_TO;
+    const int64_t reserved = stats.reserved_bytes[0].current;
+    if (reserved + static_cast<int64_t>(whole) > limit_bytes) return nullptr;
     if (!card.claim(device_, static_cast<int64_t>(whole))) return nullptr;
     auto block = std::make_unique<Block>();
     block->device = device_, block->stream = stream, block->small = small;

@@ -74,6 +74,10 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("current_device", [] { return current_device; });
   m.def("set_device", [](int index) { Guard().setDevice(device_called(index)); });
   m.def("in_bad_fork", [] { return in_bad_fork; });
+  m.def("limit_memory", [](int index, int64_t bytes) {
+    const Hold held;
+    device_at(index).memory.limit_bytes = bytes;
+  });
   m.def("default_generator", [](int index) { return default_generator(index); });
   m.def("memory_info", [](int index) { return allocator.getMemoryInfo(static_cast<c10::DeviceIndex>(index)); });
 

@@ -3,6 +3,7 @@
 Its memory is not the host's, its calls return before their results are there, faults come late, and accesses
 that no event or wait orders are listed. Call :func:`install` once and :func:`configure` before the first use.
 The device is ``torch.device("standin:0")``; torch knows this package as its module (``torch.standin``).
+A pool's processes have it by :mod:`standin_autoload`.
 """
 
 from __future__ import annotations
@@ -48,6 +49,7 @@ __all__ = [
     "races",
     "seed_all",
     "set_device",
+    "set_per_process_memory_fraction",
     "set_rng_state",
     "set_rng_state_all",
     "synchronize",
@@ -61,9 +63,11 @@ link_bytes_per_s: float
 """The rate of each direction of the link for pinned memory, as configured."""
 
 
-def __getattr__(name: str) -> float:
+def __getattr__(name: str) -> object:
     if name == "link_bytes_per_s":
         return float(load().settings().link_bytes_per_s)
+    if name == "default_generators" and not load().settings().host_random:
+        return tuple(_generator(index) for index in range(device_count()))
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
@@ -159,6 +163,11 @@ def mem_get_info(device: Device = None) -> tuple[int, int]:
 def empty_cache() -> None:
     """Give cached memory back to the card, for other processes."""
     torch.accelerator.empty_cache()
+
+
+def set_per_process_memory_fraction(fraction: float, device: Device = None) -> None:
+    """Let torch reserve no more of a device for this process than this part of it."""
+    load().limit_memory(_index(device), int(fraction * load().settings().memory_bytes))
 
 
 def pin(address: int, nbytes: int) -> None:

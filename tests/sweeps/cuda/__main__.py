@@ -10,15 +10,18 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from sweeps.cuda.pools import gpu_pool, repeated_cell, walk
+from sweeps.cuda.pools import ACTS, gpu_pool, repeated_cell, walked
 from sweeps.cuda.programs import PROGRAMS, Program
-from sweeps.result_file import SweepResult
+from sweeps.result_file import SweepResult, Verdict
 
 from djinn_lab.client.connect import connect
 from djinn_lab.client.session import Session
 
+TOLERANCE = 1e-2
+"""Relative, and absolute: half-precision kernels that eager chooses otherwise differ by so much."""
 
-def compare(session: Session, prepare: Callable[[], Program]) -> str:
+
+def compare(session: Session, prepare: Callable[[], Program]) -> Verdict:
     torch.use_deterministic_algorithms(True, warn_only=True)
     torch.manual_seed(7)
     eager = [one.detach().cpu() for one in prepare()()]
@@ -29,10 +32,21 @@ def compare(session: Session, prepare: Callable[[], Program]) -> str:
         made = program()
     pairs = [(a.double(), b.detach().cpu().double()) for a, b in zip(eager, made, strict=True)]
     if all(torch.equal(a.nan_to_num(9.0), b.nan_to_num(9.0)) for a, b in pairs):
-        return "equal bits"
-    close = all(torch.allclose(a, b, 1e-2, 1e-2, equal_nan=True) for a, b in pairs)
+        return Verdict(True, "equal bits")
+    close = all(torch.allclose(a, b, TOLERANCE, TOLERANCE, equal_nan=True) for a, b in pairs)
     worst = max((a - b).abs().max().item() for a, b in pairs if a.numel())
-    return f"{'close' if close else 'WRONG'}, off by {worst:.2g}"
+    return Verdict(close, f"off by {worst:.2g}")
+
+
+def compared(session: Session) -> dict[str, Verdict]:
+    found: dict[str, Verdict] = {}
+    for name, prepare in PROGRAMS.items():
+        try:
+            found[name] = compare(session, prepare)
+        except Exception as error:  # noqa: BLE001 - each is reported
+            found[name] = Verdict(False, f"{type(error).__name__}: {str(error)[:400]}")
+        print(name, *found[name], flush=True)
+    return found
 
 
 def main() -> int:
@@ -40,25 +54,24 @@ def main() -> int:
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     result = SweepResult("cuda", 7)
-    programs: dict[str, str] = {}
     with tempfile.TemporaryDirectory(prefix="djinn-cuda-") as directory, gpu_pool(Path(directory)) as pool:
         session = connect(name="programs")
-        for name, prepare in PROGRAMS.items():
-            try:
-                programs[name] = compare(session, prepare)
-            except Exception as error:  # noqa: BLE001 - each is reported
-                programs[name] = f"FAILED {type(error).__name__}: {str(error)[:400]}"
-            print(name, programs[name], flush=True)
+        programs = compared(session)
         session.close()
-        acts = walk(pool)
+        acts = walked(pool, (*ACTS, repeated_cell))
     with (
         tempfile.TemporaryDirectory(prefix="djinn-cuda-") as directory,
         gpu_pool(Path(directory), region_compiler="cuda-graphs") as pool,
     ):
-        acts["recorded_cell"] = walk(pool, (repeated_cell,))["repeated_cell"]
-    device = torch.cuda.get_device_name()
-    result.write(options.out, device=device, torch=str(torch.__version__), programs=programs, pool=acts)
-    failed = [name for name, said in (programs | acts).items() if said.startswith(("FAILED", "WRONG"))]
+        acts["recorded_cell"] = walked(pool, (repeated_cell,))["repeated_cell"]
+    result.write(
+        options.out,
+        device=torch.cuda.get_device_name(),
+        torch=str(torch.__version__),
+        programs={name: verdict._asdict() for name, verdict in programs.items()},
+        pool={name: verdict._asdict() for name, verdict in acts.items()},
+    )
+    failed = [name for name, verdict in (programs | acts).items() if not verdict.passed]
     print(json.dumps({"failed": failed}))
     return bool(failed)
 

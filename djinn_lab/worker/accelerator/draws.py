@@ -8,14 +8,13 @@ from typing import Any
 import torch
 
 
-def seeded(kernel: Callable[..., Any], device: torch.device) -> Callable[..., Any]:
+def seeded(kernel: Callable[..., Any], generator: torch.Generator) -> Callable[..., Any]:
     """Return ``kernel`` with the GPU's generator seeded for each call from the session's random stream, which
     is the CPU generator's: what a session draws depends on its seed and on how many draws came before, not on
     what else ran on the device, and its state is one wherever it goes."""
-    index = device.index or 0
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        torch.cuda.default_generators[index].manual_seed(int(torch.empty((), dtype=torch.int64).random_()))
+        generator.manual_seed(int(torch.empty((), dtype=torch.int64).random_()))
         return kernel(*args, **kwargs)
 
     return call

@@ -1,5 +1,5 @@
-"""A GPU's link: pinned memory, a stream for each direction, fingerprints taken on the device. It has run
-on a GPU (``make sweep-cuda``), where neither what it copied nor its rate was looked at."""
+"""An accelerator's link: pinned memory, a stream for each direction, fingerprints taken on the device. Its
+rate on a GPU is not measured yet."""
 
 from __future__ import annotations
 
@@ -10,15 +10,17 @@ from time import perf_counter
 import blake3
 import torch
 
+from djinn_lab.worker.cuts import ACCELERATOR_PIECE_BYTES
 from djinn_lab.worker.link import digest
 
-PROBE_BYTES = 256 * 2**20
+PROBE_BYTES = 32 * 2**20
+"""As in a batch. Other processes' memory may have left little of a card."""
 
 
-class CudaLink:
-    """The link of a CUDA device. Before a copy out its stream waits for all that was launched on the device's
-    default stream, so for the last op that wrote what it reads; before a copy in likewise, for the last
-    reader of memory that the allocator gives out again. Every call returns when the device is done with it,
+class AcceleratorLink:
+    """Before a copy out its stream waits for all that was launched on the device's default stream, so for
+    the last op that wrote what it reads; before a copy in likewise, for the last reader of memory that the
+    allocator gives out again. Every call returns when the device is done with it,
     so that no op writes, frees or uses what is still being copied."""
 
     fingerprints = "sums"
@@ -27,21 +29,22 @@ class CudaLink:
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._compute = torch.cuda.default_stream(device)
-        self._out = torch.cuda.Stream(device)
-        self._in = torch.cuda.Stream(device)
-        self._weights = torch.empty(0, dtype=torch.int64, device=device)
+        self._compute = torch.accelerator.current_stream(device)
+        self._out = torch.Stream(device)
+        self._in = torch.Stream(device)
+        # Now: it stays, and would split a large block that was freed.
+        self._weights = weights_for(ACCELERATOR_PIECE_BYTES // 8, device)
         self._lock = threading.Lock()
         self.bytes_per_second: float | None = self._measure()
 
     def gather(self, device: torch.Tensor) -> torch.Tensor:
-        with torch.cuda.stream(self._out):
+        with self._out:
             self._out.wait_stream(self._compute)
             return device.contiguous()
 
     def fingerprint(self, device: torch.Tensor) -> bytes:
         weights = self._weights_for(device.nbytes)
-        with torch.cuda.stream(self._out):
+        with self._out:
             self._out.wait_stream(self._compute)
             return weighted_sums(device, weights).cpu().numpy().tobytes()
 
@@ -49,7 +52,7 @@ class CudaLink:
         return None
 
     def copy_out(self, device: torch.Tensor, host: torch.Tensor) -> None:
-        with torch.cuda.stream(self._out):
+        with self._out:
             self._out.wait_stream(self._compute)
             host.view(device.shape).copy_(device, non_blocking=True)
         self._out.synchronize()
@@ -59,7 +62,7 @@ class CudaLink:
 
     def copy_in(self, hosts: Sequence[torch.Tensor], devices: Sequence[torch.Tensor]) -> list[bytes]:
         weights = self._weights_for(max(device.nbytes for device in devices))
-        with torch.cuda.stream(self._in):
+        with self._in:
             self._in.wait_stream(self._compute)
             sums = []
             for host, device in zip(hosts, devices, strict=True):
@@ -79,7 +82,7 @@ class CudaLink:
         with self._lock:
             if self._weights.numel() < words:
                 self._weights = weights_for(words, self._device)
-                torch.cuda.synchronize(self._device)
+                torch.accelerator.synchronize(self._device)
             return self._weights
 
     def _measure(self) -> float:
@@ -88,11 +91,13 @@ class CudaLink:
         target = torch.empty(PROBE_BYTES, dtype=torch.uint8, device=self._device)
         best = 0.0
         for _ in range(4):
-            torch.cuda.synchronize(self._device)
+            torch.accelerator.synchronize(self._device)
             started = perf_counter()
             target.copy_(host, non_blocking=True)
-            torch.cuda.synchronize(self._device)
+            torch.accelerator.synchronize(self._device)
             best = max(best, PROBE_BYTES / (perf_counter() - started))
+        del target
+        torch.accelerator.empty_cache()
         return best
 
 

@@ -1,0 +1,70 @@
+"""What a session leaves on a device when it is parked: nothing, also of its restore."""
+
+from __future__ import annotations
+
+import queue
+from pathlib import Path
+
+import torch
+from isolated import on_standin
+from programs import Script
+
+from djinn_lab.protocol import worker as messages
+from djinn_lab.srg.program import encode_program
+from djinn_lab.worker.accelerator.link import AcceleratorLink
+from djinn_lab.worker.host_arena import HostArena
+from djinn_lab.worker.interpreter import Interpreter
+from djinn_lab.worker.outcome import StopSignal
+from djinn_lab.worker.pieces import PieceStore
+from djinn_lab.worker.process import memory_report
+from djinn_lab.worker.tier_service import Answer, Message, TierService
+from djinn_lab.worker.tiers import Tiers
+
+DEVICE = "standin:0"
+MIB = 2**20
+WEIGHTS_BYTES = 4 * MIB
+"""Of fingerprints, which a link keeps."""
+
+
+@on_standin()
+def test_a_parked_session_holds_no_memory_of_the_device(tmp_path: Path) -> None:
+    device = torch.device(DEVICE)
+    arena = HostArena(256 * MIB, tmp_path, "standin:0", registered_with=device)
+    tiers = Tiers(PieceStore(arena))
+    interpreter = Interpreter(device, 256 * MIB, tmp_path, tiers, link=AcceleratorLink(device))
+    answers: queue.SimpleQueue[Answer] = queue.SimpleQueue()
+    service = TierService(
+        interpreter.copies, interpreter.values_of, lambda: memory_report(interpreter), answers.put
+    )
+
+    def ask(message: Message) -> None:
+        service.handle(message)
+        answer = answers.get(timeout=60)
+        assert isinstance(answer, messages.CopyDone), answer
+
+    script = Script()
+    value = script.load(torch.ones(8 * MIB))
+    doubled = script.op("aten.mul.Tensor", value, scalars=(2,))
+    program = encode_program(script.program(keep=(doubled,)))
+    outcome = interpreter.run("ann", program, {}, StopSignal(), lambda done, total: None)
+    assert outcome.failure is None
+    for turn in range(3):
+        ask(messages.StoreState(3 * turn + 1, "ann"))
+        ask(messages.Evict(3 * turn + 2, "ann"))
+        assert torch.accelerator.memory_allocated(DEVICE) <= WEIGHTS_BYTES
+        ask(messages.Restore(3 * turn + 3, "ann"))
+    [restored] = [tensor for tensor in interpreter.values_of("ann").tensors.values() if tensor is not None]
+    assert torch.equal(restored.cpu(), torch.full((8 * MIB,), 2.0))
+    service.stop()
+
+
+@on_standin()
+def test_a_worker_pins_no_more_of_the_host_than_it_uses(tmp_path: Path) -> None:
+    """What one has pinned no other worker of the device has."""
+    arena = HostArena(512 * MIB, tmp_path, DEVICE, registered_with=torch.device(DEVICE))
+    offset = arena.take(4 * MIB)
+    assert offset is not None
+    assert arena.account.used_bytes <= 16 * MIB
+    assert arena.spare_bytes == arena.account.used_bytes - 4 * MIB
+    arena.give_back(offset, 4 * MIB)
+    assert arena.account.used_bytes == arena.spare_bytes == 0
