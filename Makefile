@@ -16,7 +16,7 @@ MEMORY_TOPICS := memory-live memory-turns memory-simulated copy-engine
 export PYTHONDONTWRITEBYTECODE :=
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 
-.PHONY: demo test check lint coverage unit house bench bench-compare bench-memory sweep sweep-ops sweep-models sweep-tutorials sweep-libraries sweep-fuzz sweep-kills sweep-losses sweep-outages sweep-turns sweep-exceptions sweep-chaos sweep-ray sweep-recorders sweep-cuda sweep-standin sweep-hostile sweep-mutants sweep-patterns sweep-api sweep-frames sweep-examples sweep-cases sweep-benchmarks labextension docs pictures tutorials install browser postgresql compiler clean help
+.PHONY: demo test check lint coverage unit house bench bench-gpu bench-compare bench-memory sweep sweep-ops sweep-models sweep-tutorials sweep-libraries sweep-fuzz sweep-kills sweep-losses sweep-outages sweep-turns sweep-exceptions sweep-chaos sweep-ray sweep-recorders sweep-cuda sweep-standin sweep-hostile sweep-mutants sweep-patterns sweep-api sweep-frames sweep-examples sweep-cases sweep-benchmarks labextension docs pictures tutorials install browser postgresql compiler clean help
 
 help: ## these lines
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -75,6 +75,9 @@ unit: install ## the tests that need neither browser nor pool processes
 test: lint browser postgresql $(STANDIN_STAMP) ## everything, three files of tests at a time, as many of them wait
 	@SWEEP_RAY=1 $(BIN)/pytest -q -m cluster tests/pool/test_ray_engine.py
 	@$(BIN)/pytest -q -rfE --durations=50 -n 3 --dist loadfile --no-loadscope-reorder
+
+bench-gpu: install ## on a machine with a GPU: what a pool costs and gains beside eager torch there (three parts of minutes)
+	@$(BIN)/python -m benchmarks.gpu
 
 bench: install ## figures, each beside its baseline, into benchmarks/results
 	@$(BIN)/python -m benchmarks

@@ -66,6 +66,14 @@ class TestDjinnKernel(jupyter_kernel_test.KernelTests):
     code_inspect_sample = "zip"
     code_clear_output = "from IPython.display import clear_output\nclear_output()"
 
+    def test_error(self) -> None:
+        """As the suite's own, but for the line of progress of a cell that takes long on a busy machine."""
+        self.flush_channels()
+        reply, messages = self.execute_helper(self.code_generate_error)
+        assert reply["content"]["status"] == "error"
+        assert [one["msg_type"] for one in messages].count("error") == 1
+        assert messages[-1]["msg_type"] in ("error", "update_display_data", "clear_output")
+
     def test_stdin(self) -> None:
         """A captured cell may ask the user."""
         self.flush_channels()

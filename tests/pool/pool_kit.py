@@ -240,6 +240,18 @@ class Client(Wire):
             if (message.job, message.state) == (job, state):
                 return message
 
+    def runs_or_ended(self, job: str) -> bool:
+        """Wait until ``job`` runs, again or still, and return True; False where it has ended."""
+        while True:
+            message = self.receive()
+            if isinstance(message, messages.SegmentResult):
+                self._set_aside.insert(0, message)
+                return False
+            assert isinstance(message, messages.JobUpdate), message
+            self.updates.append(message)
+            if (message.job, message.state) == (job, "RUNNING"):
+                return True
+
     def missing(self, *digests: str) -> list[str]:
         self.send(messages.QueryBlobs(list(digests)))
         return self.answer(messages.BlobsMissing).digests
