@@ -18,6 +18,7 @@ import torch
 from djinn_lab.protocol import worker as messages
 from djinn_lab.protocol.isolation import SandboxLevel
 from djinn_lab.srg.curves import DeviceCurves
+from djinn_lab.units import format_bytes
 from djinn_lab.worker import numa, tier_service
 from djinn_lab.worker.accelerator import graphs
 from djinn_lab.worker.accelerator.device import (
@@ -170,7 +171,7 @@ class WorkerProcess:
     def _begin_measuring(self) -> None:
         """On an accelerator in memory of the card that no process has; not at all where it has too little."""
         if self._is_accelerator and free_bytes(self._device) < MEASURED_IN_BYTES:
-            log.warning("the device is not measured: less than %s of it are free", MEASURED_IN_BYTES)
+            log.warning("the device is not measured: less than %s are free", format_bytes(MEASURED_IN_BYTES))
             return
         self._calibration = calibration(self._device)
         self._limit_reserved()
