@@ -16,7 +16,10 @@ from djinn_lab.pool.devices.cuda_cards import ANSWER_WITHIN_S, Card
 GROUP = "torch.backends"
 _ASK = """
 import json, sys, torch
-module = torch.get_device_module(sys.argv[1])
+try:
+    module = torch.get_device_module(sys.argv[1])
+except RuntimeError:
+    sys.exit(f"torch knows no devices called {sys.argv[1]} here")
 cards = []
 for index in range(module.device_count()):
     free, total = module.mem_get_info(index)
@@ -42,20 +45,20 @@ def find_accelerators(kind: str, count: int) -> tuple[Card, ...]:
             check=False,
         )
     except subprocess.TimeoutExpired:
-        raise _unusable(kind, f"torch did not answer within {ANSWER_WITHIN_S:.0f} s") from None
+        raise _unusable(kind, count, f"torch did not answer within {ANSWER_WITHIN_S:.0f} s") from None
     if answer.returncode:
-        raise _unusable(kind, (answer.stderr.strip() or "torch did not say why").splitlines()[-1])
+        raise _unusable(kind, count, (answer.stderr.strip() or "torch did not say why").splitlines()[-1])
     try:
         cards = msgspec.json.decode(answer.stdout.strip().splitlines()[-1], type=tuple[Card, ...])
     except (IndexError, msgspec.MsgspecError):
-        raise _unusable(kind, f"torch answered {answer.stdout[:200]!r}") from None
+        raise _unusable(kind, count, f"torch answered {answer.stdout[:200]!r}") from None
     if len(cards) < count:
-        raise _unusable(kind, f"there are {len(cards)} of them, not {count}")
+        raise _unusable(kind, count, f"there are {len(cards)} of them, not {count}")
     return cards[:count]
 
 
-def _unusable(kind: str, why: str) -> OptionError:
+def _unusable(kind: str, count: int, why: str) -> OptionError:
     return OptionError(
-        f"Devices of the kind {kind!r} cannot be used here: {why}.",
+        f"'{kind}:{count}' names no devices: {why}.",
         "Check the package that adds them to torch, or write auto, cuda, or cpu:N.",
     )
