@@ -160,7 +160,7 @@ def test_what_a_user_does_on_a_gpu(open_pool: OpenPool, act: Act) -> None:
     ("devices", "why"),
     [
         ("standin:9", "there are 2 of them, not 9"),
-        ("nothing:1", "torch knows no devices called nothing here"),
+        ("nothing:1", "torch knows no devices called nothing"),
     ],
 )
 def test_accelerators_that_are_not_there_are_named(open_pool: OpenPool, devices: str, why: str) -> None:
