@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from time import perf_counter
 
 import torch
@@ -77,7 +76,7 @@ def gpu_pool(
 ) -> Iterator[GpuPool]:
     """``memory_bytes``: of the device; None: 0.4 of what is free. ``host_bytes``: None for the default."""
     torch.accelerator.empty_cache()
-    with own_runtime() as directory, ExitStack() as stack:
+    with own_runtime(), ExitStack() as stack:
         stack.callback(stop_pool)
         info = start_pool(
             devices=bench.devices,
@@ -86,7 +85,6 @@ def gpu_pool(
             accept_weak_isolation=True,
             wait_s=START_TIMEOUT_S,
         )
-        assert Path(directory).is_dir()
         yield GpuPool(info, stack)
 
 

@@ -80,7 +80,6 @@ class ProgramRun:
         self.interleaved_s = 0.0
         self.offloading = Offloading(session, values, owner.copies, owner.memory, program)
         self.running = False
-        self._waits_for_each = is_accelerator(owner.device)
 
     @contextmanager
     def may_offload(self, allowed: bool = True) -> Iterator[None]:
@@ -293,8 +292,8 @@ class ProgramRun:
             self._reserved = 0
         if call.appends:
             values.grow(node.inputs[0], node.outputs[0])
-        if self._waits_for_each:  # until then its faults and its time are not known
-            torch.accelerator.synchronize(self._owner.device)
+        if values.transient is None and is_accelerator(self._owner.device):
+            torch.accelerator.synchronize(self._owner.device)  # until then its faults and time are not known
 
     def _called(
         self, call: OpCall, inputs: Sequence[torch.Tensor | None], node: NodeRecord, needed: int
@@ -331,7 +330,6 @@ class ProgramRun:
         counts, stop = self._owner.memory.counts, self._should_stop
         native = bridge.begin(plan, counts, self._program, outcome.executed, origin, stop, self._owner.device)
         values.transient = native
-        self._waits_for_each, waits = False, self._waits_for_each
         try:
             report(0, len(self._program.nodes))  # last: a later stop finds the run under way
             while True:
@@ -360,7 +358,6 @@ class ProgramRun:
             try:
                 native.settle()
             finally:
-                self._waits_for_each = waits
                 outcome.executed = native.executed
                 self.running = self.running or native.in_op
                 native.flush()

@@ -79,7 +79,7 @@ def is_idle() -> bool:
 
 @on_standin(manual=True)
 def test_a_run_waits_for_few_of_its_ops_and_ends_when_all_have_ended(tmp_path: Path) -> None:
-    """By the device's clock, which stands still but for waits: nothing ends that nobody waits for."""
+    """By the device's clock, which stands still but for waits: nothing ends without a wait."""
     worker = Worker(tmp_path)
     program, last, _ = adds(1000)
     worker.run(program)

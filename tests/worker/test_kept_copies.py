@@ -105,7 +105,7 @@ def test_uncommitted_copies_give_way_where_a_session_has_no_other_space(make_dev
     assert torch.equal(restored(make_device, ann, ann.copy()[0].manifest), ann.numbers)
 
 
-@pytest.mark.parametrize("session", ["ann", "nobody"])
+@pytest.mark.parametrize("session", ["ann", "another"])
 def test_a_commit_of_what_was_closed_is_nothing(make_device: Make, session: str) -> None:
     device = make_device()
     ann = Kept(device, "ann")

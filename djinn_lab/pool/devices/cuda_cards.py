@@ -62,13 +62,28 @@ def find_cards(ask: Sequence[str] = (sys.executable, "-c", _ASK)) -> Cards:
     unfit = _unfit(probe_torch())
     if unfit is not None:
         return unfit
+    answer = answered(ask)
+    if answer is None:
+        return Cards((), f"torch did not find its CUDA devices within {ANSWER_WITHIN_S:.0f} s", _CHECK_DRIVER)
+    return read_answer(answer.returncode, answer.stdout, answer.stderr, visible)
+
+
+def answered(ask: Sequence[str]) -> subprocess.CompletedProcess[str] | None:
+    """Run a command that asks torch; None where it takes too long."""
     try:
-        answer = subprocess.run(
+        return subprocess.run(
             ask, capture_output=True, text=True, timeout=ANSWER_WITHIN_S, env=ORDER | os.environ, check=False
         )
     except subprocess.TimeoutExpired:
-        return Cards((), f"torch did not find its CUDA devices within {ANSWER_WITHIN_S:.0f} s", _CHECK_DRIVER)
-    return read_answer(answer.returncode, answer.stdout, answer.stderr, visible)
+        return None
+
+
+def named_cards(output: str) -> tuple[Card, ...] | None:
+    """Read the cards that such a command prints last; None where it prints something else."""
+    try:
+        return msgspec.json.decode(output.strip().splitlines()[-1], type=tuple[Card, ...])
+    except (IndexError, msgspec.MsgspecError):
+        return None
 
 
 def read_answer(code: int, output: str, error_output: str, visible: str | None) -> Cards:
@@ -76,9 +91,8 @@ def read_answer(code: int, output: str, error_output: str, visible: str | None) 
     if code != 0:
         said = (error_output.strip() or output.strip() or f"exit code {code}").splitlines()[-1]
         return Cards((), f"torch finds no CUDA device it can use: {said}", _CHECK_DRIVER)
-    try:
-        cards = msgspec.json.decode(output.strip().splitlines()[-1], type=tuple[Card, ...])
-    except (IndexError, msgspec.MsgspecError):
+    cards = named_cards(output)
+    if cards is None:
         return Cards(
             (), f"torch named its CUDA devices in no way that is known: {output[:200]!r}", _CHECK_DRIVER
         )

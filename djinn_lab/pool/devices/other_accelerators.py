@@ -4,14 +4,11 @@ A package names itself in the entry points ``torch.backends``, and torch loads i
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from importlib.metadata import entry_points
 
-import msgspec
-
 from djinn_lab.errors import OptionError
-from djinn_lab.pool.devices.cuda_cards import ANSWER_WITHIN_S, Card
+from djinn_lab.pool.devices.cuda_cards import ANSWER_WITHIN_S, Card, answered, named_cards
 
 GROUP = "torch.backends"
 _ASK = """
@@ -36,22 +33,14 @@ def find_accelerators(kind: str, count: int) -> tuple[Card, ...]:
             f"'{kind}:{count}' names no devices: torch knows CPUs and CUDA here.",
             "Write auto, cuda, or cpu:N, such as cpu:4. An installed package may add other accelerators.",
         )
-    try:
-        answer = subprocess.run(
-            (sys.executable, "-c", _ASK, kind),
-            capture_output=True,
-            text=True,
-            timeout=ANSWER_WITHIN_S,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        raise _unusable(kind, count, f"torch did not answer within {ANSWER_WITHIN_S:.0f} s") from None
+    answer = answered((sys.executable, "-c", _ASK, kind))
+    if answer is None:
+        raise _unusable(kind, count, f"torch did not answer within {ANSWER_WITHIN_S:.0f} s")
     if answer.returncode:
         raise _unusable(kind, count, (answer.stderr.strip() or "torch did not say why").splitlines()[-1])
-    try:
-        cards = msgspec.json.decode(answer.stdout.strip().splitlines()[-1], type=tuple[Card, ...])
-    except (IndexError, msgspec.MsgspecError):
-        raise _unusable(kind, count, f"torch answered {answer.stdout[:200]!r}") from None
+    cards = named_cards(answer.stdout)
+    if cards is None:
+        raise _unusable(kind, count, f"torch answered {answer.stdout[:200]!r}")
     if len(cards) < count:
         raise _unusable(kind, count, f"there are {len(cards)} of them, not {count}")
     return cards[:count]
