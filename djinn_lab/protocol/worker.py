@@ -109,7 +109,7 @@ class Close(msgspec.Struct, frozen=True, tag="close"):
 
 class Calibrate(msgspec.Struct, frozen=True, tag="calibrate"):
     """Measure this device, between what else it runs (about ten seconds in all); answered by
-    :class:`DeviceMeasured`. One that is under way begins anew."""
+    :class:`DeviceMeasured` or :class:`DeviceNotMeasured`. One that is under way begins anew."""
 
 
 class Lease(msgspec.Struct, frozen=True, tag="lease"):
@@ -286,6 +286,12 @@ class DeviceMeasured(msgspec.Struct, frozen=True, tag="measured"):
     """What short runs of ops of every family took."""
 
     curves: DeviceCurves
+
+
+class DeviceNotMeasured(msgspec.Struct, frozen=True, tag="not_measured"):
+    """:class:`Calibrate` was of no use now; it may be later."""
+
+    reason: str
 
 
 class CompileRegion(msgspec.Struct, frozen=True, tag="compile"):
@@ -504,6 +510,7 @@ class CopyFailed(msgspec.Struct, frozen=True, tag="not_transferred"):
 FromWorker = (
     WorkerReady
     | DeviceMeasured
+    | DeviceNotMeasured
     | CompileRegion
     | HostWanted
     | WornOut

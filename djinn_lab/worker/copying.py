@@ -112,17 +112,23 @@ class Copies:
             return None
         try:
             version = storage.version
-            view = storage.pieces().view(storage.memory(), index)
-            view = self.link.gather(view)
-            fingerprint = self.link.fingerprint(view)
-            self.fingerprint_taken(storage, index)
-            piece, moved = self.to_host(name, view, fingerprint, copied, leave_bytes)
+            piece, moved = self._read_piece(name, storage, index, copied, leave_bytes)
             with fences.lock:
                 values.commit(storage, index, version, piece)
         finally:
             fences.end_read(storage)
         copied.nbytes += moved
         return moved
+
+    def _read_piece(
+        self, name: str, storage: Storage, index: int, copied: Copied, leave_bytes: int
+    ) -> tuple[Piece, int]:
+        """Nothing of the device's memory is held when it returns: who waits for the end of the read may have
+        dropped it."""
+        view = self.link.gather(storage.pieces().view(storage.memory(), index))
+        fingerprint = self.link.fingerprint(view)
+        self.fingerprint_taken(storage, index)
+        return self.to_host(name, view, fingerprint, copied, leave_bytes)
 
     def fingerprint_taken(self, storage: Storage, index: int) -> None:
         """Between looking at a piece's bytes and copying them; tests put gates here."""

@@ -59,6 +59,7 @@ def abandon(values: SessionValues) -> None:
         storage.alive = False
         if storage.chain is not None or storage.tail is not None or storage.shared is not None:
             values.forget(storage)
+        storage.let_go()
     values.stored_bytes = values.kv_bytes = values.ready_bytes = 0
     values.account.release_other(values.own_bytes)
     values.own_bytes = 0

@@ -7,7 +7,7 @@ import logging
 import os
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from time import perf_counter
@@ -17,23 +17,16 @@ import torch
 
 from djinn_lab.protocol import worker as messages
 from djinn_lab.protocol.isolation import SandboxLevel
-from djinn_lab.srg.curves import DeviceCurves
-from djinn_lab.units import format_bytes
 from djinn_lab.worker import numa, tier_service
 from djinn_lab.worker.accelerator import graphs
 from djinn_lab.worker.accelerator.device import (
-    COPIES_BYTES,
     DEVICE_FAULT,
-    free_bytes,
     is_accelerator,
-    limit_reserved,
     name_of,
-    reserved_bytes,
 )
 from djinn_lab.worker.accelerator.link import AcceleratorLink
 from djinn_lab.worker.batched.batches import Batches
 from djinn_lab.worker.batched.batches import Given as BatchMember
-from djinn_lab.worker.calibration import calibration
 from djinn_lab.worker.compiled.libraries import Libraries, Loader
 from djinn_lab.worker.compiled.programs import CompiledPrograms
 from djinn_lab.worker.executor import find_executor
@@ -42,10 +35,11 @@ from djinn_lab.worker.heap import Heap
 from djinn_lab.worker.host_arena import HostArena
 from djinn_lab.worker.inbox import Given, GivenBatch, Inbox, Item
 from djinn_lab.worker.interpreter import Interpreter
+from djinn_lab.worker.lease import DeviceLease
 from djinn_lab.worker.link import CpuLink
+from djinn_lab.worker.measuring import Measuring
 from djinn_lab.worker.outcome import Outcome, Stop, StopSignal
 from djinn_lab.worker.pieces import PieceStore
-from djinn_lab.worker.probing import NoMemoryToMeasure
 from djinn_lab.worker.tier_service import TierService
 from djinn_lab.worker.tiers import TierLimits, Tiers
 from djinn_lab.worker.values import SessionValues
@@ -55,8 +49,6 @@ log = logging.getLogger(__name__)
 PROGRESS_INTERVAL_S = 0.2
 TRIM_AFTER_S = 5.0
 """Of idleness."""
-MEASURED_IN_BYTES = 2**29
-"""What measuring an accelerator may take."""
 
 
 class WorkerProcess:
@@ -95,14 +87,12 @@ class WorkerProcess:
         link = (
             AcceleratorLink(self._device) if self._is_accelerator else CpuLink(limits.link_bytes_per_second)
         )
-        self._calibration: Iterator[DeviceCurves | None] | None = None
-        self._granted_bytes = memory_bytes
-        self._limit_reserved()
+        self._measuring = Measuring(self._device, self._send)
         self._heap = Heap(find_executor(), self._device, memory_bytes)
         self._trimmed = True
         self._interpreter = Interpreter(self._device, memory_bytes, results, tiers, link=link)
         self._interpreter.memory.heap = self._heap
-        self._interpreter.memory.drop_other = self._measure_anew
+        self._interpreter.memory.drop_other = self._measuring.begin_anew
         self._interpreter.copies.want_host = self._want_host
         self._batches = Batches(self._interpreter)
         record = None if loader else graphs.recorder(self._device)
@@ -121,6 +111,11 @@ class WorkerProcess:
         self._pausable: StopSignal | None = None
         """Of the run that lets others run between two of its ops."""
         self._given: dict[str, Given] = {}
+        self._lease = DeviceLease(
+            *(self._device, self._interpreter.memory, self._heap, self._measuring),
+            busy=lambda: bool(self._given),
+            send=self._send,
+        )
 
     def serve(self) -> None:
         """Until the pool closes the connection or says shutdown."""
@@ -145,21 +140,15 @@ class WorkerProcess:
             elif isinstance(message, messages.RegionCompiled):
                 self._compiled.answered(message)
             elif isinstance(message, messages.Calibrate):
-                self._begin_measuring()
+                self._measuring.begin()
+                self._lease.limit_reserved()
 
     def _next(self) -> Item:
         """Wait for the next message; measure the device meanwhile, where that was asked for, and return
         memory that was not used for a while."""
-        while self._calibration is not None and self._inbox.empty:
-            try:
-                curves = next(self._calibration)
-            except NoMemoryToMeasure as error:
-                log.warning("the device is not measured, for want of memory beside its sessions: %s", error)
-                self._end_measuring()
-                break
-            if curves is not None:
-                self._end_measuring()
-                self._send(messages.DeviceMeasured(curves))
+        while self._measuring.under_way and self._inbox.empty:
+            if self._measuring.step():
+                self._measured()
         if not self._trimmed:
             try:
                 return self._inbox.get(TRIM_AFTER_S)
@@ -168,29 +157,10 @@ class WorkerProcess:
                 self._trimmed = True
         return self._inbox.get()
 
-    def _begin_measuring(self) -> None:
-        """On an accelerator in memory of the card that no process has; not at all where it has too little."""
-        if self._is_accelerator and free_bytes(self._device) < MEASURED_IN_BYTES:
-            log.warning("the device is not measured: less than %s are free", format_bytes(MEASURED_IN_BYTES))
-            return
-        self._calibration = calibration(self._device)
-        self._limit_reserved()
-
-    def _measure_anew(self) -> None:
-        """Give up the tensors of a measurement that is under way; it begins again when nothing else runs."""
-        if self._calibration is not None:
-            self._calibration = calibration(self._device)
-
-    def _end_measuring(self) -> None:
-        self._calibration = None
+    def _measured(self) -> None:
         if self._is_accelerator:
             self._heap.trim()
-            self._limit_reserved()
-
-    def _limit_reserved(self) -> None:
-        if self._is_accelerator:
-            beside_bytes = 0 if self._calibration is None else MEASURED_IN_BYTES
-            limit_reserved(self._device, self._granted_bytes + beside_bytes)
+            self._lease.limit_reserved()
 
     def _read(self) -> None:
         frames = FrameReader(self._connection)
@@ -218,7 +188,7 @@ class WorkerProcess:
                 with self._interpreter.tiers.fences.lock:
                     self._interpreter.tiers.store.release(message.nbytes, message.copies)
             elif isinstance(message, messages.Lease):
-                self._lease(message.limit_bytes)
+                self._lease.change(message.limit_bytes)
             elif isinstance(message, messages.Drop):
                 self._interpreter.drop_parked(message.session)
                 self._send(messages.Closed(message.session, self._memory()))
@@ -226,19 +196,6 @@ class WorkerProcess:
                 self._tiers.handle(message)
             else:
                 self._inbox.put(message)
-
-    def _lease(self, limit_bytes: int) -> None:
-        """Bound this process's memory of the device. What an accelerator's allocator keeps of freed tensors
-        is returned before others are given it."""
-        self._granted_bytes = self._interpreter.memory.lease(limit_bytes)
-        self._limit_reserved()
-        if self._is_accelerator and reserved_bytes(self._device) > self._granted_bytes:
-            self._heap.trim()
-            left_bytes = reserved_bytes(self._device) - COPIES_BYTES
-            if left_bytes > self._granted_bytes:
-                self._granted_bytes = self._interpreter.memory.lease(left_bytes)
-                self._limit_reserved()
-        self._send(messages.Leased(self._granted_bytes))
 
     def _want_host(self, nbytes: int, copies: bool) -> None:
         self._send(messages.HostWanted(nbytes, copies))

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from djinn_lab.worker.shared_weights import SharedWeight
     from djinn_lab.worker.values import SessionValues
 
+_NO_MEMORY = torch.UntypedStorage(0)
+
 
 class Storage:
     """One torch storage of one session. ``references``: values on it. ``version``: counts the ops that
@@ -53,6 +55,12 @@ class Storage:
     def memory(self) -> torch.Tensor:
         """All its bytes as uint8."""
         return torch.empty(0, dtype=torch.uint8, device=self.handle.device).set_(self.handle)
+
+    def let_go(self) -> None:
+        """The session has it no longer, and no copy reads it: a copy that comes to this object later keeps no
+        memory by that."""
+        self.alive = False
+        self.handle = _NO_MEMORY
 
     def is_filled_by(self, tensor: torch.Tensor) -> bool:
         """Return whether a tensor on it is contiguous and takes all its bytes."""

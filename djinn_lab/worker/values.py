@@ -160,6 +160,7 @@ class SessionValues:
         storage.alive = False
         if storage.tracked:
             self.forget(storage)
+        storage.let_go()
         if storage.shared is None:
             self.own_bytes -= storage.nbytes
             self.account.release(storage.nbytes)
@@ -448,6 +449,7 @@ class SessionValues:
         del self.storages[storage.key]
         storage.alive = False
         self.forget(storage)
+        storage.let_go()
         if storage.shared is None:
             self.own_bytes -= storage.nbytes
             self.account.release_other(storage.nbytes)

@@ -17,6 +17,7 @@ from djinn_lab.worker.interpreter import Interpreter
 from djinn_lab.worker.outcome import StopSignal
 from djinn_lab.worker.pieces import PieceStore
 from djinn_lab.worker.process import memory_report
+from djinn_lab.worker.restoring import Copied
 from djinn_lab.worker.tier_service import Answer, Message, TierService
 from djinn_lab.worker.tiers import Tiers
 
@@ -68,3 +69,25 @@ def test_a_worker_pins_no_more_of_the_host_than_it_uses(tmp_path: Path) -> None:
     assert arena.spare_bytes == arena.account.used_bytes - 4 * MIB
     arena.give_back(offset, 4 * MIB)
     assert arena.account.used_bytes == arena.spare_bytes == 0
+
+
+@on_standin()
+def test_what_is_dropped_while_it_is_stored_is_free_at_once(tmp_path: Path) -> None:
+    """The copy waits between two of its pieces, maybe for long: a process that lends its device's memory to
+    others counts these bytes as theirs."""
+    device = torch.device(DEVICE)
+    arena = HostArena(256 * MIB, tmp_path, DEVICE, registered_with=device)
+    interpreter = Interpreter(
+        device, 256 * MIB, tmp_path, Tiers(PieceStore(arena)), link=AcceleratorLink(device)
+    )
+    script = Script()
+    value = script.op("aten.mul.Tensor", script.load(torch.ones(8 * MIB)), scalars=(2,))
+    program = encode_program(script.program(keep=(value,)))
+    outcome = interpreter.run("ann", program, {}, StopSignal(), lambda done, total: None)
+    assert outcome.failure is None
+    values = interpreter.values_of("ann")
+    steps = interpreter.copies.store("ann", values, Copied())
+    assert next(steps) > 0
+    interpreter.release("ann", [value])
+    assert torch.accelerator.memory_allocated(DEVICE) <= WEIGHTS_BYTES
+    assert list(steps) == []

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from djinn_lab.pool.devices.plans import DevicePlan
 from djinn_lab.protocol.messages import DeviceInfo
-from djinn_lab.protocol.worker import DeviceMeasured, FromWorker, WorkerReady
+from djinn_lab.protocol.worker import DeviceMeasured, DeviceNotMeasured, FromWorker, WorkerReady
 from djinn_lab.srg.curves import DeviceCurves
 
 CALIBRATE_AFTER_IDLE_S = 3.0
+CALIBRATE_AGAIN_AFTER_IDLE_S = 60.0
+"""Where a measurement had to be given up."""
 
+log = logging.getLogger(__name__)
 
 MeasuredKind = tuple[str, int, str]
 """Device name, thread count and torch version: what a measurement holds for."""
@@ -22,7 +26,7 @@ MeasuredKind = tuple[str, int, str]
 class DeviceStatus:
     """``failure``: why it does not start. ``measured``: as the worker said, ``curves``: corrected by what
     runs taught. ``measuring``: a measurement was asked for and is not answered. ``wants_measuring``: one is
-    due, though there is one."""
+    due, though there is one. ``not_measured``: why the last one was given up."""
 
     plan: DevicePlan
     ready: WorkerReady | None = None
@@ -32,6 +36,7 @@ class DeviceStatus:
     failure: str | None = None
     measuring: bool = False
     wants_measuring: bool = False
+    not_measured: str = ""
     idle_since_s: float | None = None
 
     @property
@@ -99,9 +104,15 @@ class Fleet:
             self._factors.pop(status.kind_name, None)
             self.on_measured(status.kind_name)
             status.measuring = status.wants_measuring = False
+            status.not_measured = ""
             for other in self._statuses.values():
                 if other.kind == status.kind:
                     self._take_known(other)
+        if isinstance(message, DeviceNotMeasured):
+            if status.not_measured != message.reason:
+                log.warning("%s is not measured now, its times are guesses: %s", device, message.reason)
+            status.measuring, status.idle_since_s = False, None
+            status.not_measured = message.reason
         return False
 
     def _take_known(self, status: DeviceStatus) -> None:
@@ -131,7 +142,8 @@ class Fleet:
             status.idle_since_s = status.idle_since_s if status.idle_since_s is not None else now_s
             idle_s = now_s - status.idle_since_s
             due = status.measured is None or status.wants_measuring
-            if due and not under_way and idle_s >= CALIBRATE_AFTER_IDLE_S:
+            after_s = CALIBRATE_AGAIN_AFTER_IDLE_S if status.not_measured else CALIBRATE_AFTER_IDLE_S
+            if due and not under_way and idle_s >= after_s:
                 status.measuring = True
                 return device
         return None
