@@ -22,7 +22,7 @@ from djinn_lab.protocol.rest.jobs import JobView
 from djinn_lab.protocol.rest.status import DeviceView
 from djinn_lab.protocol.runtime_file import DIRECTORY_VARIABLE
 
-DEADLINE_S = 90.0
+DEADLINE_S = 120.0
 
 
 @contextmanager

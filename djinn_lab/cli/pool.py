@@ -185,7 +185,7 @@ def start(
     wait_s: Annotated[
         float | None,
         typer.Option(
-            "--wait", min=1, help="Seconds to wait until the pool is ready. Default: 30, with Ray 180."
+            "--wait", min=1, help="Seconds to wait until the pool is ready. Default: 120, with Ray 180."
         ),
     ] = None,
 ) -> None:

@@ -11,8 +11,9 @@ Engine = Literal["local", "ray"]
 ENGINES: tuple[Engine, ...] = get_args(Engine)
 LOCAL_ENGINE: Engine = "local"
 RAY_ENGINE: Engine = "ray"
-START_WITHIN_S: dict[str, float] = {LOCAL_ENGINE: 30.0, RAY_ENGINE: 180.0}
-"""A cluster that is started, and agents that are placed on its nodes, take their time."""
+START_WITHIN_S: dict[str, float] = {LOCAL_ENGINE: 120.0, RAY_ENGINE: 180.0}
+"""A busy machine, or one whose packages lie on a network, needs a minute to import torch twice; a cluster that is
+started, and agents that are placed on its nodes, more."""
 
 
 def check_engine(engine: str | None, address: str | None) -> None:

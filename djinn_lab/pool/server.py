@@ -126,6 +126,7 @@ class PoolOptions(msgspec.Struct, frozen=True):
 def run_pool(options: PoolOptions) -> None:
     """Serve until SIGTERM, SIGINT or a shutdown request. Raises PoolError when the pool cannot start."""
     signal.signal(signal.SIGTERM, _leave)
+    log.info("the pool is starting")
     pool = uuid.uuid4().hex[:12]
     belonging = Belonging.of(options.database, options.detached_s)
     directory = open_blob_directory(pool, runtime_directory(), belonging)
@@ -312,6 +313,7 @@ async def _lead(running: ServingPool, info: RuntimeInfo, places: PoolDirectories
     running.front.app = create_app(context)
     for plan in options.plans:
         launcher.spawn(plan, context.driver)
+    log.info("the workers of %s are starting", ", ".join(plan.device for plan in options.plans))
     heartbeat = asyncio.get_running_loop().create_task(context.heartbeat.run(), name="heartbeat")
     ended = asyncio.ensure_future(_done(running.store.ended))
     try:
