@@ -12,7 +12,7 @@ ENGINES: tuple[Engine, ...] = get_args(Engine)
 LOCAL_ENGINE: Engine = "local"
 RAY_ENGINE: Engine = "ray"
 START_WITHIN_S: dict[str, float] = {LOCAL_ENGINE: 120.0, RAY_ENGINE: 180.0}
-"""A busy machine, or one whose packages lie on a network, needs a minute to import torch twice; a cluster that is
+"""A busy machine, or one whose packages lie on a network, takes its time to import torch; a cluster that is
 started, and agents that are placed on its nodes, more."""
 
 

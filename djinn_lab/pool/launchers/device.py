@@ -258,6 +258,7 @@ class DeviceWorkers:
             log.error("%s: the worker sent what is not a message: %s", self.plan.device, error)
             worker.kill()
         how = await worker.process.ended()
+        how = worker.why or how
         if self._premises.stopping:
             return
         self._premises.ended(worker.options, worker.process.pid, worker.results)
@@ -314,7 +315,17 @@ class DeviceWorkers:
                     log.error("%s: a worker is hung, and is ended", self.plan.device)
                     worker.kill()
                 worker.ping()
+                self._end_disobedient(worker)
             self._hear()
+
+    def _end_disobedient(self, worker: Worker) -> None:
+        """End a worker that is at an op which does not end. Its sessions' values are made again, or restored;
+        the cell runs again, op by op, unless it was cancelled."""
+        job = worker.stops.pinged()
+        if job is not None:
+            why = f"was ended: an op of {job} did not end after it was asked to stop"
+            log.error("%s: a worker %s", self.plan.device, why)
+            worker.kill(why)
 
     def _hear(self) -> None:
         """Report when all workers of the device are silent, or not any more: while one answers, the groups of

@@ -12,6 +12,7 @@ from djinn_lab.pool.launchers.merged import NOTHING, Reporting
 from djinn_lab.pool.launchers.named_files import made_files
 from djinn_lab.pool.launchers.pings import Pings
 from djinn_lab.pool.launchers.processes import Process, Starter
+from djinn_lab.pool.launchers.stops import Stops
 from djinn_lab.protocol.template import WorkerOptions
 from djinn_lab.protocol.worker import (
     FromWorker,
@@ -29,7 +30,7 @@ class Worker:
     """``leases``: of its device. ``group``: the trust group whose sessions it has, None while it may become
     any's. ``sessions``: those that it was given and has not closed. ``closing``: those of them that it was
     told to close, once what they run has ended. ``results``: files of which it
-    has told, and perhaps more that are gone. ``leaving``: it was asked to end."""
+    has told, and perhaps more that are gone. ``leaving``: it was asked to end. ``why``: the pool ended it."""
 
     def __init__(self, options: WorkerOptions, group: str | None, leases: Leases) -> None:
         self.options = options
@@ -43,7 +44,9 @@ class Worker:
         self.process: Process | None = None
         self.ready = False
         self.leaving = False
+        self.why = ""
         self.pings = Pings()
+        self.stops = Stops()
         self.started_s = 0.0
         self._connection: socket.socket | None = None
         self._transport: asyncio.Transport | None = None
@@ -89,6 +92,7 @@ class Worker:
         self.results.update(made_files(message))
         if isinstance(message, Reporting) and message.memory.number >= self.memory.number:
             self.memory = message.memory
+        self.stops.said(message)
         self._leases.said(self._share, message, self.memory)
 
     def leave(self) -> None:
@@ -96,6 +100,7 @@ class Worker:
         self._leases.leave(self._share)
 
     def _write(self, message: ToWorker) -> None:
+        self.stops.sent(message)
         if self._transport is not None and not self._transport.is_closing():
             self._transport.write(framed(encode(message)))
 
@@ -117,6 +122,8 @@ class Worker:
             transport.close()
             await frames.closed
 
-    def kill(self) -> None:
+    def kill(self, why: str = "") -> None:
+        """``why``: said of its end in place of the signal."""
+        self.why = why
         if self.process is not None:
             self.process.kill()
