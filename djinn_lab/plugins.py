@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from importlib.metadata import EntryPoint, entry_points
 from typing import NamedTuple
 
@@ -49,9 +49,10 @@ def find_plugin(group: str, noun: str, name: str, built_in: Collection[str] = ()
     return found[0]
 
 
-def load_plugin(group: str, noun: str, name: str) -> Plugin:
-    """Make what an installed package offers: the entry is called without arguments. Raises OptionError as
-    :func:`find_plugin` does, and for one that cannot be made."""
+def load_plugin(group: str, noun: str, name: str, methods: Sequence[str]) -> Plugin:
+    """Make what an installed package offers: the entry is called without arguments. ``methods``: that it must
+    have, as a reader calls them. Raises OptionError as :func:`find_plugin` does, and for one that cannot be
+    made or is none."""
     entry = find_plugin(group, noun, name)
     assert entry is not None
     try:
@@ -61,6 +62,12 @@ def load_plugin(group: str, noun: str, name: str) -> Plugin:
             f"The {noun} {name!r} of {_package(entry)} cannot be made: {type(error).__name__}: {error}",
             f"Correct {entry.value}, or uninstall the package.",
         ) from error
+    for method in methods:
+        if not callable(getattr(made, method.partition("(")[0], None)):
+            raise OptionError(
+                f"The {noun} {name!r} of {_package(entry)} has no method {method}.",
+                f"Correct {entry.value}; docs/extending.md has an example.",
+            )
     return Plugin(name, _package(entry), made)
 
 

@@ -24,7 +24,7 @@ def load_strategies(strategies: Sequence[OptimizationStrategy | str]) -> tuple[O
 
 
 def _load(name: str) -> OptimizationStrategy:
-    return cast(OptimizationStrategy, load_plugin(ENTRY_POINTS, "optimization strategy", name).made)
+    return cast(OptimizationStrategy, load_plugin(ENTRY_POINTS, "optimization strategy", name, ()).made)
 
 
 def _checked(strategy: OptimizationStrategy) -> OptimizationStrategy:

@@ -14,11 +14,12 @@ from real_pool import PoolUnderTest
 from djinn_lab.cli.app import main
 from djinn_lab.client.session import Session
 
-pytestmark = pytest.mark.processes
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(600)]
 
 GROUP = "djinn_lab.region_compilers"
 TOLERANCE = 1e-5
-DECIDED_WITHIN_S = 120.0
+DECIDED_WITHIN_S = 280.0
+"""The compiler lets all other processes of the machine go first."""
 CODE = """
 from pathlib import Path
 
@@ -37,28 +38,38 @@ class Exported:
         return lambda inputs: module(*inputs)
 
 
-class Wrong(Exported):
+class Nothing:
+    def compile(self, region, directory):
+        made = directory / "region"
+        made.write_bytes(b"")
+        return made
+
+
     def load(self, file, device):
-        run = super().load(file, device)
-        return lambda inputs: [one + 0.1 for one in run(inputs)]
+        return lambda inputs: [torch.ones(300, 400)]
 
 
-class Fails(Exported):
+class Silent:
+    def compile(self, region, directory):
+        return directory
+
+
+class Fails(Nothing):
     def compile(self, region, directory):
         raise LookupError("no kernel for tanh")
 
 
-class Unloadable(Exported):
+class Unloadable(Nothing):
     def load(self, file, device):
         raise LookupError("made by another version")
 
 
-class Raises(Exported):
+class Raises(Nothing):
     def load(self, file, device):
         return {}.__getitem__
 
 
-class Elsewhere(Exported):
+class Elsewhere(Nothing):
     def compile(self, region, directory):
         place = directory / "region"
         place.symlink_to(__file__)
@@ -69,9 +80,9 @@ class Unready:
     def __init__(self):
         raise LookupError("no licence for this machine")
 """
-OFFERED = ("exported", "wrong", "fails", "unloadable", "raises", "elsewhere", "unready")
+OFFERED = ("exported", "nothing", "silent", "fails", "unloadable", "raises", "elsewhere", "unready")
 SAID = {
-    "wrong": "run op by op: the results of a region differ by ",
+    "nothing": "run op by op: the results of a region differ by ",
     "fails": "run op by op: LookupError: no kernel for tanh",
     "unloadable": "run op by op: its library cannot be loaded: made by another version",
     "elsewhere": "run op by op: ValueError: ",
@@ -142,6 +153,7 @@ def test_example_compiles_with_openvino(tmp_path: Path) -> None:
         ("exportd", "There is no region compiler 'exportd' (did you mean 'exported'?)."),
         ("inducter", "(did you mean 'inductor'?)"),
         ("cuda-graphs", "--region-compiler cuda-graphs: the pool has no GPU."),
+        ("silent", "'silent' of region_compilers 1.0 has no method load(file, device)."),
         ("unready", "of region_compilers 1.0 cannot be made: LookupError: no licence for this machine"),
     ],
 )

@@ -8,7 +8,6 @@ from traceback import format_exception_only
 from typing import cast
 
 from djinn_lab.config.fields import BUILT_IN_ESTIMATOR
-from djinn_lab.errors import OptionError
 from djinn_lab.plugins import Plugin, load_plugin
 from djinn_lab.protocol.rest.costs import EstimatorView
 from djinn_lab.srg.costs import Work
@@ -103,10 +102,4 @@ def load_estimator(name: str) -> EstimatorPlugin | None:
     Raises OptionError for a name that is not offered, and for what is no estimator."""
     if name == BUILT_IN_ESTIMATOR:
         return None
-    plugin = load_plugin(ENTRY_POINTS, "cost estimator", name)
-    if not callable(getattr(plugin.made, "seconds", None)):
-        raise OptionError(
-            f"The cost estimator {name!r} of {plugin.package} has no method seconds(work, device).",
-            "See docs/extending.md, or start the pool with --cost-estimator built-in.",
-        )
-    return EstimatorPlugin(plugin)
+    return EstimatorPlugin(load_plugin(ENTRY_POINTS, "cost estimator", name, ("seconds(work, device)",)))

@@ -65,4 +65,5 @@ def user_name(provider: str, user: str) -> str:
 
 def load_provider(name: str) -> IdentityProvider:
     """Make the provider that an installed package offers under this name. Raises OptionError."""
-    return cast(IdentityProvider, load_plugin(ENTRY_POINTS, "identity provider", name).made)
+    methods = ("may_know(secret)", "identify(secret)", "way()")
+    return cast(IdentityProvider, load_plugin(ENTRY_POINTS, "identity provider", name, methods).made)

@@ -51,10 +51,8 @@ class Target(NamedTuple):
     directory: Path
 
 
-def yield_to_others() -> None:
-    """Let other processes of the machine go first, and end with the pool."""
+def end_with_the_pool() -> None:
     kernel.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    os.nice(NICENESS)
 
 
 def confine(own: Collection[Path], memory_bytes: int, seconds: int) -> None:
@@ -131,7 +129,9 @@ def main(answer: Callable[[bytes], object] = sys.stdout.buffer.write) -> None:
     parser.add_argument("--memory-bytes", type=int)
     parser.add_argument("--seconds", type=int)
     given = parser.parse_args()
-    yield_to_others()
+    end_with_the_pool()
+    if not given.check:  # for which the pool's start waits
+        os.nice(NICENESS)
     generated = None if given.check else _settle_in(given.work)
     from djinn_lab.worker.compiled.compilers import find_compiler  # torch takes seconds
 

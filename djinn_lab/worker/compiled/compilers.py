@@ -82,4 +82,5 @@ def find_compiler(name: str) -> Compiler:
     """Return a region compiler by its name. Raises OptionError."""
     if name == INDUCTOR:
         return Inductor()
-    return cast(Compiler, load_plugin(REGION_COMPILERS, "region compiler", name).made)
+    methods = ("compile(region, directory)", "load(file, device)")
+    return cast(Compiler, load_plugin(REGION_COMPILERS, "region compiler", name, methods).made)
