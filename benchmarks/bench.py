@@ -18,7 +18,7 @@ from djinn_lab.client.session import Session
 from djinn_lab.pool.launch import start_pool, stop_pool
 from djinn_lab.protocol.runtime_file import DIRECTORY_VARIABLE, RuntimeInfo
 
-START_TIMEOUT_S = 60.0
+START_TIMEOUT_S = 120.0
 
 
 @contextmanager

@@ -26,7 +26,7 @@ TITLES = {
 }
 GOAL = Goal(2)
 BASELINE = "a static page"
-START_TIMEOUT_S = 30.0
+START_TIMEOUT_S = 120.0
 TIMEOUT_MS = 20_000.0
 FIRST_PAINT = """() => new Promise(resolve => {
     const found = () => performance.getEntriesByName('first-contentful-paint')[0];

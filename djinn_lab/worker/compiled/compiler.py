@@ -11,7 +11,6 @@ import os
 import resource
 import signal
 import sys
-import sysconfig
 from collections.abc import Callable, Collection
 from pathlib import Path
 from time import perf_counter
@@ -29,7 +28,7 @@ from djinn_lab.protocol.compiling import (
 from djinn_lab.srg.program import decode_program
 from djinn_lab.srg.region_programs import validate_region
 from djinn_lab.worker.sandbox import kernel, landlock
-from djinn_lab.worker.sandbox.entering import CODE, MACHINE
+from djinn_lab.worker.sandbox.entering import CODE, MACHINE, code_directories
 from djinn_lab.worker.sandbox.landlock import Access
 
 if TYPE_CHECKING:
@@ -67,8 +66,8 @@ def confine(own: Collection[Path], memory_bytes: int, seconds: int) -> None:
 
 
 def _reach(own: Collection[Path]) -> dict[Path, Access]:
-    paths = [sys.prefix, sys.base_prefix, *(sysconfig.get_path(name) for name in ("stdlib", "purelib"))]
-    found = {Path(path): _RUN for path in (*_PROGRAMS, *paths)}
+    programs = map(Path, (*_PROGRAMS, sys.prefix, sys.base_prefix))
+    found = dict.fromkeys((*programs, *code_directories()), _RUN)
     itself = f"/proc/{os.getpid()}"
     found |= {Path(path): CODE for path in (*MACHINE, itself, Path(__file__).parents[2])}
     found[Path("/dev/null")] = CODE | Access.WRITE

@@ -47,7 +47,7 @@ class Reach:
 
     def accesses(self) -> dict[Path, Access]:
         """Return what is in reach, with Python's and the system's libraries."""
-        given: list[tuple[Path | None, Access]] = [(path, CODE) for path in _code()]
+        given: list[tuple[Path | None, Access]] = [(path, CODE) for path in code_directories()]
         given += [(Path(path), CODE) for path in (*MACHINE, f"/proc/{os.getpid()}")]
         given += [(path, OWN) for path in self.own]
         given += [(self.store, BY_NAME), (self.results, RESULTS), (self.compiled, BY_NAME)]
@@ -58,7 +58,7 @@ class Reach:
         return found
 
 
-def _code() -> Iterable[Path]:
+def code_directories() -> Iterable[Path]:
     """Libraries, which are loaded when they are first needed."""
     names = ("stdlib", "platstdlib", "purelib", "platlib")
     yield from (Path(sysconfig.get_path(name)) for name in names)
