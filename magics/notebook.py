@@ -24,6 +24,7 @@ from djinn_lab.magics.anticipation import Anticipation, TypingWatch
 from djinn_lab.magics.dashboard_process import DashboardProcess
 from djinn_lab.magics.notebook_cell import NotebookCell
 from djinn_lab.magics.options import CellOptions, default_options, parse_options
+from djinn_lab.magics.own_gpu import OwnGpu
 from djinn_lab.magics.session_note import SessionNote
 from djinn_lab.magics.source import CellSource
 from djinn_lab.protocol.notebooks import CELL_OPTIONS_VARIABLE, DEADLINE_VARIABLE
@@ -64,6 +65,7 @@ class Notebook:
         self._closed = closed
         self._anticipation = Anticipation()
         self._note = SessionNote.from_environment()
+        self._own_gpu = OwnGpu()
         self._typing = TypingWatch(self.typed)
         self._user_cell_runs = False
 
@@ -124,6 +126,7 @@ class Notebook:
         if self._session is not None:
             self._anticipation.computed()
             self._note.update(self._session)
+            self._own_gpu.look(self._session)
 
     def watch_typing(self) -> None:
         """Watch typing from now on, in a front end that can. It needs the output of a user's cell, so this

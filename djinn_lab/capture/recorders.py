@@ -14,6 +14,7 @@ from djinn_lab.capture.sending.segment import Launched, Segment
 from djinn_lab.capture.torch_functions import script_modules
 from djinn_lab.capture.torch_functions.optimizer_state import SteppedOptimizers
 from djinn_lab.capture.torch_functions.pool_devices import PoolDevice
+from djinn_lab.capture.torch_functions.pool_memory import SessionsMemory
 from djinn_lab.errors import UserError
 from djinn_lab.native import load
 
@@ -45,6 +46,7 @@ class Recorder(Protocol):
     owner: object
     may_display: Callable[[], bool]
     devices: Callable[[], Sequence[PoolDevice]]
+    device_memory: SessionsMemory
     host_only: bool
 
     @property

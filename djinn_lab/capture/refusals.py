@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch._ops import HigherOrderOperator
+from torch.utils._python_dispatch import _disable_current_modes
 
 from djinn_lab.errors import CaptureError
 
@@ -38,9 +39,21 @@ def refuse_unsupported(tensor: torch.Tensor) -> None:
         )
     if tensor.device.type != "cpu":
         raise CaptureError(
-            f"a tensor on {tensor.device} cannot be captured.",
-            "Move it to the host with .cpu() before the cell.",
+            f"a tensor on {tensor.device}, which is this machine's own, cannot be captured.",
+            "Move it to the pool in the cell with .cuda(), a module with model.cuda(), or make it there.",
         )
+
+
+def from_own_device(tensor: torch.Tensor) -> torch.Tensor:
+    """Copy a tensor from an accelerator of this machine's own to the host, on its way to the pool. Raises
+    CaptureError where a gradient would have to come back."""
+    if tensor.requires_grad and torch.is_grad_enabled():
+        raise CaptureError(
+            f"a gradient cannot flow from the pool back to {tensor.device}, which is this machine's own.",
+            "Move the module with model.cuda() in the cell, or use .detach() first.",
+        )
+    with _disable_current_modes():
+        return tensor.cpu()
 
 
 def kernel_of_parts(operator: HigherOrderOperator) -> Callable[..., Any]:

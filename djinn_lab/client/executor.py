@@ -89,6 +89,8 @@ class PoolExecutor:
         self.on_tick: Callable[[], None] = _ignore_tick
         self.stop_at: float | None = None
         """By ``perf_counter``: then, a wait for the pool ends as if the user had stopped it."""
+        self.peak_bytes = 0
+        """The most that a device had in use during a run, since that was reset."""
         self._flights: deque[Flight] = deque()
         self._lost: PoolLost | None = None
         """An upload ran into it. The dead connection stays until the recorder knows: a new pool must not get
@@ -405,6 +407,7 @@ class PoolExecutor:
         job.add_program(flight.recorded.recorded, ends=flight.cut.cause != STREAMED)
         report.job = job.identifier
         report.add_result(result)
+        self.peak_bytes = max(self.peak_bytes, result.peak_bytes)
         if not missing(result):  # else it is sent again
             report.ops_sent += program.nodes
         if result.rng_state is not None:

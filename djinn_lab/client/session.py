@@ -23,6 +23,7 @@ from djinn_lab.capture.torch_functions.pool_devices import PoolDevice
 from djinn_lab.client.cell import Cell
 from djinn_lab.client.cell_job import CellJob
 from djinn_lab.client.connection import PoolConnection
+from djinn_lab.client.device_memory import DeviceMemory
 from djinn_lab.client.executor import PoolExecutor
 from djinn_lab.client.profile_terms import terms_of, terms_of_scheduler
 from djinn_lab.client.rest import PoolClient
@@ -74,6 +75,7 @@ class Session:
         self.recorder: Recorder = make_recorder(self.executor)
         self.recorder.owner = self
         self.recorder.devices = self._devices
+        self.recorder.device_memory = DeviceMemory(self.executor, lambda: self.pool)
         self.last_cell: Cell | None = None
         self._measured: list[DeviceProfile] = []
         self._cells = 0

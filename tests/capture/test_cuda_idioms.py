@@ -1,4 +1,5 @@
-"""What programs for GPUs write, on a machine without one: the values are those of a program for the CPU."""
+"""What programs for GPUs write, on a machine without one and on one that has its own: the values are those of
+a program for the CPU."""
 
 from __future__ import annotations
 
@@ -20,8 +21,15 @@ from djinn_lab.capture.recorders import Recorder
 from djinn_lab.capture.torch_functions.pool_devices import PoolDevice
 from djinn_lab.errors import CaptureError
 
-pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="torch answers for its own device")
 LEGACY: Any = torch.cuda
+
+
+@pytest.fixture(autouse=True, params=[False, True], ids=["no GPU here", "a GPU here"])
+def own_gpu(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """A GPU of the notebook's machine is of no concern to a cell. Here it is one that torch only claims to
+    have: whatever reaches it raises."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: request.param)
+    return bool(request.param)
 
 
 def in_scope(x: torch.Tensor) -> torch.Tensor:

@@ -98,6 +98,32 @@ def test_large_tensors_go_by_content_and_only_once(session: Session) -> None:
     assert torch.equal(a.cpu(), x @ torch.ones(512, 1))
 
 
+def test_cuda_tells_the_memory_of_the_pools_device(pool: PoolUnderTest) -> None:
+    nbytes = 4 * 2**20
+    with pool.session() as session:
+        [device, *_] = session.welcome.devices
+        with session.capture():
+            torch.cuda.reset_peak_memory_stats()
+            free_before, total = torch.cuda.mem_get_info()
+            before = torch.cuda.memory_allocated()
+            x = torch.zeros(nbytes // 4, device="cuda")
+            y = x + 1
+            free, _ = torch.cuda.mem_get_info("cuda:0")
+            held = torch.cuda.memory_allocated() - before
+            del y
+            left = torch.cuda.memory_allocated() - before
+            peak = torch.cuda.max_memory_allocated()
+            statistics = torch.cuda.memory_stats()
+            summary = torch.cuda.memory_summary()
+        assert total == device.memory_bytes
+        assert (held, left) == (2 * nbytes, nbytes)
+        assert free_before - free == held
+        assert peak >= before + 2 * nbytes
+        assert statistics["allocated_bytes.all.peak"] == peak
+        assert "4.0 MiB are this session's" in summary
+        assert x.sum() == 0
+
+
 def test_a_large_result_comes_back_whole(session: Session) -> None:
     with session.capture():
         y = torch.arange(3_000_000).view(3, -1).t() * 2

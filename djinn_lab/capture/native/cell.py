@@ -19,7 +19,7 @@ from torch.jit import _builtins
 
 from djinn_lab.capture.host.interrupts import whole
 from djinn_lab.capture.native.extension import native
-from djinn_lab.capture.refusals import has_other_memory, kernel_of_parts
+from djinn_lab.capture.refusals import from_own_device, has_other_memory, kernel_of_parts
 from djinn_lab.capture.torch_functions.cuda_answers import ToPool, cuda_answers
 from djinn_lab.capture.torch_functions.hooks import kept_on_host, optimizer_hooks
 from djinn_lab.capture.torch_functions.packed_sequences import pad
@@ -51,6 +51,8 @@ def _on_pool(recorder: NativeRecorder, tensor: torch.Tensor) -> torch.Tensor:
         return tensor
     if has_other_memory(tensor):
         return tensor.clone()  # it stays here, as what meets it does
+    if tensor.device.type != "cpu":
+        return _on_pool(recorder, from_own_device(tensor))
     if isinstance(tensor, torch.nn.Parameter) and recorder.put_on_pool(tensor):
         return tensor
     recorder.plain.settle(tensor)
@@ -198,7 +200,7 @@ class CellSurroundings:
         self._compiled = _CompiledCode()
         wanted: list[Wanted] = [
             *kept_on_host(recorder),
-            *cuda_answers(recorder.finish),
+            *cuda_answers(recorder),
             (torch, "compile", self._compiled.compile),
             (torch.nn.Module, "__call__", native.module_call),
             *((owner, name, _mapped) for owner, name in _device_functions()),

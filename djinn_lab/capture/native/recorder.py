@@ -53,6 +53,7 @@ from djinn_lab.capture.torch_functions.hooks import ModulePaths
 from djinn_lab.capture.torch_functions.optimizer_state import SteppedOptimizers
 from djinn_lab.capture.torch_functions.packed_sequences import PACK, pack
 from djinn_lab.capture.torch_functions.pool_devices import PoolDevice
+from djinn_lab.capture.torch_functions.pool_memory import NoMemory, SessionsMemory
 from djinn_lab.capture.values import Layout
 from djinn_lab.errors import CaptureError
 
@@ -105,6 +106,7 @@ class NativeRecorder:
         self.owner: object = None
         self.may_display: Callable[[], bool] = lambda: True
         self.devices: Callable[[], Sequence[PoolDevice]] = lambda: ()
+        self.device_memory: SessionsMemory = NoMemory()
         self._inference = ShapeInference()
         self._paths = ModulePaths()
         self._names: weakref.WeakKeyDictionary[torch.nn.Module, Any] = weakref.WeakKeyDictionary()

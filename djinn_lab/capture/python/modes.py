@@ -18,7 +18,7 @@ from djinn_lab.capture.python.autocast import cuda_rules
 from djinn_lab.capture.python.composites import COMPOSITES, record_composite, record_whole
 from djinn_lab.capture.python.identity import WHOLE_TENSOR_CALLS
 from djinn_lab.capture.python.tensor import LazyTensor, plain
-from djinn_lab.capture.refusals import has_other_memory, refuse_tracing, refuse_unsupported
+from djinn_lab.capture.refusals import from_own_device, has_other_memory, refuse_tracing, refuse_unsupported
 from djinn_lab.capture.sending.segment import paused
 from djinn_lab.capture.torch_functions.cuda_answers import ToPool
 from djinn_lab.capture.torch_functions.hooks import (
@@ -95,6 +95,8 @@ def _on_pool(recorder: PythonRecorder, tensor: torch.Tensor) -> torch.Tensor:
     if has_other_memory(tensor):
         refuse_unsupported(tensor)
         return tensor
+    if tensor.device.type != "cpu":
+        return _on_pool(recorder, from_own_device(tensor))
     with locked(recorder.lock):
         if isinstance(tensor, torch.nn.Parameter) and recorder.host.make_lazy_in_place(tensor, "weight"):
             return tensor

@@ -54,6 +54,7 @@ from djinn_lab.capture.torch_functions.hooks import kept_on_host
 from djinn_lab.capture.torch_functions.optimizer_state import SteppedOptimizers
 from djinn_lab.capture.torch_functions.packed_sequences import PACK, pack
 from djinn_lab.capture.torch_functions.pool_devices import PoolDevice
+from djinn_lab.capture.torch_functions.pool_memory import NoMemory, SessionsMemory
 from djinn_lab.capture.torch_functions.replaced import Replacements, ask_when_data_is_set, set_data_of_torch
 from djinn_lab.capture.values import Layout, LazyStorage, LazyValue
 from djinn_lab.errors import CaptureError
@@ -116,6 +117,7 @@ class PythonRecorder:
         ask_when_data_is_set(_set_data)
         self.may_display: Callable[[], bool] = lambda: True
         self.devices: Callable[[], Sequence[PoolDevice]] = lambda: ()
+        self.device_memory: SessionsMemory = NoMemory()
 
     def _why_lost(self, tensor: torch.Tensor) -> str | None:
         return self.table.lost.get(tensor._value.id) if type(tensor) is LazyTensor else None
@@ -494,7 +496,7 @@ class PythonRecorder:
     def replacements(self) -> Replacements:
         """Return the attributes of torch that are replaced while a cell is captured."""
         overriding = (torch.overrides, "has_torch_function", overrides_torch)
-        return Replacements([*kept_on_host(self), *cuda_answers(self.finish), FORGETTING, overriding])
+        return Replacements([*kept_on_host(self), *cuda_answers(self), FORGETTING, overriding])
 
     @one_thread
     def begin_cell(self) -> None:

@@ -26,6 +26,7 @@ from djinn_lab.capture.torch_functions.pool_devices import (
     is_pool,
     unknown,
 )
+from djinn_lab.capture.torch_functions.pool_memory import Asks, memory_answers
 from djinn_lab.capture.torch_functions.replaced import Wanted
 from djinn_lab.errors import CaptureError
 
@@ -131,7 +132,7 @@ def _load(original: Callable[..., object]) -> Callable[..., object]:
     def load(file: object, map_location: Any = None, *rest: object, **named: object) -> object:
         if isinstance(map_location, (str, torch.device)):
             map_location = "cpu" if is_pool(map_location) else map_location
-        elif not torch.cuda.is_available():
+        else:
             map_location = _restoring(map_location)
         with _disable_current_modes(), torch._C.DisableTorchFunction():  # bytes to tensors, nothing to record
             return original(file, map_location, *rest, **named)
@@ -211,7 +212,7 @@ _SEEDS: dict[str, Callable[..., object]] = {
     "set_rng_state_all": lambda states: _do_nothing(*map(_stream().set_state, states)),
 }
 """Notebook and pool draw from one stream, so that a seed for CUDA is a seed of that one."""
-_WITHOUT_CUDA: tuple[tuple[Any, str, Any], ...] = (
+_OF_THE_POOL: tuple[tuple[Any, str, Any], ...] = (
     (torch, "set_default_device", _set_default_device(torch.set_default_device)),
     (torch.cuda, "synchronize", lambda device=None: None),
     (torch.cuda, "current_device", lambda: 0),
@@ -348,13 +349,12 @@ _STREAMS: tuple[tuple[Any, str, Any], ...] = (
 )
 _HOUSEKEEPING = (
     *("init", "ipc_collect", "set_per_process_memory_fraction"),
-    *("reset_peak_memory_stats", "reset_accumulated_memory_stats"),
-    *("reset_max_memory_allocated", "reset_max_memory_cached"),
+    *("reset_accumulated_memory_stats", "empty_cache"),
     *("reset_peak_host_memory_stats", "reset_accumulated_host_memory_stats"),
 )
 _UNKNOWN = (
-    *("get_device_capability", "mem_get_info", "memory_summary"),
-    *("memory_snapshot", "memory_usage", "device_memory_used"),
+    *("get_device_capability", "memory_snapshot"),
+    *("memory_usage", "device_memory_used"),
     *("utilization", "temperature", "power_draw", "clock_rate"),
 )
 _OF_ONE_DEVICE: tuple[tuple[Any, str, Any], ...] = tuple(
@@ -367,19 +367,20 @@ _OF_ONE_DEVICE: tuple[tuple[Any, str, Any], ...] = tuple(
 )
 
 
-def cuda_answers(run_pending: Callable[[str], None]) -> list[Wanted]:
-    """Return what makes torch's answers about CUDA speak of the pool. ``run_pending`` runs what was
-    recorded."""
-    event = type("PoolEvent", (PoolEvent,), {"run_pending": staticmethod(run_pending)})
-    answers = (
-        *_WITHOUT_CUDA,
+def cuda_answers(recorder: Asks) -> list[Wanted]:
+    """Return what makes torch's answers about CUDA speak of the pool, also where the notebook's machine has a
+    GPU of its own."""
+    event = type("PoolEvent", (PoolEvent,), {"run_pending": staticmethod(recorder.finish)})
+    wanted = (
+        *_ALWAYS,
+        *_OF_THE_POOL,
         *_STREAMS,
         *_OF_ONE_DEVICE,
         *_PROFILING,
         *_GRAPHS,
         (torch.cuda, "Event", event),
+        *((torch.cuda, name, answer) for name, answer in memory_answers(recorder).items()),
     )
-    wanted = (*_ALWAYS, *(() if torch.cuda.is_available() else answers))
     instead = ((owner, name, partial(_instead, new)) for owner, name, new in wanted)
     return [*instead, *ACCELERATOR_FORMS]
 
