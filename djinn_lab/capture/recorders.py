@@ -36,7 +36,8 @@ class Checkpoint(Protocol):
 
 class Recorder(Protocol):
     """Records torch ops as graph nodes and gets values when they are needed. One per session. ``devices``:
-    those of the pool, none where they are not known."""
+    those of the pool, none where they are not known. ``replayable``: accelerators compute by deterministic
+    algorithms, so that what runs again has the same bits."""
 
     lock: Any
     segment: Segment
@@ -47,6 +48,7 @@ class Recorder(Protocol):
     may_display: Callable[[], bool]
     devices: Callable[[], Sequence[PoolDevice]]
     device_memory: SessionsMemory
+    replayable: bool
     host_only: bool
 
     @property

@@ -217,6 +217,7 @@ class Session:
             checked_tolerance(self.tolerance if tolerance is None else tolerance),
         )
         job.waits = wait
+        self.recorder.replayable = self.profile.session.numbers == "bits"
         return Cell(self.recorder, self.executor, self.device_profiles, self._remember, job, file)
 
     def _remember(self, cell: Cell) -> None:

@@ -131,6 +131,11 @@ class Consequences:
             return "Nothing below a cell says how long it waited and ran"
         return "A line below a cell that takes longer says how long it waited and ran, and where"
 
+    def _numbers(self) -> str:
+        if self._profile.session.numbers == "bits":
+            return "What runs again on a GPU after a loss has the same bits; some ops take longer there"
+        return "On a GPU what runs again after a loss is close to what it was, not equal to the last bit"
+
     def _objective(self) -> str:
         effect = self._own_effect()
         if self._work is None or effect is None:
@@ -189,6 +194,7 @@ _SENTENCES: dict[str, Callable[[Consequences], str]] = {
     "session.priority": Consequences._priority,
     "session.progress_after_s": Consequences._progress,
     "session.quiet": Consequences._quiet,
+    "session.numbers": Consequences._numbers,
     "scheduler.objective": Consequences._objective,
     "scheduler.memory_reserve_fraction": Consequences._reserve,
 }

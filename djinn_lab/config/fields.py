@@ -16,6 +16,7 @@ from djinn_lab.units import format_bytes, parse_bytes
 Value = str | int | float | bool | None
 PRIORITIES = ("CRITICAL", "HIGH", "NORMAL", "LOW", "SCAVENGER")
 OBJECTIVES = ("latency", "memory", "energy")
+NUMBERS = ("close", "bits")
 CPU_DEVICES_MAX = 64
 MEMORY_BYTES_MIN = 64 * 2**20
 """Of a device: less holds no model worth a pool, and is most often a number whose unit was forgotten."""
@@ -199,6 +200,15 @@ FIELDS: tuple[Field, ...] = (
         "true or false",
         _read_switch,
         ("false", "true"),
+    ),
+    Field(
+        "session.numbers",
+        "Numbers of GPUs",
+        "close: by torch's own kernels; bits: by deterministic ones, slower, so that what runs again after a "
+        "loss has the same bits. CPUs always have the same bits",
+        ", ".join(NUMBERS),
+        _read_choice(NUMBERS, str.lower),
+        NUMBERS,
     ),
     Field(
         "scheduler.objective",

@@ -49,6 +49,7 @@ class SessionSettings(msgspec.Struct, frozen=True):
     priority: str = "NORMAL"
     progress_after_s: float = 2.0
     quiet: bool = False
+    numbers: str = "close"
 
 
 class SchedulerSettings(msgspec.Struct, frozen=True):

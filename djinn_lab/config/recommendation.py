@@ -165,6 +165,7 @@ def _workload_reasons(base: Profile) -> dict[str, str]:
         "pool.link_bytes_per_s": "CPU devices park and restore at a rate that leaves memory to running cells",
         "pool.cost_estimator": "Measured curves of each device predict run times, and runs correct them",
         "session.quiet": "Progress and the report line are shown until you switch them off",
+        "session.numbers": "GPUs compute as torch does by itself until you ask for the same bits each time",
         "scheduler.memory_reserve_fraction": f"{reserve} is kept free "
         + ("for a KV cache that grows with every token" if llm else "for buffers that are not in the plan"),
     }

@@ -191,6 +191,11 @@ class NumericSettings(msgspec.Struct, frozen=True, array_like=True):
     ``deterministic`` and ``warn_only``: as for ``torch.use_deterministic_algorithms``.
     ``fill_uninitialized``: whether these then fill new memory. ``matmul_precision``: one of
     :data:`MATMUL_PRECISIONS`.
+
+    Of accelerators alone: ``replayable``: deterministic wherever torch can be, which the session wants;
+    ``cudnn``, ``cudnn_tf32``, ``cudnn_benchmark``, ``cudnn_deterministic``: as in ``torch.backends.cudnn``;
+    ``reduce_float16``, ``reduce_bfloat16``, ``accumulate_float16``: what ``torch.backends.cuda.matmul``
+    allows; and the kernels of attention that may be chosen.
     """
 
     default_dtype: str = "float32"
@@ -200,6 +205,18 @@ class NumericSettings(msgspec.Struct, frozen=True, array_like=True):
     fill_uninitialized: bool = True
     flush_denormal: bool = False
     matmul_precision: str = "highest"
+    replayable: bool = False
+    cudnn: bool = True
+    cudnn_tf32: bool = True
+    cudnn_benchmark: bool = False
+    cudnn_deterministic: bool = False
+    reduce_float16: bool = True
+    reduce_bfloat16: bool = True
+    accumulate_float16: bool = False
+    flash_attention: bool = True
+    mem_efficient_attention: bool = True
+    math_attention: bool = True
+    cudnn_attention: bool = True
 
     @property
     def fills(self) -> bool:

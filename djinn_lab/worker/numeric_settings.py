@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,6 +15,7 @@ from djinn_lab.worker.accelerator.device import is_accelerator
 
 _C: Any = torch._C
 _deterministic: Any = torch.utils.deterministic
+_matmul: Any = torch.backends.cuda.matmul
 _DEFAULTS = NumericSettings()
 _SMALLEST = 5e-324
 
@@ -22,29 +23,60 @@ _SMALLEST = 5e-324
 @contextmanager
 def applied(settings: NumericSettings | None, device: torch.device) -> Iterator[None]:
     """Apply ``settings`` (None: torch's defaults) to this process inside, and what was set before
-    afterwards. A GPU computes by deterministic algorithms wherever torch has them: what is run again after a
-    loss has the same bits."""
-    wanted, before = settings or _DEFAULTS, _present()
-    if is_accelerator(device) and not wanted.deterministic:
+    afterwards. On an accelerator a session may want deterministic algorithms wherever torch has them: what is
+    run again after a loss then has the same bits."""
+    wanted, before = settings or _DEFAULTS, _present(is_accelerator(device))
+    if wanted.replayable and not wanted.deterministic:
         wanted = replace(wanted, deterministic=True, warn_only=True, fill_uninitialized=False)
+    wanted = replace(wanted, replayable=False)
     if wanted == before:
         yield
         return
-    _apply(wanted)
+    _apply(wanted, before)
     try:
         yield
     finally:
-        _apply(before)
+        _apply(before, wanted)
 
 
-def _present() -> NumericSettings:
-    return NumericSettings(
+def _present(accelerator: bool) -> NumericSettings:
+    """Return what is set; ``accelerator``: also what concerns these alone."""
+    own = NumericSettings(
         str(torch.get_default_dtype()).removeprefix("torch."),
         _C._get_mkldnn_enabled(),
         *deterministic(),
         _SMALLEST * 1.0 == 0.0,  # torch does not say; the processor flushes Python's numbers as well
         _matmul_precision(),
     )
+    return replace(own, **{name: get() for name, (get, _) in _SWITCHES.items()}) if accelerator else own
+
+
+_SWITCHES: Mapping[str, tuple[Callable[[], bool], Callable[[bool], None]]] = {
+    "cudnn": (_C._get_cudnn_enabled, _C._set_cudnn_enabled),
+    "cudnn_tf32": (
+        lambda: _C._get_fp32_precision_getter("cuda", "conv") == "tf32",
+        _C._set_cudnn_allow_tf32,
+    ),
+    "cudnn_benchmark": (_C._get_cudnn_benchmark, _C._set_cudnn_benchmark),
+    "cudnn_deterministic": (_C._get_cudnn_deterministic, _C._set_cudnn_deterministic),
+    "reduce_float16": (
+        lambda: bool(_matmul.allow_fp16_reduced_precision_reduction),
+        lambda on: setattr(_matmul, "allow_fp16_reduced_precision_reduction", on),
+    ),
+    "reduce_bfloat16": (
+        lambda: bool(_matmul.allow_bf16_reduced_precision_reduction),
+        lambda on: setattr(_matmul, "allow_bf16_reduced_precision_reduction", on),
+    ),
+    "accumulate_float16": (
+        _C._get_cublas_allow_fp16_accumulation,
+        _C._set_cublas_allow_fp16_accumulation,
+    ),
+    "flash_attention": (_C._get_flash_sdp_enabled, _C._set_sdp_use_flash),
+    "mem_efficient_attention": (_C._get_mem_efficient_sdp_enabled, _C._set_sdp_use_mem_efficient),
+    "math_attention": (_C._get_math_sdp_enabled, _C._set_sdp_use_math),
+    "cudnn_attention": (_C._get_cudnn_sdp_enabled, _C._set_sdp_use_cudnn),
+}
+"""What concerns accelerators alone, by its name in the settings: how it is read and set."""
 
 
 def _matmul_precision() -> str:
@@ -54,12 +86,15 @@ def _matmul_precision() -> str:
     return "medium" if _C._get_fp32_precision_getter("mkldnn", "matmul") == "bf16" else "high"
 
 
-def _apply(settings: NumericSettings) -> None:
+def _apply(settings: NumericSettings, before: NumericSettings) -> None:
     torch.set_default_dtype(getattr(torch, settings.default_dtype))
     _C._set_mkldnn_enabled(settings.mkldnn)
     set_deterministic(settings.deterministic, settings.warn_only, settings.fill_uninitialized)
     torch.set_flush_denormal(settings.flush_denormal)
     torch.set_float32_matmul_precision(settings.matmul_precision)
+    for name, (_, switch) in _SWITCHES.items():
+        if getattr(settings, name) != getattr(before, name):
+            switch(getattr(settings, name))
 
 
 def deterministic() -> tuple[bool, bool, bool]:

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from djinn_lab.config import default_profile, list_profiles, load_profile, profiles_path, save_profile
-from djinn_lab.config.fields import BUILT_IN_ESTIMATOR, FIELDS, OBJECTIVES, PRIORITIES
+from djinn_lab.config.fields import BUILT_IN_ESTIMATOR, FIELDS, NUMBERS, OBJECTIVES, PRIORITIES
 from djinn_lab.config.profiles import BUILT_IN, WORKLOADS, Profile
 from djinn_lab.config.profiles_text import ProfilesFile, parse
 from djinn_lab.config.rendering import render
@@ -196,6 +196,7 @@ VALUES = {
     "session.priority": st.sampled_from(PRIORITIES),
     "session.progress_after_s": st.floats(0, 3600),
     "session.quiet": st.booleans(),
+    "session.numbers": st.sampled_from(NUMBERS),
     "scheduler.objective": st.sampled_from(OBJECTIVES),
     "scheduler.memory_reserve_fraction": st.floats(0, 0.9),
 }

@@ -280,7 +280,7 @@ inline void read_arguments(Recorder& recorder, const OpInfo* info, at::ArrayRef<
       for (size_t j = 0; j < i; j++)
         if (call.inputs[i].storage == call.inputs[j].storage)
           call.key.push_back((call.inputs[i].tensor->is_same(*call.inputs[j].tensor) ? 0xAB00 : 0xAA00) + (i << 20) + j);
-  call.key.push_back(numeric_settings());
+  call.key.push_back(numeric_settings(recorder.for_accelerators, recorder.replayable));
 }
 
 // ---------------------------------------------------------------------------------------------------------- to Python

@@ -69,6 +69,8 @@ class NativeCore(Protocol):
     look_at: int
     patience: int
     host_only: bool
+    for_accelerators: bool
+    replayable: bool
     host_dirty: bool
     draws_open: bool
     capturing: bool

@@ -226,6 +226,8 @@ PYBIND11_MODULE(djinn_recorder, m) {
       .def_readwrite("look_at", &Recorder::look_at)
       .def_readwrite("patience", &Recorder::patience)
       .def_readwrite("host_only", &Recorder::host_only)
+      .def_readwrite("for_accelerators", &Recorder::for_accelerators)
+      .def_readwrite("replayable", &Recorder::replayable)
       .def_readwrite("host_dirty", &Recorder::host_dirty)
       .def_readwrite("draws_open", &Recorder::draws_open)
       .def_property("capturing", [](Recorder& r) { return r.capturing.load(); }, [](Recorder& r, bool on) { r.capturing = on; })

@@ -81,6 +81,7 @@ class Recorder {
   std::atomic<bool> capturing{false};  // a cell is open; another session's cell inside it may be the one that is captured
   bool host_only = false, host_dirty = false, draws_open = false;
   uint64_t settings = DEFAULT_SETTINGS;  // of the pending nodes
+  bool for_accelerators = false, replayable = false;  // the pool has some; they compute by deterministic algorithms
   uint64_t segment = 1, ops_recorded = 0, plans_made = 0;
   size_t look_at = 1024, patience = 1024;  // with so many nodes pending the cell is sent ahead
   bool begins_call = false;                // the op in hand is the first of a root module's call

@@ -107,6 +107,7 @@ class NativeRecorder:
         self.may_display: Callable[[], bool] = lambda: True
         self.devices: Callable[[], Sequence[PoolDevice]] = lambda: ()
         self.device_memory: SessionsMemory = NoMemory()
+        self.replayable = False
         self._inference = ShapeInference()
         self._paths = ModulePaths()
         self._names: weakref.WeakKeyDictionary[torch.nn.Module, Any] = weakref.WeakKeyDictionary()
@@ -130,6 +131,9 @@ class NativeRecorder:
 
     @capturing.setter
     def capturing(self, on: bool) -> None:
+        if on:
+            self.core.for_accelerators = any(one.kind != "cpu" for one in self.devices())
+            self.core.replayable = self.replayable
         self.core.capturing = on
 
     @property

@@ -118,6 +118,7 @@ class PythonRecorder:
         self.may_display: Callable[[], bool] = lambda: True
         self.devices: Callable[[], Sequence[PoolDevice]] = lambda: ()
         self.device_memory: SessionsMemory = NoMemory()
+        self.replayable = False
 
     def _why_lost(self, tensor: torch.Tensor) -> str | None:
         return self.table.lost.get(tensor._value.id) if type(tensor) is LazyTensor else None
