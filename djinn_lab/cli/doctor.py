@@ -190,7 +190,8 @@ def check_devices() -> Check:
         devices = PoolClient.find().status().devices
     except DjinnError:
         return Check("devices", "warn", "unknown, as no pool answers")
-    evidence = ", ".join(f"{device.device} {device.state}" for device in devices) or "none"
+    levels = {one.device: f", isolation level {one.sandbox}" if one.sandbox else "" for one in devices}
+    evidence = "; ".join(f"{one.device} {one.state}{levels[one.device]}" for one in devices) or "none"
     if devices and all(device.state != "lost" for device in devices):
         return Check("devices", "ok", evidence)
     return Check("devices", "fail", evidence, "djinn-lab pool stop && djinn-lab pool start")

@@ -12,14 +12,14 @@ Isolation = Literal["user", "account", "session", "none"]
 ISOLATIONS: tuple[Isolation, ...] = get_args(Isolation)
 ISOLATION_DEFAULT: Isolation = "user"
 
-SandboxLevel = Literal["full", "no-landlock", "process-only", "none"]
+SandboxLevel = Literal["full", "no-landlock", "driver", "process-only", "none"]
 """``full``: all layers of the sandbox. ``no-landlock``: all but Landlock, so files of the pool's account
-are in reach. ``process-only``: a process of its own, without a filter of system calls. ``none``: nothing
-holds."""
+are in reach. ``driver``: all layers, as wide as the driver of a GPU needs them. ``process-only``: a process
+of its own, without a filter of system calls. ``none``: nothing holds."""
 
-WEAKEST_FIRST: tuple[SandboxLevel, ...] = ("none", "process-only", "no-landlock", "full")
+WEAKEST_FIRST: tuple[SandboxLevel, ...] = ("none", "process-only", "driver", "no-landlock", "full")
 
-STRONG: tuple[SandboxLevel, ...] = ("full", "no-landlock")
+STRONG: tuple[SandboxLevel, ...] = ("full", "no-landlock", "driver")
 """Levels at which users who do not trust each other may share a pool."""
 
 

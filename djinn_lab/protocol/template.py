@@ -18,7 +18,8 @@ class WorkerOptions(msgspec.Struct, frozen=True):
     the throttle that stands for a CPU device's link, 0 for none. ``host_directory``, ``disk_directory``:
     of the worker's trust group. ``host_account``: the file in which the workers of the device count host
     memory together, and ``host_row``: this worker's row of it. ``compiled_directory``: where the pool puts
-    the libraries of compiled regions; None: it compiles none. ``region_compiler``: what compiles them."""
+    the libraries of compiled regions; None: it compiles none. ``region_compiler``: what compiles them.
+    ``confined``: whether a worker with a device's driver enters the sandbox that leaves it its way."""
 
     device: str
     memory_bytes: int
@@ -34,6 +35,7 @@ class WorkerOptions(msgspec.Struct, frozen=True):
     link_bytes_per_second: float = 0.0
     compiled_directory: str | None = None
     region_compiler: str = INDUCTOR
+    confined: bool = True
 
     def arguments(self) -> list[str]:
         """Return the options as those of ``python -m djinn_lab.worker``."""
@@ -50,6 +52,8 @@ class WorkerOptions(msgspec.Struct, frozen=True):
         if self.compiled_directory is not None:
             found += ["--compiled-directory", self.compiled_directory]
             found += ["--region-compiler", self.region_compiler]
+        if not self.confined:
+            found.append("--not-confined")
         return found
 
 

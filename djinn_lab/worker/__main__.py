@@ -29,6 +29,7 @@ def main() -> None:
     parser.add_argument("--link-bytes-per-second", type=float, default=0.0)
     parser.add_argument("--compiled-directory")
     parser.add_argument("--region-compiler", default=INDUCTOR)
+    parser.add_argument("--not-confined", dest="confined", action="store_false")
     arguments = vars(parser.parse_args())
     signal.signal(
         signal.SIGINT, signal.SIG_IGN

@@ -16,6 +16,7 @@ import torch
 from djinn_lab.protocol.isolation import SandboxLevel
 from djinn_lab.protocol.template import WorkerOptions
 from djinn_lab.worker import sandbox
+from djinn_lab.worker.accelerator.device import begin
 from djinn_lab.worker.compiled.libraries import loader
 from djinn_lab.worker.executor import find_executor
 from djinn_lab.worker.heap import heap_limit
@@ -62,8 +63,7 @@ def serve(connection: socket.socket, options: WorkerOptions) -> Never:
 
 
 def _enter_sandbox(options: WorkerOptions) -> SandboxLevel:
-    """Give up what a worker does not need. A driver of CUDA needs more than the filters let through, and is
-    not loaded yet."""
+    """Give up what a worker does not need. The driver of a device begins before: it needs more for that."""
     find_executor()
     own = [
         path for path in (_path(options.host_directory), _path(options.disk_directory)) if path is not None
@@ -76,7 +76,12 @@ def _enter_sandbox(options: WorkerOptions) -> SandboxLevel:
         Path(options.result_directory),
         _path(options.compiled_directory),
     )
-    return sandbox.enter(reach, filtered=options.device.startswith("cpu"))
+    if options.device.startswith("cpu"):
+        return sandbox.enter(reach)
+    if not options.confined:
+        return sandbox.enter_process_only()
+    begin(torch.device(options.device))
+    return sandbox.enter_beside_driver(reach)
 
 
 def _path(text: str | None) -> Path | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -15,7 +16,8 @@ from standin_autoload import VARIABLE
 from sweeps.cuda.pools import ACTS, Act, walked
 
 from djinn_lab.client.session import Session
-from djinn_lab.errors import OptionError
+from djinn_lab.errors import OptionError, PoolError
+from djinn_lab.worker.sandbox import landlock
 
 pytestmark = pytest.mark.processes
 MIB = 2**20
@@ -96,6 +98,33 @@ def test_training_has_the_values_of_plain_torch(open_pool: OpenPool) -> None:
             losses = train(model, 20)
         found = [session.fetch(loss) for loss in losses]
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.skipif(not landlock.version(), reason="this kernel has no Landlock")
+def test_a_second_user_comes_in_by_default(open_pool: OpenPool) -> None:
+    with open_pool(accept_weak_isolation=False) as pool:
+        with pool.session() as ann, pool.session("bob") as bob:
+            for session in (ann, bob):
+                assert torch.equal(session.fetch(grow(session, torch.ones(3), 2)), grown(torch.ones(3), 2))
+        assert device_row(pool, "standin:0").sandbox == "driver"
+
+
+def test_a_driver_that_does_not_begin_in_the_sandbox_works_without_it(
+    open_pool: OpenPool, tmp_path: Path
+) -> None:
+    command = tmp_path / "worker.py"
+    command.write_text(
+        "import runpy, sys\n"
+        "if '--not-confined' not in sys.argv:\n"
+        "    sys.exit('the driver needs a file that is out of reach')\n"
+        "runpy.run_module('djinn_lab.worker', run_name='__main__', alter_sys=True)\n"
+    )
+    started = [sys.executable, str(command)]
+    with open_pool(accept_weak_isolation=False, worker_command=started) as pool, pool.session() as ann:
+        assert torch.equal(ann.fetch(grow(ann, torch.ones(3), 2)), grown(torch.ones(3), 2))
+        assert device_row(pool, "standin:0").sandbox == "process-only"
+        with pytest.raises(PoolError, match="does not hold"), pool.session("bob"):
+            raise AssertionError("bob came in")
 
 
 def test_a_fault_names_its_op_and_costs_nothing_else(open_pool: OpenPool) -> None:

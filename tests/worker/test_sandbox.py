@@ -13,14 +13,14 @@ import msgspec
 import pytest
 
 from djinn_lab.protocol.isolation import CanaryFindings
-from djinn_lab.worker.sandbox import landlock
+from djinn_lab.worker.sandbox import canary, landlock
 
 pytestmark = pytest.mark.processes
 
 HEAD = """
 import json, sys
 from pathlib import Path
-from djinn_lab.worker.sandbox import Reach, canary, enter, landlock
+from djinn_lab.worker.sandbox import Reach, canary, enter, enter_beside_driver, landlock
 directories = [Path(argument) for argument in sys.argv[1:]]
 """
 needs_landlock = pytest.mark.skipif(not landlock.version(), reason="this kernel has no Landlock")
@@ -44,11 +44,14 @@ def printed(code: str, *directories: Path) -> Any:
 
 
 @needs_landlock
-def test_a_compromised_worker_can_do_none_of_what_is_forbidden(foreign: Path) -> None:
-    command = [sys.executable, "-m", "djinn_lab.worker.sandbox.canary", str(foreign)]
+@pytest.mark.parametrize(("options", "level"), [([], "full"), ([canary.DRIVER], "driver")])
+def test_a_compromised_worker_can_do_none_of_what_is_forbidden(
+    foreign: Path, options: list[str], level: str
+) -> None:
+    command = [sys.executable, "-m", "djinn_lab.worker.sandbox.canary", str(foreign), *options]
     answer = subprocess.run(command, capture_output=True, check=True, stdin=subprocess.DEVNULL).stdout
     found = msgspec.json.decode(answer, type=CanaryFindings)
-    assert (found.level, found.works) == ("full", True)
+    assert (found.level, found.works) == (level, True)
     assert [attempt.act for attempt in found.attempts if not attempt.refused] == []
     assert (foreign / "secret").read_text() == "secret"
     assert os.listdir(foreign) == ["secret"]
@@ -104,6 +107,21 @@ with ThreadPoolExecutor(1) as threads:
 print(json.dumps([one.act for one in found if not one.refused]))
 """
     assert printed(code, foreign) == []
+
+
+@needs_landlock
+def test_threads_that_a_driver_began_make_no_calls_that_it_does_not_need(foreign: Path) -> None:
+    """They keep the files that the process could reach when they began."""
+    code = """
+from concurrent.futures import ThreadPoolExecutor
+with ThreadPoolExecutor(1) as threads:
+    threads.submit(int).result()  # it has begun
+    level = enter_beside_driver(Reach())
+    found = threads.submit(canary.attempts, directories[0]).result()
+left = [one.act for one in found if not one.refused and one.layer == "seccomp"]
+print(json.dumps([level, left]))
+"""
+    assert printed(code, foreign) == ["driver", []]
 
 
 @needs_landlock

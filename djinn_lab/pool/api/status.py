@@ -109,6 +109,7 @@ def device_views(driver: Driver) -> list[DeviceView]:
                 watts=view.watts if view else None,
                 own_labels=view.own_labels if view else (),
                 workers=dict(health.groups),
+                sandbox="" if status.seen is None else status.seen.sandbox,
                 host=status.plan.host,
             )
         )

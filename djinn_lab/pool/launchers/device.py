@@ -16,6 +16,7 @@ from collections.abc import Coroutine, Hashable, Iterator
 from dataclasses import dataclass
 
 import msgspec
+from msgspec.structs import replace
 
 from djinn_lab.pool.devices.launcher import GroupLost, WorkerEvents, WorkerHealth
 from djinn_lab.pool.devices.plans import DevicePlan
@@ -83,7 +84,8 @@ class DeviceWorkers:
         self._leases = Leases(plan.memory_bytes, kept=plan.kind != "cpu")
         self._restarts = 0
         self._deaths_before_ready = 0
-        self._up = False
+        self._up = self._was_up = False
+        self._confined = True
         self._silent = False
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -225,7 +227,8 @@ class DeviceWorkers:
         return worker
 
     def _added(self, group: str | None) -> Worker:
-        worker = Worker(self._premises.options(self.plan, group), group, self._leases)
+        options = replace(self._premises.options(self.plan, group), confined=self._confined)
+        worker = Worker(options, group, self._leases)
         self._workers.append(worker)
         return worker
 
@@ -297,6 +300,13 @@ class DeviceWorkers:
         if worker.ready:
             self._deaths_before_ready = 0
             return
+        if self._confined and self.plan.kind != "cpu" and not self._was_up:
+            self._confined = False
+            log.warning(
+                "%s: its worker did not begin in the sandbox, of which its driver may need more. Its workers "
+                "have level process-only now, at which no second user comes in (docs/security.md)",
+                self.plan.device,
+            )
         self._deaths_before_ready += 1
         if not self._up and self._deaths_before_ready >= DEATHS_BEFORE_READY_MAX:
             self._events.worker_failed(self.plan.device, how)
@@ -350,7 +360,7 @@ class DeviceWorkers:
         if isinstance(message, WorkerReady):
             worker.ready = True
             if not self._up:
-                self._up = True
+                self._up = self._was_up = True
                 self._say(message)
             self._hear()
             return

@@ -14,7 +14,7 @@ class DeviceView(msgspec.Struct, frozen=True):
     ``taints``, ``price`` of a device-hour and ``watts`` when busy: as operators described it.
     ``own_labels``: those of the labels that the device has by itself. ``workers``: its processes by trust
     group, empty for one that is not any group's yet. ``host``: its name, where the pool has devices on
-    several."""
+    several. ``sandbox``: the level that holds for its workers, empty before the first was there."""
 
     device: str
     kind: str = ""
@@ -41,6 +41,7 @@ class DeviceView(msgspec.Struct, frozen=True):
     workers: dict[str, int] = {}
     host: str = ""
     reserved_bytes: int = 0
+    sandbox: str = ""
 
     @property
     def reserved(self) -> str:

@@ -20,6 +20,12 @@ def is_accelerator(device: torch.device) -> bool:
     return device.type != "cpu"
 
 
+def begin(device: torch.device) -> None:
+    """Have the device's driver and libraries do what they do when they are first used."""
+    matrix = torch.ones(64, 64, device=device)
+    torch.conv2d((matrix @ matrix)[None, None], torch.ones(1, 1, 3, 3, device=device)).cpu()
+
+
 def name_of(device: torch.device) -> str:
     """Return the product's name; that of the kind of device where torch says none."""
     ask = getattr(_module(device), "get_device_name", None)

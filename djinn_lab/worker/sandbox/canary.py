@@ -1,5 +1,5 @@
-"""``python -m djinn_lab.worker.sandbox.canary DIRECTORY``: a process that enters the sandbox and tries what
-it forbids.
+"""``python -m djinn_lab.worker.sandbox.canary DIRECTORY [driver]``: a process that enters the sandbox, or the
+one beside a device's driver, and tries what it forbids.
 
 It prints :class:`~djinn_lab.protocol.isolation.CanaryFindings` as JSON. What it would harm are its parent,
 and the directory, which has a file ``secret``."""
@@ -20,9 +20,10 @@ from pathlib import Path
 import msgspec
 
 from djinn_lab.protocol.isolation import Attempt, CanaryFindings
-from djinn_lab.worker.sandbox import Reach, enter, kernel
+from djinn_lab.worker.sandbox import Reach, enter, enter_beside_driver, kernel
 
 REFUSED = (errno.EPERM, errno.EACCES, errno.ENOSYS)
+DRIVER = "driver"
 PTRACE_SEIZE = 0x4206
 CLONE_NEWUSER = 0x10000000
 CALLS = {
@@ -130,7 +131,7 @@ def _call(name: str, *arguments: object) -> int:
 def main() -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     foreign = Path(sys.argv[1])
-    level = enter(Reach())
+    level = (enter_beside_driver if DRIVER in sys.argv[2:] else enter)(Reach())
     found = CanaryFindings(level, works(), attempts(foreign))
     print(msgspec.json.encode(found).decode(), flush=True)
 

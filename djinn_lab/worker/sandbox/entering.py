@@ -31,6 +31,12 @@ MACHINE = (
     "/dev/urandom",
 )
 
+DRIVER_FILES = (
+    *("/usr", "/opt", "/etc", "/sys", "/proc/driver", "/proc/sys", "/proc/devices", "/proc/modules"),
+    *("/proc/version", "/proc/filesystems"),
+)
+DRIVER_NODES = ("nvidia*", "dri", "kfd", "dxg")
+
 log = logging.getLogger(__name__)
 
 
@@ -77,14 +83,10 @@ def _installed_elsewhere() -> Iterable[Path]:
             yield entry.resolve()
 
 
-def enter(reach: Reach, filtered: bool = True) -> SandboxLevel:
+def enter(reach: Reach) -> SandboxLevel:
     """Enter every layer that this machine has, for good, and return the level that holds. This process has
-    one thread. ``filtered``: with Landlock and seccomp; else without, as drivers of devices need more."""
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)
-    if not filtered:
-        kernel.prctl(kernel.PR_SET_DUMPABLE, 0)
-        return "process-only"
+    one thread."""
+    _leave_no_core()
     files = _attempt("Landlock", lambda: landlock.restrict(reach.accesses()))
     kernel.drop_capabilities()
     kernel.prctl(kernel.PR_SET_DUMPABLE, 0)
@@ -92,6 +94,35 @@ def enter(reach: Reach, filtered: bool = True) -> SandboxLevel:
     if not calls:
         return "process-only"
     return "full" if files else "no-landlock"
+
+
+def enter_beside_driver(reach: Reach) -> SandboxLevel:
+    """Enter what leaves the driver of a device its way, once it has begun: files of others are out of reach,
+    and what no driver needs is refused. Threads of its own keep the files that this process had."""
+    _leave_no_core()
+    files = _attempt("Landlock", lambda: landlock.restrict(reach.accesses() | _of_drivers()))
+    kernel.drop_capabilities()
+    kernel.prctl(kernel.PR_SET_DUMPABLE, 0)
+    calls = _attempt("seccomp", seccomp.install_beside_driver)
+    return "driver" if files and calls else "process-only"
+
+
+def enter_process_only() -> SandboxLevel:
+    """Enter no more than a process of its own."""
+    _leave_no_core()
+    kernel.prctl(kernel.PR_SET_DUMPABLE, 0)
+    return "process-only"
+
+
+def _leave_no_core() -> None:
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)
+
+
+def _of_drivers() -> dict[Path, Access]:
+    """Return what the drivers of CUDA and ROCm read, and the nodes of their devices."""
+    nodes = [node for pattern in DRIVER_NODES for node in Path("/dev").glob(pattern)]
+    return dict.fromkeys(map(Path, DRIVER_FILES), CODE) | dict.fromkeys(nodes, CODE | Access.WRITE)
 
 
 def _attempt(layer: str, act: Callable[[], None]) -> bool:

@@ -16,6 +16,7 @@ from djinn_lab.worker.sandbox import kernel
 from djinn_lab.worker.sandbox.syscalls import MACHINES, Machine
 
 PR_SET_SECCOMP, MODE_FILTER = 22, 2
+SET_MODE_FILTER, OF_ALL_THREADS = 1, 1
 ALLOW, ERRNO, KILL = 0x7FFF0000, 0x00050000, 0x80000000
 LOAD, EQUAL, GREATER_EQUAL, ANY_BIT, RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 NUMBER_AT, ARCHITECTURE_AT, ARGUMENTS_AT = 0, 4, 16
@@ -33,17 +34,56 @@ Instruction = tuple[int, int, int, int]
 def install() -> None:
     """Restrict this process, which has one thread. Raises OSError where the kernel or the processor has no
     filter."""
-    machine = MACHINES.get(os.uname().machine)
-    if machine is None:
-        raise OSError(errno.ENOSYS, f"no list of system calls for {os.uname().machine}")
-    program = build(machine, os.getpid())
-    content = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *one) for one in program))
-    header = ctypes.create_string_buffer(struct.pack("HxxxxxxQ", len(program), ctypes.addressof(content)))
+    header = _header(build(_machine(), os.getpid()))
     kernel.prctl(PR_SET_SECCOMP, MODE_FILTER, ctypes.addressof(header))
 
 
+def install_beside_driver() -> None:
+    """Restrict this process and the threads that a device's driver has begun in it: what no driver needs is
+    refused, and all else allowed. Raises OSError as :func:`install` does."""
+    machine = _machine()
+    header = _header(build_beside_driver(machine, os.getpid()))
+    kernel.syscall(machine.seccomp, SET_MODE_FILTER, OF_ALL_THREADS, ctypes.byref(header))
+
+
+def _machine() -> Machine:
+    machine = MACHINES.get(os.uname().machine)
+    if machine is None:
+        raise OSError(errno.ENOSYS, f"no list of system calls for {os.uname().machine}")
+    return machine
+
+
+class _Header(ctypes.Structure):
+    _fields_ = [("count", ctypes.c_ushort), ("program", ctypes.c_char_p)]
+
+
+def _header(program: Sequence[Instruction]) -> _Header:
+    return _Header(len(program), b"".join(struct.pack("HBBI", *one) for one in program))
+
+
 def build(machine: Machine, process: int) -> list[Instruction]:
-    """Return the filter's program."""
+    """Return the program of the filter that allows what is listed."""
+    calls = machine.calls
+    found = _begun(machine, process)
+    found += _case(calls["ioctl"], [_refuse(errno.ENOTTY)])
+    found += _case(calls["prctl"], [_load(0), *_any_of(NAMES_OF_THREADS_AND_MEMORY), _refuse(errno.EPERM)])
+    found += _any_of(sorted(number for name, number in calls.items() if name not in CONDITIONAL))
+    return [*found, _refuse(errno.EPERM)]
+
+
+def build_beside_driver(machine: Machine, process: int) -> list[Instruction]:
+    """Return the program of the filter that refuses what is listed."""
+    found = _begun(machine, process)
+    undumpable = [_load(0), (EQUAL, 0, 1, kernel.PR_SET_DUMPABLE), _refuse(errno.EPERM), _allow()]
+    found += _case(machine.calls["prctl"], undumpable)
+    for number in sorted(machine.refused.values()):
+        found += _case(number, [_refuse(errno.EPERM)])
+    return [*found, _allow()]
+
+
+def _begun(machine: Machine, process: int) -> list[Instruction]:
+    """Return what both filters begin with: no calls of other conventions, threads alone, signals to own
+    threads alone, and only questions about limits."""
     calls = machine.calls
     found: list[Instruction] = [
         (LOAD, 0, 0, ARCHITECTURE_AT),
@@ -55,13 +95,9 @@ def build(machine: Machine, process: int) -> list[Instruction]:
     ]
     found += _case(calls["clone"], [_load(0), (ANY_BIT, 0, 1, CLONE_THREAD), _allow(), _refuse(errno.EPERM)])
     found += _case(calls["clone3"], [_refuse(errno.ENOSYS)])  # its flags cannot be seen; libraries use clone
-    found += _case(calls["ioctl"], [_refuse(errno.ENOTTY)])
     found += _case(calls["tgkill"], [_load(0), (EQUAL, 0, 1, process), _allow(), _refuse(errno.EPERM)])
-    found += _case(calls["prctl"], [_load(0), *_any_of(NAMES_OF_THREADS_AND_MEMORY), _refuse(errno.EPERM)])
     asks = [_load(0), (EQUAL, 0, 5, 0), _load(2), (EQUAL, 0, 3, 0), _load(2, high=True), (EQUAL, 0, 1, 0)]
-    found += _case(calls["prlimit64"], [*asks, _allow(), _refuse(errno.EPERM)])
-    found += _any_of(sorted(number for name, number in calls.items() if name not in CONDITIONAL))
-    return [*found, _refuse(errno.EPERM)]
+    return [*found, *_case(calls["prlimit64"], [*asks, _allow(), _refuse(errno.EPERM)])]
 
 
 def _case(number: int, body: Sequence[Instruction]) -> list[Instruction]:

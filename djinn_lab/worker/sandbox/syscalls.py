@@ -1,4 +1,5 @@
-"""The system calls that a worker needs, by the numbers of each kind of processor."""
+"""The system calls that a worker needs, and those that one with a device's driver must not make, by the
+numbers of each kind of processor."""
 
 from __future__ import annotations
 
@@ -34,11 +35,45 @@ set_mempolicy 237 prlimit64 261 getrandom 278 membarrier 283 preadv2 286 pwritev
 clone3 435 faccessat2 439 futex_waitv 449"""
 
 
+_X86_64_REFUSED = """fork 57 vfork 58 execve 59 execveat 322 socket 41 socketpair 53 connect 42 bind 49
+listen 50 accept 43 accept4 288 ptrace 101 process_vm_readv 310 process_vm_writev 311 pidfd_open 434
+pidfd_getfd 438 pidfd_send_signal 424 kill 62 tkill 200 rt_sigqueueinfo 129 rt_tgsigqueueinfo 297 bpf 321
+perf_event_open 298 io_uring_setup 425 io_uring_enter 426 io_uring_register 427 userfaultfd 323
+inotify_init 253 inotify_init1 294 fanotify_init 300 keyctl 250 add_key 248 request_key 249 unshare 272
+setns 308 mount 165 umount2 166 pivot_root 155 chroot 161 open_tree 428 move_mount 429 fsopen 430 fsmount 432
+mount_setattr 442 setuid 105 setgid 106 setreuid 113 setregid 114 setgroups 116 setresuid 117 setresgid 119
+setfsuid 122 setfsgid 123 capset 126 setrlimit 160 chmod 90 fchmod 91 chown 92 fchown 93 lchown 94
+fchownat 260 fchmodat 268 fchmodat2 452 utime 132 utimes 235 futimesat 261 utimensat 280 setxattr 188
+lsetxattr 189 fsetxattr 190 removexattr 197 lremovexattr 198 fremovexattr 199 kexec_load 246
+kexec_file_load 320 init_module 175 finit_module 313 delete_module 176 reboot 169 swapon 167 swapoff 168
+acct 163 quotactl 179 syslog 103 adjtimex 159 settimeofday 164 clock_settime 227 clock_adjtime 305
+sethostname 170 setdomainname 171 personality 135 name_to_handle_at 303 open_by_handle_at 304 mknod 133
+mknodat 259 process_madvise 440 kcmp 312 modify_ldt 154 iopl 172 ioperm 173 shmget 29 shmat 30 semget 64
+msgget 68"""
+
+_AARCH64_REFUSED = """execve 221 execveat 281 socket 198 socketpair 199 bind 200 listen 201 accept 202
+connect 203 accept4 242 ptrace 117 process_vm_readv 270 process_vm_writev 271 pidfd_open 434 pidfd_getfd 438
+pidfd_send_signal 424 kill 129 tkill 130 rt_sigqueueinfo 138 rt_tgsigqueueinfo 240 bpf 280
+perf_event_open 241 io_uring_setup 425 io_uring_enter 426 io_uring_register 427 userfaultfd 282
+inotify_init1 26 fanotify_init 262 keyctl 219 add_key 217 request_key 218 unshare 97 setns 268 mount 40
+umount2 39 pivot_root 41 chroot 51 open_tree 428 move_mount 429 fsopen 430 fsmount 432 mount_setattr 442
+setgid 144 setuid 146 setregid 143 setreuid 145 setresuid 147 setresgid 149 setfsuid 151 setfsgid 152
+setgroups 159 capset 91 setrlimit 164 fchmod 52 fchmodat 53 fchmodat2 452 fchownat 54 fchown 55 utimensat 88
+setxattr 5 lsetxattr 6 fsetxattr 7 removexattr 14 lremovexattr 15 fremovexattr 16 kexec_load 104
+kexec_file_load 294 init_module 105 finit_module 273 delete_module 106 reboot 142 swapon 224 swapoff 225
+acct 89 quotactl 60 syslog 116 adjtimex 171 settimeofday 170 clock_settime 112 clock_adjtime 266
+sethostname 161 setdomainname 162 personality 92 name_to_handle_at 264 open_by_handle_at 265 mknodat 33
+process_madvise 440 kcmp 272 shmget 194 shmat 196 semget 190 msgget 186"""
+
+
 class Machine(NamedTuple):
-    """``architecture``: as the kernel's audit names it. ``calls``: by name."""
+    """``architecture``: as the kernel's audit names it. ``calls``: that a worker needs, by name.
+    ``refused``: what one with a driver must not make, which needs more than anyone has listed."""
 
     architecture: int
     calls: dict[str, int]
+    refused: dict[str, int]
+    seccomp: int
 
 
 def _numbers(text: str) -> dict[str, int]:
@@ -47,6 +82,6 @@ def _numbers(text: str) -> dict[str, int]:
 
 
 MACHINES = {
-    "x86_64": Machine(0xC000003E, _numbers(_X86_64)),
-    "aarch64": Machine(0xC00000B7, _numbers(_AARCH64)),
+    "x86_64": Machine(0xC000003E, _numbers(_X86_64), _numbers(_X86_64_REFUSED), 317),
+    "aarch64": Machine(0xC00000B7, _numbers(_AARCH64), _numbers(_AARCH64_REFUSED), 277),
 }
