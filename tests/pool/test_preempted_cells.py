@@ -241,7 +241,7 @@ def test_preempted_cell_cancelled_or_closed_frees_its_memory(pool: RuntimeInfo, 
             wait_for(lambda: all(row.session != session for row in rest(pool).memory().sessions))
         if how == "close":
             assert bob.result(urgent).outcome == "done"
-    assert rest(pool).memory().devices[0].used_bytes < 2**20
+    wait_for(lambda: rest(pool).memory().devices[0].used_bytes < 2**20)
 
 
 def test_only_an_operator_or_the_owner_can_preempt_a_cell(pool: RuntimeInfo) -> None:
