@@ -8,9 +8,9 @@ from time import monotonic, sleep
 
 import torch
 
+from djinn_lab.protocol.device_processes import COPIES_BYTES
 from djinn_lab.protocol.worker import Leased
 from djinn_lab.worker.accelerator.device import (
-    COPIES_BYTES,
     is_accelerator,
     limit_reserved,
     reserved_bytes,

@@ -79,6 +79,10 @@ def test_limit_of_a_card_is_a_share_of_what_is_free_on_it(monkeypatch: pytest.Mo
     assert 120 * 2**30 < first.memory_bytes < 139 * 2**30
     assert 9 * 2**30 < second.memory_bytes < 10 * 2**30
     assert [plan.memory_bytes for plan in plan_devices("cuda", 2**30, 1)] == [2**30] * 2
+    assert second.spare_bytes == 10 * 2**30 - second.memory_bytes
+    for wanted in (12 * 2**30, 10 * 2**30 - 2**20):
+        with pytest.raises(OptionError, match=r"of which a worker's process takes 640\.0 MiB for itself"):
+            plan_devices("cuda", wanted, 1)
     with pytest.raises(
         OptionError, match=r"12\.0 GiB are more than the 10\.0 GiB of 24\.0 GiB that are free"
     ):

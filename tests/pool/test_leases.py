@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from collections.abc import Callable
+
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from djinn_lab.pool.launchers import worker as launched
@@ -285,6 +287,23 @@ def test_what_an_idle_worker_cannot_return_is_not_given_to_others() -> None:
     assert other.sent[2:] == [RUN]
 
 
+def test_others_give_up_what_a_new_process_takes() -> None:
+    leases = Leases(100, kept=True, process_bytes=15, spare_bytes=20)
+    one = KeepingWorker(leases, 100)
+    one.order(RUN)
+    assert one.sent == [RUN]  # one process has its part beside what is leased
+    one.use(90)
+    one.use(30)
+    one.ran()
+    other = KeepingWorker(leases, 100)
+    assert not leases.settled
+    assert one.leased == [30]
+    one.confirm()
+    assert leases.settled
+    other.order(RUN)
+    assert other.sent == [Lease(60), RUN]
+
+
 def test_an_idle_worker_that_keeps_nothing_is_not_asked() -> None:
     one, other = two_that_keep(used_bytes=30, kept_bytes=0)
     other.order(RUN)
@@ -300,7 +319,44 @@ def test_an_idle_worker_that_keeps_nothing_is_not_asked() -> None:
 def test_workers_that_keep_memory_never_hold_more_than_the_device_has(acts: list[Act]) -> None:
     leases = Leases(100, kept=True)
     workers = [KeepingWorker(leases, 100) for _ in range(3)]
+    act_out(workers, acts, lambda: 100)
+
+
+@example([(1, "join", 0), (1, "run", 0), (2, "join", 0), (1, "answer", 0), (1, "use", 76)])
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(0, 3), st.sampled_from(["run", "use", "ran", "answer", "join"]), st.integers(0, 100)
+        )
+    )
+)
+def test_memory_and_what_processes_take_are_never_more_than_the_card(acts: list[Act]) -> None:
+    """A card of 120, of which 100 are for sessions; each process takes 15. One that joins begins when the
+    others have given up what it takes."""
+    leases = Leases(100, kept=True, process_bytes=15, spare_bytes=20)
+    workers = [KeepingWorker(leases, 100)]
+    begun = 1
+
+    def left() -> int:
+        nonlocal begun
+        begun = len(workers) if leases.settled else begun
+        return 120 - 15 * begun
+
+    act_out(workers, acts, left, lambda: KeepingWorker(leases, 100))
+
+
+def act_out(
+    workers: list[KeepingWorker],
+    acts: list[Act],
+    left: Callable[[], int],
+    make: Callable[[], KeepingWorker] | None = None,
+) -> None:
+    """``left``: what the card has for their memory. ``make``: one more worker."""
     for place, act, nbytes in acts:
+        if place >= len(workers):
+            if act == "join" and make is not None and len(workers) < 4:
+                workers.append(make())
+            continue
         worker = workers[place]
         waits = any(one.holder.runs or one.holder.waiting for one in workers)
         match act:
@@ -315,7 +371,7 @@ def test_workers_that_keep_memory_never_hold_more_than_the_device_has(acts: list
                 worker.confirm()
             case _:
                 pass
-        assert sum(one.reserved_bytes for one in workers) <= 100
+        assert sum(one.reserved_bytes for one in workers) <= left()
     for worker in workers:
         while worker.unconfirmed:
             worker.confirm()

@@ -15,6 +15,7 @@ from djinn_lab.plugins import find_plugin
 from djinn_lab.pool.devices.cuda_cards import Card, find_cards
 from djinn_lab.pool.devices.other_accelerators import find_accelerators
 from djinn_lab.protocol.compiling import BUILT_IN_COMPILERS, CUDA_GRAPHS, INDUCTOR, REGION_COMPILERS
+from djinn_lab.protocol.device_processes import process_bytes
 from djinn_lab.protocol.host_limit import free_shared_memory, largest_host_bytes
 from djinn_lab.units import format_bytes
 
@@ -35,8 +36,9 @@ SHARE_OF_SHARED_MEMORY = 0.45
 class DevicePlan(msgspec.Struct, frozen=True):
     """Describe a worker to start. ``memory_bytes`` is the limit it enforces. ``host_bytes``, ``disk_bytes``:
     of its sessions' parked state, 0 for none. ``link_bytes_per_s``: of a CPU device, 0 for as fast as
-    memory. ``host``: where it is, empty for the pool's own machine. ``region_compiler``: what compiles for
-    it (:func:`checked_region_compiler`)."""
+    memory. ``spare_bytes``: of an accelerator, what is free beside ``memory_bytes``. ``host``: where it is,
+    empty for the pool's own machine. ``region_compiler``: what compiles for it
+    (:func:`checked_region_compiler`)."""
 
     device: str
     kind: str
@@ -45,6 +47,7 @@ class DevicePlan(msgspec.Struct, frozen=True):
     host_bytes: int = 0
     disk_bytes: int = 0
     link_bytes_per_s: int = 0
+    spare_bytes: int = 0
     host: str = ""
     region_compiler: str = INDUCTOR
 
@@ -164,10 +167,15 @@ def _plan_cards(
     kind: str, cards: Sequence[Card], memory_bytes: int | None, threads: int | None
 ) -> list[DevicePlan]:
     each = threads or max(1, _cpu_count() // len(cards))
-    return [
-        DevicePlan(f"{kind}:{index}", kind, card_limit_bytes(card, memory_bytes), each)
-        for index, card in enumerate(cards)
-    ]
+    return [card_plan(f"{kind}:{index}", kind, card, each, memory_bytes) for index, card in enumerate(cards)]
+
+
+def card_plan(
+    device: str, kind: str, card: Card, threads: int, wanted_bytes: int | None = None
+) -> DevicePlan:
+    """Plan a worker for a card. Raises OptionError as :func:`card_limit_bytes` does."""
+    limit = card_limit_bytes(card, kind, wanted_bytes)
+    return DevicePlan(device, kind, limit, threads, spare_bytes=card.free_bytes - limit)
 
 
 def cpu_limit_bytes(available_bytes: int, count: int) -> int:
@@ -175,16 +183,19 @@ def cpu_limit_bytes(available_bytes: int, count: int) -> int:
     return min(CPU_BYTES_MAX, int(available_bytes * CPU_SHARE_OF_AVAILABLE / count))
 
 
-def card_limit_bytes(card: Card, wanted_bytes: int | None = None) -> int:
+def card_limit_bytes(card: Card, kind: str, wanted_bytes: int | None = None) -> int:
     """Return how much of a card's memory sessions may use. Raises OptionError where more is wanted than other
-    processes have left of it."""
-    if wanted_bytes and wanted_bytes > card.free_bytes:
+    processes, and a worker's own, leave of it."""
+    own_bytes = process_bytes(kind)
+    left_bytes = card.free_bytes - own_bytes
+    if max(wanted_bytes or 0, 1) > left_bytes:
+        wanted = f"{format_bytes(wanted_bytes)} are more than" if wanted_bytes else "No session fits"
         raise OptionError(
-            f"{format_bytes(wanted_bytes)} are more than the {format_bytes(card.free_bytes)} of "
-            f"{format_bytes(card.total_bytes)} that are free on the {card.name}.",
+            f"{wanted} the {format_bytes(card.free_bytes)} of {format_bytes(card.total_bytes)} that are free "
+            f"on the {card.name}, of which a worker's process takes {format_bytes(own_bytes)} for itself.",
             "End what else runs on it (nvidia-smi lists the processes), or give a smaller --memory.",
         )
-    return wanted_bytes or int(card.free_bytes * CUDA_SHARE_OF_MEMORY)
+    return wanted_bytes or min(left_bytes, int(card.free_bytes * CUDA_SHARE_OF_MEMORY))
 
 
 def _cpu_count() -> int:

@@ -25,6 +25,7 @@ from djinn_lab.pool.launchers.merged import NOTHING, Reporting, merged, with_mem
 from djinn_lab.pool.launchers.pings import PING_EVERY_S, Liveness
 from djinn_lab.pool.launchers.premises import Premises
 from djinn_lab.pool.launchers.worker import Worker
+from djinn_lab.protocol.device_processes import process_bytes
 from djinn_lab.protocol.worker import (
     Calibrate,
     Close,
@@ -56,6 +57,7 @@ RESTART_DELAY_MAX_S = 30.0
 HEALTHY_AFTER_S = 60.0
 UNUSED_AFTER_S = 60.0
 DEATHS_BEFORE_READY_MAX = 3
+ROOM_WITHIN_S, LOOK_AGAIN_S = 3.0, 0.01
 RESULTS_KNOWN_MAX = 10_000
 
 log = logging.getLogger(__name__)
@@ -81,7 +83,9 @@ class DeviceWorkers:
         self._workers: list[Worker] = []
         self._by_session: dict[str, Worker] = {}
         self._histories: defaultdict[str | None, GroupHistory] = defaultdict(GroupHistory)
-        self._leases = Leases(plan.memory_bytes, kept=plan.kind != "cpu")
+        self._leases = Leases(
+            plan.memory_bytes, plan.kind != "cpu", process_bytes(plan.kind), plan.spare_bytes
+        )
         self._restarts = 0
         self._deaths_before_ready = 0
         self._up = self._was_up = False
@@ -250,6 +254,7 @@ class DeviceWorkers:
     async def _live(self, worker: Worker, delay_s: float) -> None:
         """Keep up with a worker from its start to its end, and see to its successor."""
         await asyncio.sleep(max(0.0, delay_s))
+        await self._make_room()
         if self._premises.stopping:
             return
         if worker.process is None:
@@ -269,6 +274,12 @@ class DeviceWorkers:
             log.error("%s: a worker process %s", self.plan.device, how)
             self._lost(worker, how)
         self._premises.sweep()
+
+    async def _make_room(self) -> None:
+        """Wait for what other workers were asked to give up; one that runs a long op may take its time."""
+        until_s = time.monotonic() + ROOM_WITHIN_S
+        while not self._leases.settled and time.monotonic() < until_s:
+            await asyncio.sleep(LOOK_AGAIN_S)
 
     def _lost(self, worker: Worker, how: str) -> None:
         """Report a dead worker, and begin its successor."""

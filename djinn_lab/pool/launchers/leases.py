@@ -8,6 +8,8 @@ A device with one worker has one lease, which is the whole device: nothing is se
 
 On an accelerator a process keeps what it has freed (``kept``), and others cannot have that. There an idle
 worker that holds more than it is left is asked to return it, too, and what it cannot return stays its own.
+Each process takes some of the device for itself, a driver's context for instance: what more of them take than
+the device has beside its sessions' memory is not leased.
 
 No policy: session memory has planned what fits. This keeps a worker that takes more than was predicted from
 taking it from other groups."""
@@ -72,18 +74,29 @@ class Holder:
 
 
 class Leases:
-    """The leases of one device of ``capacity_bytes``. ``kept``: its workers keep what they have freed."""
+    """The leases of one device of ``capacity_bytes``. ``kept``: its workers keep what they have freed.
+    ``process_bytes``: what each process takes for itself, ``spare_bytes``: what the device has for that."""
 
-    def __init__(self, capacity_bytes: int, kept: bool = False) -> None:
-        self._capacity_bytes = capacity_bytes
+    def __init__(
+        self, capacity_bytes: int, kept: bool = False, process_bytes: int = 0, spare_bytes: int = 0
+    ) -> None:
+        self._all_bytes = capacity_bytes
         self._kept = kept
+        self._process_bytes, self._spare_bytes = process_bytes, spare_bytes
         self._holders: list[Holder] = []
 
+    @property
+    def settled(self) -> bool:
+        """Return whether no worker is asked to give anything up, and none has to be."""
+        return not any(one.asked for one in self._holders) and not self._leased_too_much
+
     def join(self, send: Send) -> Holder:
-        """Add a worker, which holds nothing and enforces the whole device until it gets a lease."""
-        lease_bytes = 0 if self._holders else self._capacity_bytes
-        holder = Holder(send, lease_bytes, self._capacity_bytes)
+        """Add a worker, which holds nothing and enforces the whole device until it gets a lease. Where its
+        process takes what others may have, they are asked for it (:attr:`settled`)."""
+        lease_bytes = 0 if self._holders else self._all_bytes
+        holder = Holder(send, lease_bytes, self._all_bytes)
         self._holders.append(holder)
+        self._make_room()
         return holder
 
     def leave(self, holder: Holder) -> None:
@@ -117,7 +130,24 @@ class Leases:
 
     # -- parts ---------------------------------------------------------------------------------------------
 
+    @property
+    def _capacity_bytes(self) -> int:
+        """Of the device, what is leased."""
+        beside_bytes = len(self._holders) * self._process_bytes - self._spare_bytes
+        return max(0, self._all_bytes - max(0, beside_bytes))
+
+    @property
+    def _leased_too_much(self) -> bool:
+        return sum(one.lease_bytes for one in self._holders) > self._capacity_bytes
+
+    def _make_room(self) -> None:
+        """Ask for what the processes take that have come since it was leased."""
+        for one in self._holders if self._process_bytes and len(self._holders) > 1 else ():
+            if self._leased_too_much:
+                self._left(one, [other for other in self._holders if other is not one], 0)
+
     def _advance(self) -> None:
+        self._make_room()
         for holder in self._holders:
             self._serve(holder)
 

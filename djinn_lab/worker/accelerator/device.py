@@ -8,11 +8,10 @@ from typing import Any
 
 import torch
 
+from djinn_lab.protocol.device_processes import COPIES_BYTES
+
 DEVICE_FAULT = 3
 """The exit code of a process whose accelerator refuses all further work, as after an index out of range."""
-
-COPIES_BYTES = 128 * 2**20
-"""What copies between device and host take beside the tensors: staged pieces, and weights of fingerprints."""
 
 
 def is_accelerator(device: torch.device) -> bool:

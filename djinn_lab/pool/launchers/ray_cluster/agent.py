@@ -33,7 +33,7 @@ from djinn_lab.pool.blobs.directory import (
     remove_directories_of_lost,
     remove_directory,
 )
-from djinn_lab.pool.devices.cuda_cards import find_cards
+from djinn_lab.pool.devices.cuda_cards import Card, find_cards
 from djinn_lab.pool.devices.launcher import GroupLost
 from djinn_lab.pool.devices.plans import DevicePlan, card_limit_bytes
 from djinn_lab.pool.launchers.local import LocalLauncher
@@ -61,6 +61,7 @@ from djinn_lab.pool.launchers.ray_cluster.wire import (
     Said,
     moved_name,
 )
+from djinn_lab.protocol.device_processes import process_bytes
 from djinn_lab.protocol.version import VERSION
 from djinn_lab.protocol.worker import (
     Cancel,
@@ -337,7 +338,7 @@ def _with_memory(plans: Sequence[DevicePlan]) -> list[DevicePlan]:
     """Fill in the memory of CUDA devices, which only their host knows. Raises PoolError where it has fewer
     of them."""
     if all(plan.memory_bytes for plan in plans):
-        return list(plans)
+        return [replace(plan, spare_bytes=process_bytes(plan.kind)) for plan in plans]
     found = find_cards()
     if len(found.cards) < len(plans):
         why = f": {found.problem}" if found.problem else ""
@@ -346,7 +347,9 @@ def _with_memory(plans: Sequence[DevicePlan]) -> list[DevicePlan]:
             f"{len(plans)}{why}.",
             found.advice or "Check there that nvidia-smi lists them.",
         )
-    return [
-        replace(plan, memory_bytes=plan.memory_bytes or card_limit_bytes(card))
-        for plan, card in zip(plans, found.cards, strict=False)
-    ]
+    return [_on_card(plan, card) for plan, card in zip(plans, found.cards, strict=False)]
+
+
+def _on_card(plan: DevicePlan, card: Card) -> DevicePlan:
+    limit = plan.memory_bytes or card_limit_bytes(card, plan.kind)
+    return replace(plan, memory_bytes=limit, spare_bytes=max(0, card.free_bytes - limit))
