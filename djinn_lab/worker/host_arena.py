@@ -23,8 +23,8 @@ from djinn_lab.units import format_bytes
 from djinn_lab.worker.accelerator.device import register_memory, unregister_memory
 from djinn_lab.worker.host_account import HostAccount
 
-SLAB_BYTES_MIN, SLAB_BYTES_MAX = 2**24, 2**30
-"""Pinning takes the memory, and a third of a second for a GiB."""
+SLAB_BYTES_MIN, SLAB_BYTES_MAX = 2**24, 2**26
+"""Pinning takes the memory, and a third of a second for a GiB, in which running cells may wait."""
 SLABS = 64
 """Of all workers of a device together, as far as their sizes allow it: what one has pinned no other has."""
 
