@@ -9,7 +9,12 @@ import httpx
 
 from djinn_lab.client.trust import public_context, tls_context
 from djinn_lab.errors import PoolNotFound, PoolSilent, PoolWaits
-from djinn_lab.protocol.runtime_file import read_runtime, start_waits_for, supervisor_process
+from djinn_lab.protocol.runtime_file import (
+    read_crashed,
+    read_runtime,
+    start_waits_for,
+    supervisor_process,
+)
 
 ANSWER_TIMEOUT_S = 3.0
 TAKE_OVER_S = 20.0
@@ -56,8 +61,8 @@ def _state(url: str, certificate: str | None) -> PoolState:
 
 
 def restart_under_way() -> PoolSilent | None:
-    """Return what to raise where this machine's pool is being started again after a crash, PoolWaits where
-    something keeps it from that; None where it is not."""
+    """Return what to raise where this machine's pool is being started, for the first time or again after a
+    crash, PoolWaits where something keeps it from that; None where it is not."""
     supervisor = supervisor_process()
     if supervisor is None or read_runtime() is not None:
         return None
@@ -66,6 +71,11 @@ def restart_under_way() -> PoolSilent | None:
             f"The pool is down, and cannot start again now: {reason}",
             "It starts by itself as soon as that is mended, and sessions and cells continue; "
             "`djinn-lab pool stop` gives it up.",
+        )
+    if read_crashed() is None:
+        return PoolSilent(
+            f"The pool on this machine starts (process {supervisor}).",
+            "That takes longer where the machine is busy: try again in a moment.",
         )
     return PoolSilent(
         f"The pool's server crashed, and is being started again (by process {supervisor}).",

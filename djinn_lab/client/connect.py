@@ -199,9 +199,8 @@ def _run_patiently(command: Sequence[str]) -> str:
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
         with suppress(subprocess.TimeoutExpired):
             return process.communicate(timeout=SAY_AFTER_S)[0].strip()
-        waits = restart_under_way()
         starts = "A pool starts on this machine. That takes longer where it is busy."
-        print(starts if waits is None else waits, file=sys.stderr)
+        print(restart_under_way() or starts, file=sys.stderr)
         with suppress(subprocess.TimeoutExpired):
             return process.communicate(timeout=START_TIMEOUT_S)[0].strip()
         process.kill()

@@ -20,11 +20,17 @@ from typer.testing import CliRunner
 
 from djinn_lab.cli.app import build_app
 from djinn_lab.client.connect import connect
-from djinn_lab.errors import PoolError, PoolNotFound
+from djinn_lab.client.rest import PoolClient
+from djinn_lab.errors import PoolError, PoolNotFound, PoolSilent
 from djinn_lab.jobs import Terms
 from djinn_lab.pool import supervisor
 from djinn_lab.pool.launch import start_pool, stop_pool
-from djinn_lab.protocol.runtime_file import RuntimeInfo, read_runtime, supervisor_process
+from djinn_lab.protocol.runtime_file import (
+    DIRECTORY_VARIABLE,
+    RuntimeInfo,
+    read_runtime,
+    supervisor_process,
+)
 
 CRASHING = ("/bin/sh", "-c", "echo x >> {0}; kill -SEGV $$")
 
@@ -75,6 +81,26 @@ def test_killed_server_is_back_on_its_port_with_the_session_and_its_cell(tmp_pat
         until_dead(second.pid)
         assert supervisor_process() is None
         assert not stop_pool()
+
+
+@pytest.mark.processes
+def test_a_pool_that_starts_for_the_first_time_is_not_said_to_have_crashed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tmp_path.chmod(0o700)
+    monkeypatch.setenv(DIRECTORY_VARIABLE, str(tmp_path))
+    command = [sys.executable, "-m", "djinn_lab.cli", "pool", "start", "--devices", "cpu:1"]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as starting:
+        keeper = wait_for(supervisor_process)
+        os.kill(keeper, signal.SIGSTOP)  # whatever is asked now is asked before the pool is there
+        try:
+            if read_runtime() is None:
+                with pytest.raises(PoolSilent, match=f"The pool on this machine starts .process {keeper}"):
+                    PoolClient.find()
+        finally:
+            os.kill(keeper, signal.SIGCONT)
+            assert starting.wait(120) == 0
+            assert stop_pool()
 
 
 @pytest.mark.processes
