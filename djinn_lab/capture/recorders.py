@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 import torch
 
+from djinn_lab.capture.host.placement import Placement
 from djinn_lab.capture.sending.backend import Backend
 from djinn_lab.capture.sending.segment import Launched, Segment
 from djinn_lab.capture.torch_functions import script_modules
@@ -49,6 +50,7 @@ class Recorder(Protocol):
     devices: Callable[[], Sequence[PoolDevice]]
     device_memory: SessionsMemory
     replayable: bool
+    placement: Placement
     host_only: bool
 
     @property

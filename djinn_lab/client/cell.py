@@ -10,6 +10,7 @@ from typing import TypeGuard
 
 import torch
 
+from djinn_lab.capture.host.host_writes import HostWrite
 from djinn_lab.capture.host.interrupts import entering, file_of_caller, locked, whole
 from djinn_lab.capture.host.turns import only_cell
 from djinn_lab.capture.recorders import Recorder, capturing
@@ -54,6 +55,7 @@ class Cell:
         self._pending: PendingCell | None = None
         self._stream_before: torch.Tensor | None = None
         self._stream_after: torch.Tensor | None = None
+        self._host_writes: Sequence[HostWrite] = ()
         self.planned: ExecutionSchedule | None = None
         """Of a cell that is only rehearsed."""
         self.result: object = None
@@ -173,6 +175,7 @@ class Cell:
         recorder.segment.gather(job.sent_whole)
         if recorder.segment.launched is None:  # else the pool has the stream
             self._stream_before = torch.default_generator.get_state()
+        recorder.placement.writes.begin()
         self._ops = recorder.ops_recorded
         self._plans = recorder.plans_made
         self._moved = executor.bytes_moved()
@@ -194,6 +197,7 @@ class Cell:
         executor, job = self._executor, self._job
         outcome, message = "done", ""
         self._stream_after = torch.default_generator.get_state()
+        self._host_writes = self._recorder.placement.writes.collect()
         pending = PendingCell(self._recorder, executor, job, self._close_left)
         try:
             if error is None and not job.waits and self._launch(pending):
@@ -223,7 +227,7 @@ class Cell:
                 pending.note_end()
                 executor.end_cell(outcome, message)
             self._count_ops()
-            self._take_back_draws(error)
+            self._take_back(error)
             self._close_report()
             if not job.waits and error is None:
                 self._pending = pending
@@ -287,20 +291,25 @@ class Cell:
         report.plan_misses = recorder.plans_made - self._plans
         report.plan_hits = max(0, report.ops_recorded - report.plan_misses)
 
-    def _take_back_draws(self, error: BaseException | None) -> None:
-        """Let random numbers continue where they were before a cell of which nothing ran, as its seeds and
-        draws are part of that, unless they were used since. An op that failed leaves a seed as it is in plain
-        torch."""
-        before, after = self._stream_before, self._stream_after
+    def _take_back(self, error: BaseException | None) -> None:
+        """After a cell of which nothing ran: let random numbers continue where they were before it, as its
+        seeds and draws are part of that, and put back what its ops wrote on the host; unless they were used,
+        or written, since. An op that failed leaves both as it does in plain torch."""
         failed = isinstance(error, RemoteError) and not isinstance(error, DeviceMemoryError)
-        if failed or before is None or after is None or not self.has_not_run(error):
+        if failed or not self.has_not_run(error):
+            return
+        for write in self._host_writes:
+            write.take_back()
+        self._host_writes = ()
+        before, after = self._stream_before, self._stream_after
+        if before is None or after is None:
             return
         if torch.equal(after, torch.default_generator.get_state()):
             torch.default_generator.set_state(before)
 
     def _close_left(self, error: BaseException | None) -> None:
         """Complete a cell that was left, now that its outcome is known."""
-        self._take_back_draws(error)
+        self._take_back(error)
         self._close_report()
 
     def _close_report(self) -> None:

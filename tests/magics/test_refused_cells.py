@@ -18,6 +18,15 @@ y = x * 2
 weight = torch.nn.Parameter(x + 1)
 several, named, seen = [x + 1, x + 2], {"a": x + 3}, {1}
 fixed = torch.ones(3)
+number, numbers = torch.tensor(1.0), [torch.tensor(2)]
+layer = torch.nn.Linear(3, 3)
+optimizer = torch.optim.AdamW(layer.parameters(), lr=0.1)
+def train(steps):
+    for _ in range(steps):
+        optimizer.zero_grad()
+        layer(torch.ones(1, 3)).pow(2).sum().backward()
+        optimizer.step()
+train(1)
 (weight * x).sum()"""
 CELL = """torch.manual_seed(9)
 random = torch.rand(4)
@@ -32,10 +41,15 @@ several.append(x)
 named["a"] = named["b"] = x
 seen.add(2)
 fixed.requires_grad_()
+number.add_(1)
+numbers[0] += 1
+train(3)
 z = x + y
 z"""
 STATE = "x.tolist(), y.tolist(), weight.tolist(), [t.tolist() for t in several], "
-STATE += "{k: t.tolist() for k, t in named.items()}, seen, fixed.requires_grad, torch.rand(2).tolist()"
+STATE += "{k: t.tolist() for k, t in named.items()}, seen, fixed.requires_grad, torch.rand(2).tolist(), "
+STATE += "number.item(), numbers[0].item(), layer.weight.tolist(), "
+STATE += "[t.tolist() for t in optimizer.state[layer.weight].values()]"
 
 
 def state(notebook: NotebookKernel) -> list[str]:

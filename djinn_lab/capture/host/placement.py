@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 import torch
 
+from djinn_lab.capture.host.host_writes import HostWrites
 from djinn_lab.capture.host.ops import SEES_ALL_MEMORY, stays_on_host
 from djinn_lab.capture.sending.segment import Segment
 from djinn_lab.capture.shapes.signature import Signature
@@ -36,6 +37,7 @@ class Placement:
         self._plain = plain
         self._segment = segment
         self._is_lazy = is_lazy
+        self.writes = HostWrites()
 
     def is_host(
         self,
@@ -68,4 +70,5 @@ class Placement:
             self._segment.finish_draws("random numbers were drawn on the host")
         for tensor in written:
             self._plain.forget(tensor)
+            self.writes.remember(tensor)
         return True
