@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING, Annotated
@@ -125,6 +126,11 @@ def set_share(
     """Change the weight and the limits of an account while the pool runs (admins)."""
     from djinn_lab.client.rest import PoolClient
 
+    for name, value in (
+        *(("--weight", weight), ("--devices", devices), ("--devices-soft", devices_soft)),
+        *(("--guaranteed", guaranteed), ("--device-seconds", device_seconds)),
+    ):
+        _expect_number(name, value)
     client = PoolClient.find()
     limits = _limits(devices, devices_soft, guaranteed, device_seconds, queued, best_priority)
     if weight is None and not limits and not no_limits:
@@ -136,6 +142,12 @@ def set_share(
     print_line(f"Account {account}: a share of {changed.share:.1%}; {_limits_text(changed)}.")
     if changed.overcommitted:
         print_line(changed.overcommitted)
+
+
+def _expect_number(name: str, value: float | None) -> None:
+    """Raises OptionError for what JSON has no number for, which would count as left out, and below 0."""
+    if value is not None and not 0 <= value < math.inf:
+        raise OptionError(f"{name} {value:g} is no number from 0 on.", "--no-limits lifts limits.")
 
 
 def _expect_account(client: PoolClient, account: str) -> None:
@@ -197,6 +209,8 @@ def describe_device(
     """Show or set a device's labels, taints, price and watts (operators)."""
     from djinn_lab.client.rest import PoolClient
 
+    _expect_number("--price", price)
+    _expect_number("--watts", watts)
     client = PoolClient.find()
     known = _device(client.status().devices, device)
     if label or taint or price is not None or watts is not None or clear:

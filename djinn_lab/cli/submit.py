@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import sys
 import time
 import uuid
 import warnings
@@ -137,11 +138,15 @@ def submit_notebook(
     found, new = ask(lambda client: client.submit_notebook(submission))
     job = found.job
     how = f"Submitted {notebook.name} as {job}." if new else f"{job} was submitted before with this key."
-    print_line(f"{how} {found.reason}")
+    said = sys.stdout
+    if not sys.stdout.isatty():  # a script, which wants the id
+        print(job)
+        said = sys.stderr
+    print(f"{how} {found.reason}", file=said)
     if wait or output is not None:
         _wait(ask, job, output)
     else:
-        print_line(f"See: djinn-lab why {job}; its result: djinn-lab notebooks result {job} -o FILE")
+        print(f"See: djinn-lab why {job}; its result: djinn-lab notebooks result {job} -o FILE", file=said)
 
 
 def read_notebook(path: Path) -> dict[str, object]:

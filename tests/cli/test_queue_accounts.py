@@ -7,9 +7,11 @@ from typing import Any
 import pytest
 
 from djinn_lab.cli import queue as queue_command
-from djinn_lab.cli.queue import ACCOUNTS_MAX, most_used, show_queue
+from djinn_lab.cli.queue import ACCOUNTS_MAX, most_used, set_share, show_queue
 from djinn_lab.client.rest import PoolClient
+from djinn_lab.errors import OptionError
 from djinn_lab.jobs.fairness import AccountView, Amounts, Limits
+from djinn_lab.jobs.fairness.limits import check_limits
 from djinn_lab.protocol.rest.queue import QueueView, WaitingJob
 
 
@@ -46,3 +48,17 @@ def test_waiting_cells_have_the_time_that_they_have_waited(monkeypatch: pytest.M
     monkeypatch.setattr(queue_command, "print_table", keep)
     show_queue()
     assert [row["wait"] for row in shown["Waiting"]] == ["1 min 0 s"]
+
+
+@pytest.mark.parametrize("option", ["weight", "devices", "devices_soft", "guaranteed", "device_seconds"])
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -1.0])
+def test_a_share_takes_numbers_alone(option: str, value: float) -> None:
+    """JSON has no number for the first two: they would count as left out, and lift a limit."""
+    with pytest.raises(OptionError, match="is no number from 0 on"):
+        set_share("ann", **{option: value})
+
+
+@pytest.mark.parametrize("name", ["devices_max", "devices_soft", "device_s_max", "queued_max"])
+def test_a_limit_below_0_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match=f"{name} -1 for ann; it must be a number from 0 on"):
+        check_limits("ann", Limits(**{name: -1}))

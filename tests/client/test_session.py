@@ -115,6 +115,11 @@ def test_cuda_tells_the_memory_of_the_pools_device(pool: PoolUnderTest) -> None:
             peak = torch.cuda.max_memory_allocated()
             statistics = torch.cuda.memory_stats()
             summary = torch.cuda.memory_summary()
+            for wrong, error in (("cpu", ValueError), ("nonsense", RuntimeError), (1.5, TypeError)):
+                with pytest.raises(error):
+                    torch.cuda.memory_allocated(wrong)
+            with pytest.raises(CaptureError, match="cuda:7 does not exist"):
+                torch.cuda.mem_get_info("cuda:7")
         assert total == device.memory_bytes
         assert (held, left) == (2 * nbytes, nbytes)
         assert free_before - free == held

@@ -84,11 +84,12 @@ def test_a_key_belongs_to_one_target(pool: PoolUnderTest, tmp_path: Path) -> Non
     asked = ("--target", "gpu=h200", "--tolerate", "vision")
     first, again = command(*asked), command(*asked)
     assert (first.returncode, again.returncode) == (0, 0), first.stderr + again.stderr
-    assert "was submitted before with this key" in again.stdout
+    assert "was submitted before with this key" in again.stderr
     other = command("-t", "cpu:0")
     assert other.returncode == 1
     assert "which was submitted with another content or other options" in " ".join(other.stderr.split())
     (one,) = [one for one in pool.rest.notebooks() if one.name == "once"]
+    assert first.stdout == again.stdout == f"{one.job}\n"  # what a script reads
     assert (one.target, one.tolerates) == ("gpu=h200", ("vision",))
 
 

@@ -59,7 +59,7 @@ def memory_answers(recorder: Asks) -> dict[str, Callable[..., object]]:
     """Return the functions of ``torch.cuda`` about memory, by name."""
 
     def ask(name: str, device: object) -> PoolMemory:
-        is_pool(0 if device is None else device)  # a device that is not there is an error
+        _check(device)
         recorder.finish(f"torch.cuda.{name} was called")
         found = recorder.device_memory.look()
         return unknown(name) if found is None else found
@@ -78,10 +78,19 @@ def memory_answers(recorder: Asks) -> dict[str, Callable[..., object]]:
     resets = ("reset_peak_memory_stats", "reset_max_memory_allocated", "reset_max_memory_cached")
 
     def reset(device: object = None) -> None:
-        is_pool(0 if device is None else device)
+        _check(device)
         recorder.device_memory.reset_peak()
 
     return named | {name: reset for name in resets if hasattr(torch.cuda, name)}
+
+
+def _check(device: object) -> None:
+    """Raises CaptureError for a device that the pool does not have, and as torch does for what is none."""
+    if device is None:
+        return
+    named = device if isinstance(device, int) else torch.device(device)  # type: ignore[call-overload]
+    if not is_pool(named):
+        raise ValueError(f"Expected a cuda device, but got: {named}")
 
 
 def _now(memory: PoolMemory) -> int:
@@ -95,11 +104,12 @@ def _peak(memory: PoolMemory) -> int:
 def _statistics(memory: PoolMemory) -> dict[str, Any]:
     """The part of torch's statistics that a pool has an answer for."""
     now, peak = _now(memory), _peak(memory)
-    return {
+    known = {
         f"{kind}_bytes.all.{when}": nbytes
-        for kind in ("allocated", "reserved")
+        for kind in ("allocated", "reserved", "active", "requested")
         for when, nbytes in (("current", now), ("peak", peak))
     }
+    return known | dict.fromkeys(("num_alloc_retries", "num_ooms"), 0)
 
 
 def _summary(memory: PoolMemory) -> str:

@@ -35,7 +35,13 @@ NO_LIMITS = Limits()
 
 
 def check_limits(account: str, limits: Limits) -> None:
-    """Raise ValueError for a guarantee that could not be kept."""
+    """Raise ValueError for what is no limit, and for a guarantee that could not be kept."""
+    for name in ("devices_max", "devices_soft", "device_s_max", "queued_max"):
+        most = getattr(limits, name)
+        if most is not None and not 0 <= most < math.inf:
+            raise ValueError(
+                f"{name} {most:g} for {account or 'the whole pool'}; it must be a number from 0 on"
+            )
     guaranteed = limits.devices_guaranteed
     if guaranteed is None:
         return

@@ -89,8 +89,10 @@ class ShareTree:
         """Set what is not None. Raises ValueError, with nothing changed."""
         if weight is not None:
             _check_weight(account, weight)
-        if min_runtime_s is not None and not min_runtime_s >= 0:
-            raise ValueError(f"a minimum run time of {min_runtime_s} s for {account}; it must not be below 0")
+        if min_runtime_s is not None and not 0 <= min_runtime_s < math.inf:
+            raise ValueError(
+                f"a minimum run time of {min_runtime_s} s for {account}; it must be a number from 0 on"
+            )
         if limits is not None:
             check_limits(account, limits)
         self._node(account)
@@ -406,8 +408,8 @@ class ShareTree:
 
 
 def _check_weight(account: str, weight: float) -> None:
-    if not weight > 0:
-        raise ValueError(f"a weight of {weight} for {account}; it must be above 0")
+    if not 0 < weight < math.inf:
+        raise ValueError(f"a weight of {weight} for {account}; it must be a number above 0")
 
 
 def _factor(weight: float, capacity: float) -> float:

@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 
 from djinn_lab.config import PoolSettings
+from djinn_lab.config.fields import CPU_DEVICES_MAX
 from djinn_lab.errors import OptionError
 from djinn_lab.plugins import find_plugin
 from djinn_lab.pool.devices.cuda_cards import Card, find_cards
@@ -152,8 +153,11 @@ def _computing(devices: str | None, memory_bytes: int | None, threads: int | Non
 def cpu_count_of(devices: str) -> int:
     """Return N of ``"cpu:N"``, 1 of ``"cpu"``. Raises OptionError for anything else."""
     match = re.fullmatch(r"cpu(?::(\d{1,3}))?", devices)
-    if not match or int(match[1] or 1) == 0:
-        raise OptionError(f"{devices!r} names no devices.", "Write auto, cuda, or cpu:N, such as cpu:4.")
+    if not match or not 1 <= int(match[1] or 1) <= CPU_DEVICES_MAX:
+        raise OptionError(
+            f"{devices!r} names no devices.",
+            f"Write auto, cuda, or cpu:N with N from 1 to {CPU_DEVICES_MAX}, such as cpu:4.",
+        )
     return int(match[1] or 1)
 
 
