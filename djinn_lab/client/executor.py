@@ -21,6 +21,7 @@ from djinn_lab.client.cell_job import CellJob, Flight, RecordedProgram
 from djinn_lab.client.connection import PoolConnection, SubmissionEncoder
 from djinn_lab.client.cuts import CutRecord
 from djinn_lab.client.segment_results import arrived, failure, missing, stopped_with
+from djinn_lab.client.wait_notice import WaitNotice
 from djinn_lab.errors import (
     CancelFailed,
     DjinnError,
@@ -62,22 +63,19 @@ RESUMED_S = 0.0001
 """Between submit and result, less than this is the way from one to the other; the cell recorded nothing."""
 
 
-def _ignore_update(update: JobUpdate) -> None:
-    pass
-
-
-def _ignore_tick() -> None:
-    pass
-
-
 class PoolExecutor:
     """A :class:`~djinn_lab.capture.sending.backend.Backend`. ``open_connection`` is called when there is no
     connection (yet, or any more), and with the id of a session whose
-    connection broke. ``priority`` and ``terms``: of what is fetched outside any cell."""
+    connection broke. ``priority`` and ``terms``: of what is fetched outside any cell. ``notice``: says why
+    a cell waits that nothing else watches."""
 
     def __init__(
-        self, open_connection: Callable[[str | None], tuple[PoolConnection, str]], priority: str
+        self,
+        open_connection: Callable[[str | None], tuple[PoolConnection, str]],
+        priority: str,
+        notice: WaitNotice,
     ) -> None:
+        self._notice = notice
         self._open = open_connection
         self._connection: PoolConnection | None = None
         self._blobs: BlobTransfer | None = None
@@ -85,8 +83,8 @@ class PoolExecutor:
         self.priority = priority
         self.terms = NO_TERMS
         self.cell: CellJob | None = None
-        self.on_update: Callable[[JobUpdate], None] = _ignore_update
-        self.on_tick: Callable[[], None] = _ignore_tick
+        self.on_update: Callable[[JobUpdate], None] = notice.on_update
+        self.on_tick: Callable[[], None] = notice.tick
         self.stop_at: float | None = None
         """By ``perf_counter``: then, a wait for the pool ends as if the user had stopped it."""
         self.peak_bytes = 0
@@ -563,7 +561,7 @@ class PoolExecutor:
     def leave_cell(self) -> None:
         """The cell's code has ended, and its segments are under way."""
         self.cell = None
-        self.on_update, self.on_tick = _ignore_update, _ignore_tick
+        self.on_update, self.on_tick = self._notice.on_update, self._notice.tick
 
     def end_cell(self, outcome: str, message: str = "") -> None:
         """Notify the pool that no more segments come, unless the last segment said so."""

@@ -27,6 +27,7 @@ from djinn_lab.client.device_memory import DeviceMemory
 from djinn_lab.client.executor import PoolExecutor
 from djinn_lab.client.profile_terms import terms_of, terms_of_scheduler
 from djinn_lab.client.rest import PoolClient
+from djinn_lab.client.wait_notice import WaitNotice
 from djinn_lab.config import Profile
 from djinn_lab.errors import DjinnError, OptionError, PoolLost, PoolSilent, PoolWaits, UserError, ValueLost
 from djinn_lab.jobs import Terms
@@ -71,7 +72,7 @@ class Session:
         self._certificate = certificate
         self._silent = ""
         self.profile = profile
-        self.executor = PoolExecutor(self._open, profile.session.priority)
+        self.executor = PoolExecutor(self._open, profile.session.priority, WaitNotice(profile.session.quiet))
         self.recorder: Recorder = make_recorder(self.executor)
         self.recorder.owner = self
         self.recorder.devices = self._devices
