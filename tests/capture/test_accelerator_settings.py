@@ -32,14 +32,22 @@ def switched(owner: Any, name: str, value: object) -> Iterator[None]:
         setattr(owner, name, before)
 
 
+@contextmanager
+def cudnn(**changed: bool) -> Iterator[None]:
+    """As torch has it, but for what is changed. Some of torch's test helpers forbid plain assignments."""
+    usual = {"enabled": True, "benchmark": False, "deterministic": False, "allow_tf32": True}
+    with torch.backends.cudnn.flags(**usual | changed):
+        yield
+
+
 SETTINGS: dict[str, tuple[Callable[[], AbstractContextManager[None]], dict[str, object]]] = {
-    "no TF32": (lambda: switched(torch.backends.cudnn, "allow_tf32", False), {"cudnn_tf32": False}),
-    "benchmark": (lambda: switched(torch.backends.cudnn, "benchmark", True), {"cudnn_benchmark": True}),
+    "no TF32": (lambda: cudnn(allow_tf32=False), {"cudnn_tf32": False}),
+    "benchmark": (lambda: cudnn(benchmark=True), {"cudnn_benchmark": True}),
     "deterministic": (
-        lambda: switched(torch.backends.cudnn, "deterministic", True),
+        lambda: cudnn(deterministic=True),
         {"cudnn_deterministic": True},
     ),
-    "no cuDNN": (lambda: switched(torch.backends.cudnn, "enabled", False), {"cudnn": False}),
+    "no cuDNN": (lambda: cudnn(enabled=False), {"cudnn": False}),
     "bfloat16": (
         lambda: switched(torch.backends.cuda.matmul, "allow_bf16_reduced_precision_reduction", False),
         {"reduce_bfloat16": False},
@@ -90,7 +98,7 @@ def test_a_setting_goes_with_the_ops_that_it_was_set_for(
 def test_they_are_of_no_concern_to_a_pool_of_cpus(recorder: Recorder, backend: InProcessBackend) -> None:
     recorder.devices = lambda: [CPU]
     recorder.replayable = True
-    with cell(recorder), switched(torch.backends.cudnn, "benchmark", True):
+    with cell(recorder), cudnn(benchmark=True):
         _ = torch.ones(3) + 1
     assert [program.settings for program in backend.programs] == [None]
 
