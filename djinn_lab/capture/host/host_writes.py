@@ -39,9 +39,11 @@ class HostWrites:
 
     def remember(self, tensor: torch.Tensor) -> None:
         """An op is about to write it."""
-        if tensor.device.type != "cpu" or tensor.layout is not torch.strided:
+        if tensor.layout is not torch.strided:
             return
         storage = tensor.untyped_storage()
+        if storage.device.type != "cpu":  # a fake tensor's is not, whatever the tensor says
+            return
         key = storage.data_ptr()
         if key not in self._before and 0 < storage.nbytes() <= NBYTES_MAX:
             self._before[key] = storage, _bytes_of(storage)
