@@ -26,7 +26,7 @@ def applied(settings: NumericSettings | None, device: torch.device) -> Iterator[
     afterwards. On an accelerator a session may want deterministic algorithms wherever torch has them: what is
     run again after a loss then has the same bits."""
     wanted, before = settings or _DEFAULTS, _present(is_accelerator(device))
-    if wanted.replayable and not wanted.deterministic:
+    if wanted.replayable and not wanted.deterministic and is_accelerator(device):
         wanted = replace(wanted, deterministic=True, warn_only=True, fill_uninitialized=False)
     wanted = replace(wanted, replayable=False)
     if wanted == before:

@@ -140,3 +140,9 @@ def test_algorithms_are_deterministic_only_where_that_is_wanted(wanted: bool, ex
         assert torch.are_deterministic_algorithms_enabled() is expected
         assert torch.is_deterministic_algorithms_warn_only_enabled() is expected
     assert not torch.are_deterministic_algorithms_enabled()
+
+
+def test_a_cpu_computes_as_it_does_whatever_is_wanted_of_accelerators() -> None:
+    """The bits of a CPU are those of the notebook's."""
+    with applied(NumericSettings(replayable=True), torch.device("cpu")):
+        assert not torch.are_deterministic_algorithms_enabled()

@@ -42,6 +42,15 @@ def test_a_stop_that_is_not_obeyed_is_named_once_its_time_is_over(stop: Cancel |
     assert [watched.pinged() for _ in range(most)] == [None] * (most - 1) + ["long"]
 
 
+def test_a_preempted_cell_that_is_cancelled_later_is_ended_within_a_cancelled_ones_time() -> None:
+    watched = begun("long")
+    watched.sent(Preempt("long", 0))
+    most = PINGS_BEFORE_ENDED[Cancel]
+    assert [watched.pinged() for _ in range(2 * most)] == [None] * 2 * most
+    watched.sent(Cancel("long"))
+    assert [watched.pinged() for _ in range(most)] == [None] * (most - 1) + ["long"]
+
+
 def test_a_cell_is_not_blamed_for_the_one_before_it() -> None:
     watched = begun("long", "behind it")
     watched.sent(Cancel("behind it"))

@@ -50,7 +50,8 @@ class Stops:
             case Cancel() | Preempt() if message.job in self._runs:
                 run = self._runs[message.job]
                 most = PINGS_BEFORE_ENDED[type(message)]
-                run.most = most if run.most is None else min(run.most, most)
+                if run.most is None or most < run.most:
+                    run.pings, run.most = 0, most
             case _:
                 pass
 
