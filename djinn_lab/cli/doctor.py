@@ -190,8 +190,9 @@ def check_devices() -> Check:
         devices = PoolClient.find().status().devices
     except DjinnError:
         return Check("devices", "warn", "unknown, as no pool answers")
-    levels = {one.device: f", isolation level {one.sandbox}" if one.sandbox else "" for one in devices}
-    evidence = "; ".join(f"{one.device} {one.state}{levels[one.device]}" for one in devices) or "none"
+    levels = [f", isolation level {one.sandbox}" if one.sandbox else "" for one in devices]
+    shown = (f"{one.device} {one.state}{level}" for one, level in zip(devices, levels, strict=True))
+    evidence = "; ".join(shown) or "none"
     if devices and all(device.state != "lost" for device in devices):
         return Check("devices", "ok", evidence)
     return Check("devices", "fail", evidence, "djinn-lab pool stop && djinn-lab pool start")

@@ -147,7 +147,7 @@ def set_share(
 def _expect_number(name: str, value: float | None) -> None:
     """Raises OptionError for what JSON has no number for, which would count as left out, and below 0."""
     if value is not None and not 0 <= value < math.inf:
-        raise OptionError(f"{name} {value:g} is no number from 0 on.", "--no-limits lifts limits.")
+        raise OptionError(f"{name} {value:g} is no number from 0 on.", "Write one such as 2 or 0.5.")
 
 
 def _expect_account(client: PoolClient, account: str) -> None:

@@ -507,6 +507,9 @@ class CopyFailed(msgspec.Struct, frozen=True, tag="not_transferred"):
     mismatch: bool = False
 
 
+RunAnswer = SegmentDone | SegmentFailed | SegmentCancelled | RunPreempted
+"""What ends a run of a segment."""
+
 FromWorker = (
     WorkerReady
     | DeviceMeasured

@@ -59,7 +59,6 @@ class Storage:
     def let_go(self) -> None:
         """The session has it no longer, and no copy reads it: a copy that comes to this object later keeps no
         memory by that."""
-        self.alive = False
         self.handle = _NO_MEMORY
 
     def is_filled_by(self, tensor: torch.Tensor) -> bool:

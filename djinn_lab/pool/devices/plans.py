@@ -171,15 +171,15 @@ def _plan_cards(
     kind: str, cards: Sequence[Card], memory_bytes: int | None, threads: int | None
 ) -> list[DevicePlan]:
     each = threads or max(1, _cpu_count() // len(cards))
-    return [card_plan(f"{kind}:{index}", kind, card, each, memory_bytes) for index, card in enumerate(cards)]
+    plans = (DevicePlan(f"{kind}:{index}", kind, memory_bytes or 0, each) for index in range(len(cards)))
+    return [on_card(plan, card) for plan, card in zip(plans, cards, strict=True)]
 
 
-def card_plan(
-    device: str, kind: str, card: Card, threads: int, wanted_bytes: int | None = None
-) -> DevicePlan:
-    """Plan a worker for a card. Raises OptionError as :func:`card_limit_bytes` does."""
-    limit = card_limit_bytes(card, kind, wanted_bytes)
-    return DevicePlan(device, kind, limit, threads, spare_bytes=card.free_bytes - limit)
+def on_card(plan: DevicePlan, card: Card) -> DevicePlan:
+    """Fill in what a card has for a plan: all of its memory where that is 0. Raises OptionError as
+    :func:`card_limit_bytes` does."""
+    limit = card_limit_bytes(card, plan.kind, plan.memory_bytes)
+    return msgspec.structs.replace(plan, memory_bytes=limit, spare_bytes=card.free_bytes - limit)
 
 
 def cpu_limit_bytes(available_bytes: int, count: int) -> int:

@@ -32,6 +32,7 @@ from djinn_lab.pool.lineage.steps import step_of
 from djinn_lab.pool.sessions import answers
 from djinn_lab.protocol import worker
 from djinn_lab.protocol.worker import (
+    RunAnswer,
     RunPreempted,
     RunSegment,
     SegmentCancelled,
@@ -41,8 +42,7 @@ from djinn_lab.protocol.worker import (
 from djinn_lab.srg.program import decode_program
 from djinn_lab.units import format_bytes
 
-Answer = SegmentDone | SegmentFailed | SegmentCancelled | RunPreempted
-Message = Answer | worker.SegmentStarted | worker.SegmentProgress
+Message = RunAnswer | worker.SegmentStarted | worker.SegmentProgress
 
 LOGS_BYTES_MAX = 2**29
 """Of all sessions together; the largest log is given up."""
@@ -111,7 +111,7 @@ class Recovery:
         self._kept.released(session, serial, values)
         return serial
 
-    def ran(self, message: Answer) -> None:
+    def ran(self, message: RunAnswer) -> None:
         """Note what a segment did to its session. Call before the answer is handled."""
         record = self._accounting.records.get(message.job)
         flight = record.flight if record is not None else None
@@ -474,7 +474,7 @@ class Recovery:
         return self._core.clock.now_s()
 
 
-def _run_of(flight: RunningSegment, message: Answer, session: str) -> Run | None:
+def _run_of(flight: RunningSegment, message: RunAnswer, session: str) -> Run | None:
     """Return what an answered run did to its session; None for nothing."""
     stops = flight.stops
     begin = stops.executed if stops is not None else 0

@@ -12,6 +12,7 @@ from djinn_lab.pool.execution.journaled_engine import JournaledEngine
 from djinn_lab.pool.sessions import answers
 from djinn_lab.pool.sessions.registry import ClientSession
 from djinn_lab.protocol.worker import (
+    RunAnswer,
     RunPreempted,
     SegmentCancelled,
     SegmentDone,
@@ -58,9 +59,7 @@ class SegmentRuns:
         record.reason = self._core.queue.explain(message.job)
         self._accounting.notify(record, job)
 
-    def over(
-        self, device: str, message: SegmentDone | SegmentFailed | SegmentCancelled | RunPreempted
-    ) -> None:
+    def over(self, device: str, message: RunAnswer) -> None:
         """Handle the one answer to a segment that a worker was given."""
         record = self._accounting.records.get(message.job)
         if record is None or record.flight is None or record.flight.segment != message.segment:

@@ -38,8 +38,6 @@ from djinn_lab.pool.gangs.state_machine import (
 from djinn_lab.protocol import worker
 from djinn_lab.srg.program import Program, encode_program
 
-Answer = worker.SegmentDone | worker.SegmentFailed | worker.SegmentCancelled | worker.RunPreempted
-
 log = logging.getLogger(__name__)
 
 
@@ -136,7 +134,9 @@ class GangRuns:
 
     # -- from workers --------------------------------------------------------------------------------------
 
-    def takes(self, device: str, message: Answer | worker.SegmentProgress | worker.SegmentStarted) -> bool:
+    def takes(
+        self, device: str, message: worker.RunAnswer | worker.SegmentProgress | worker.SegmentStarted
+    ) -> bool:
         """Handle a message about a part; False for any other."""
         job, separator, text = message.job.partition(SEPARATOR)
         if not separator:
@@ -156,7 +156,7 @@ class GangRuns:
         self._answered(gang, part, device, message)
         return True
 
-    def _answered(self, gang: RunningGang, part: PartName, device: str, message: Answer) -> None:
+    def _answered(self, gang: RunningGang, part: PartName, device: str, message: worker.RunAnswer) -> None:
         match message:
             case worker.SegmentDone():
                 stops = gang.stops.get(part)

@@ -11,12 +11,9 @@ from djinn_lab.protocol.worker import (
     Cancel,
     FromWorker,
     Preempt,
+    RunAnswer,
     RunBatch,
-    RunPreempted,
     RunSegment,
-    SegmentCancelled,
-    SegmentDone,
-    SegmentFailed,
     SegmentProgress,
     ToWorker,
 )
@@ -56,15 +53,11 @@ class Stops:
                 pass
 
     def said(self, message: FromWorker) -> None:
-        match message:
-            case SegmentDone() | SegmentFailed() | SegmentCancelled() | RunPreempted():
-                self._runs.pop(message.job, None)
-            case SegmentProgress():
-                pass
-            case _:
-                return
-        for run in self._runs.values():
-            run.pings = 0
+        if isinstance(message, RunAnswer):
+            self._runs.pop(message.job, None)
+        if isinstance(message, RunAnswer | SegmentProgress):
+            for run in self._runs.values():
+                run.pings = 0
 
     def pinged(self) -> str | None:
         """Note that time has passed; name the job that the worker does not stop, once that is for too

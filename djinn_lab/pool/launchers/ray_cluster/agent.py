@@ -33,9 +33,9 @@ from djinn_lab.pool.blobs.directory import (
     remove_directories_of_lost,
     remove_directory,
 )
-from djinn_lab.pool.devices.cuda_cards import Card, find_cards
+from djinn_lab.pool.devices.cuda_cards import find_cards
 from djinn_lab.pool.devices.launcher import GroupLost
-from djinn_lab.pool.devices.plans import DevicePlan, card_limit_bytes
+from djinn_lab.pool.devices.plans import DevicePlan, on_card
 from djinn_lab.pool.launchers.local import LocalLauncher
 from djinn_lab.pool.launchers.named_files import made_files
 from djinn_lab.pool.launchers.ray_cluster.files import (
@@ -347,9 +347,4 @@ def _with_memory(plans: Sequence[DevicePlan]) -> list[DevicePlan]:
             f"{len(plans)}{why}.",
             found.advice or "Check there that nvidia-smi lists them.",
         )
-    return [_on_card(plan, card) for plan, card in zip(plans, found.cards, strict=False)]
-
-
-def _on_card(plan: DevicePlan, card: Card) -> DevicePlan:
-    limit = plan.memory_bytes or card_limit_bytes(card, plan.kind)
-    return replace(plan, memory_bytes=limit, spare_bytes=max(0, card.free_bytes - limit))
+    return [on_card(plan, card) for plan, card in zip(plans, found.cards, strict=False)]

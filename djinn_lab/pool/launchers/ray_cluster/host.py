@@ -45,9 +45,7 @@ from djinn_lab.protocol.worker import (
     FirstValuesCopied,
     FromWorker,
     Restore,
-    RunPreempted,
-    SegmentCancelled,
-    SegmentDone,
+    RunAnswer,
     SegmentFailed,
     ToWorker,
     WorkerMemory,
@@ -61,7 +59,6 @@ AGAIN_MIN_S, AGAIN_MAX_S = 0.5, 30.0
 ASKED_AGAIN_S = 1.0
 """How long after an agent did not answer it is asked again, until its loss is known."""
 GONE = WorkerHealth(alive=False, restarts=0, answers=False)
-ANSWERS = SegmentDone | SegmentFailed | SegmentCancelled | RunPreempted
 
 log = logging.getLogger(__name__)
 
@@ -442,7 +439,7 @@ class Host:
     def _heard(self, device: str, message: FromWorker) -> None:
         if isinstance(message, WorkerReady):
             self._up.add(device)
-        if isinstance(message, ANSWERS):
+        if isinstance(message, RunAnswer):
             self._unneeded += self._sent.end(device, message.job, message.segment)
         if isinstance(message, Reporting):
             self._memory[device] = message.memory
