@@ -164,7 +164,7 @@ def _leave_queue(tables: Tables, segment: PlacedSegment) -> None:
 def refuse(tables: Tables, segment: PlacedSegment, message: str, advice: str) -> None:
     session = tables.session(segment.session)
     tables.drop(segment)
-    session.failures = 0
+    session.failures = session.failed_restores = 0
     tables.out.append(RejectSegment(segment.job, segment.segment, message, advice, segment.node, segment.op))
 
 
@@ -247,6 +247,8 @@ def done(tables: Tables, transfer: TransferRecord, event: TransferDone) -> None:
     statistics = tables.statistics
     tables.end(transfer)
     session.failures, session.retry_s = 0, 0.0
+    if transfer.kind == "restore":
+        session.failed_restores = 0
     session.place = PLACES[session.place, transfer.kind]
     statistics.copied(tables.now_s, device.device, transfer.kind, event.copied_bytes)
     statistics.count(hash_checks=event.checked_pieces)
@@ -331,6 +333,7 @@ def failed(tables: Tables, transfer: TransferRecord, event: TransferFailed) -> N
     if event.full is not None:
         tables.found_full(device, event.full)
     if transfer.kind == "restore":
+        session.failed_restores += 1
         _take_back(tables, session)
     session.failures += 1
     session.retry_s = tables.now_s + RETRY_S * 2 ** min(session.failures - 1, 6)

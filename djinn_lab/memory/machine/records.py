@@ -99,8 +99,9 @@ class SessionRecord:
     then. ``job``: of the last segment, and when its first segment was placed. ``weight_bytes``: shared
     weights that the session uses. ``offloaded_bytes``: of values that gave way to others of it on the device,
     and are not among its bytes. ``recoverable``: another process could restore its state. ``retry_s``:
-    no transfer before, after one failed. ``gap``, ``due_s``: the predicted gap and its end, as computed
-    for ``due_bucket``. ``said_s``: when it last signalled COMPUTE. ``teaches``: the present gap will be
+    no transfer before, after one failed. ``failures``, ``failed_restores``: transfers, and restores, that
+    failed in a row on its device. ``gap``, ``due_s``: the predicted gap and its end, as computed for
+    ``due_bucket``. ``said_s``: when it last signalled COMPUTE. ``teaches``: the present gap will be
     learned from. ``target``: the device to which it moves, while its state still lies on ``device``.
     ``keeper``: the living device whose process holds the parked state; ``inherited``: where a dead one left
     it. ``temporary``: as in
@@ -159,6 +160,7 @@ class SessionRecord:
     fetched_at: int = -1
     guess_bytes: int = 0
     failures: int = 0
+    failed_restores: int = 0
     retry_s: float = 0.0
     last_wake_s: float | None = None
     last_floor_s: float | None = None

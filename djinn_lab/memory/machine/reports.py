@@ -175,6 +175,7 @@ def _unbind(tables: Tables, session: SessionRecord, lost: Device, ran: bool, reb
         tables.end(moving)
     session.device = None
     session.cell = False
+    session.failures, session.failed_restores, session.retry_s = 0, 0, 0.0  # of the device that is gone
     whole = lost.tiers and session.unstored_bytes == 0 and session.recoverable and not ran
     after = AFTER_LOSS[session.place, moving.kind if moving else None]
     if session.away:

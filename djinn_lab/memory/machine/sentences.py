@@ -69,6 +69,6 @@ def unrestorable(segment: PlacedSegment, session: SessionRecord) -> Reject:
     return Reject(
         segment,
         f"the session's {format_bytes(session.total_bytes)} could not be restored to the device,"
-        f" {session.failures} times in a row",
+        f" {session.failed_restores} times in a row",
         "Run the cell again; if it fails again, close other sessions or look into the pool's log.",
     )

@@ -112,7 +112,7 @@ def _serve_one(
     now_s: float,
     claims: Claims,
 ) -> Iterator[Suggestion]:
-    if session.failures >= FAILURES_MAX and session.away and session.moving is None:
+    if session.failed_restores >= FAILURES_MAX and session.away and session.moving is None:
         if segment.job:
             yield unrestorable(segment, session)
         return
