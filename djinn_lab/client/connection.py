@@ -242,8 +242,9 @@ class PoolConnection:
     def _lost(self, error: Exception) -> PoolLost:
         ended = getattr(error, "rcvd", None)
         if getattr(ended, "code", None) == messages.CLOSE_SESSION:
+            why = getattr(ended, "reason", "") or "by `djinn-lab close`, or over its API"
             return SessionLost(
-                "the session was closed on the pool (by `djinn-lab close`, or over its API).",
+                f"the session was closed on the pool ({why}).",
                 "Its values there are gone: run the cells that made them again. Plain variables and tensors "
                 "that were fetched are intact.",
             )

@@ -276,7 +276,7 @@ def test_session_that_an_operator_closed_says_so_and_the_next_cell_runs(
         with session.capture():
             held = torch.ones(1000) * 3
         pool.rest.close_session(session.welcome.session)
-        with pytest.raises(SessionLost, match=r"the session was closed on the pool \(by `djinn-lab close`"):
+        with pytest.raises(SessionLost, match=r"closed on the pool \(by root, with `djinn-lab close`"):
             if use == "read":
                 held.sum().item()
             elif use == "signal":

@@ -74,6 +74,14 @@ def test_operators_know_better_until_they_take_it_back() -> None:
     assert labels(queue, "cuda:0") == (("gpu=h200", "kind=cuda", "numa=0"), ("kind=cuda", "numa=0"))
 
 
+def test_operators_cannot_give_a_device_another_kind() -> None:
+    queue = opened(0)
+    with pytest.raises(IllegalEvent, match="the label 'kind=cpu' beside its own, kind=cuda"):
+        queue.handle(DeviceDescribed(1.0, "cuda:0", ("kind=cpu",)))
+    queue.handle(DeviceDescribed(1.0, "cuda:0", ("kind=cuda",)))
+    assert labels(queue, "cuda:0") == (("kind=cuda", "numa=0"), ("kind=cuda", "numa=0"))
+
+
 def test_a_worker_that_comes_back_says_anew_where_it_is() -> None:
     queue = opened(0)
     queue.handle(DeviceLost(1.0, "cuda:0", "killed"))

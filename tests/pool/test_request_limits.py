@@ -15,6 +15,7 @@ import pytest
 from blake3 import blake3
 from pool_kit import Client, act, http, rest
 from starlette.applications import Starlette
+from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
@@ -50,6 +51,13 @@ def test_long_names_are_cut(client: Client, shared_pool: RuntimeInfo) -> None:
     assert rest(shared_pool).job(job).cell == "c" * NAME_CHARS_MAX
 
 
+@pytest.mark.parametrize("sent", ["nan", "inf"])
+@pytest.mark.parametrize("path", ["usage?since", "audit?since", "history?since", "history?until"])
+def test_a_time_that_is_no_number_is_refused(shared_pool: RuntimeInfo, path: str, sent: str) -> None:
+    with http(shared_pool) as web:
+        assert web.get(f"/v1/{path}={sent}").status_code == 422
+
+
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, int]]:
     """A server that waits for headers for a short time, and answers ``/slowly`` after twice that."""
@@ -59,7 +67,12 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, int]]:
         await asyncio.sleep(2 * SHORT_S)
         return PlainTextResponse("done")
 
-    server = WebServer(Starlette(routes=[Route("/slowly", slowly)]), grace_s=1)
+    async def sized(request: Request) -> Response:
+        return PlainTextResponse(f"{len(await request.body())} bytes")
+
+    routes = [Route("/slowly", slowly), Route("/v1/blobs/x", sized, methods=["PUT"])]
+    limited = Middleware(request_limits.BodyLimiter, pause_s=SHORT_S)
+    server = WebServer(Starlette(routes=routes, middleware=[limited]), grace_s=1)
     listener = socket.create_server(("127.0.0.1", 0))
     thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[listener])))
     thread.start()
@@ -91,6 +104,27 @@ def test_so_is_one_whose_second_request_stays_half(impatient: tuple[str, int]) -
             time.sleep(0.01)
         connection.sendall(b"GET /slowly HT")
         assert closed_by_peer(connection)
+
+
+def test_a_request_whose_body_stops_coming_is_answered_and_closed(impatient: tuple[str, int]) -> None:
+    with socket.create_connection(impatient) as connection:
+        connection.sendall(b"PUT /v1/blobs/x HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\nfour")
+        connection.settimeout(10)
+        answer = b"".join(iter(lambda: connection.recv(4096), b""))
+    assert answer.startswith(b"HTTP/1.1 408")
+    assert b"stopped coming" in answer
+
+
+def test_a_body_that_comes_in_parts_is_read(impatient: tuple[str, int]) -> None:
+    with socket.create_connection(impatient) as connection:
+        connection.sendall(b"PUT /v1/blobs/x HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n")
+        for part in (b"the", b"whole", b"!"):
+            time.sleep(SHORT_S / 4)
+            connection.sendall(part)
+        connection.settimeout(10)
+        answer = b""
+        while b"9 bytes" not in answer:
+            answer += connection.recv(4096)
 
 
 def test_a_connection_outlives_what_a_client_keeps_unused(shared_pool: RuntimeInfo) -> None:

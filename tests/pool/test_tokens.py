@@ -9,6 +9,7 @@ import pytest
 import sqlalchemy as sa
 from pool_kit import Client, Wire, act, http, new_user, rest, running_pool
 from real_pool import wait_for
+from websockets.exceptions import ConnectionClosed
 
 from djinn_lab.errors import AuthenticationError, OptionError, PoolError, Refused
 from djinn_lab.pool.authentication import TOKEN_DAYS, Authentication, Role, new_token, token_digest
@@ -237,7 +238,10 @@ def test_tokens_survive_the_pool_and_end_with_their_user(tmp_path: Path, databas
             rest(info, board).usage()
         with Wire(info, token) as wire:
             wire.hello()
-        rest(info).delete_user(name)
+            rest(info).delete_user(name)
+            with pytest.raises(ConnectionClosed, match=f"{name} was removed by root"):
+                while True:
+                    wire.receive()
         with pytest.raises(AuthenticationError):
             rest(info, board).status()
 

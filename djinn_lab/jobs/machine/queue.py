@@ -492,6 +492,7 @@ class JobQueue:
                 raise ValueError(f"a draw of {event.watts} watts (0 or more)")
             for label in event.labels:
                 targets.check_label(label)
+                known.check_own(label)
             for taint in event.taints:
                 targets.check_taint(taint)
         except ValueError as error:

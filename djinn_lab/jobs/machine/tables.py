@@ -80,6 +80,14 @@ class QueueDevice:
         another NUMA label."""
         return _own_labels(self.device, self.numa_node, self.host, self.given_labels)
 
+    def check_own(self, label: str) -> None:
+        """Raise ValueError for a label that says other than the device's own of that key: a cell for either
+        value would run on it. An operator may know better on which NUMA node it is."""
+        key = label.partition("=")[0]
+        own = next((one for one in self.own_labels if one.partition("=")[0] == key), label)
+        if own != label and key != NUMA:
+            raise ValueError(f"the label {label!r} beside its own, {own}; use another key")
+
 
 @lru_cache(LABELLED_MAX)
 def _own_labels(device: str, numa_node: int | None, host: str, given: frozenset[str]) -> frozenset[str]:

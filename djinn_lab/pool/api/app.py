@@ -155,7 +155,7 @@ def _add_status_routes(app: FastAPI, context: PoolContext) -> None:
         user: Annotated[str | None, Query(max_length=100)] = None,
         action: Annotated[str | None, Query(max_length=100)] = None,
         refused: bool = False,
-        since: float | None = None,
+        since: Annotated[float | None, Query(allow_inf_nan=False)] = None,
     ) -> Response:
         read = partial(
             read_audit, limit=limit, after=after, user=user, action=action, refused=refused, since=since
@@ -240,7 +240,7 @@ def _add_session_routes(app: FastAPI, context: PoolContext) -> None:
             raise HTTPException(404, f"There is no session {session!r}.")
         if known.user != user.name and user.role < Role.OPERATOR:
             raise HTTPException(403, f"Session {session} belongs to another user.")
-        driver.close(known, f"by {user.name}")
+        driver.close(known, f"by {user.name}, with `djinn-lab close` or over the API")
 
 
 def _add_blob_routes(app: FastAPI, context: PoolContext) -> None:

@@ -46,9 +46,14 @@ def add_history_routes(app: FastAPI, context: PoolContext) -> None:
     async def pool_history(
         _user: Annotated[User, Depends(reader)],
         since: Annotated[
-            float | None, Query(description="Seconds since the epoch; without it a day before ``until``.")
+            float | None,
+            Query(
+                description="Seconds since the epoch; without it a day before ``until``.", allow_inf_nan=False
+            ),
         ] = None,
-        until: Annotated[float | None, Query(description="Seconds since the epoch, at most now.")] = None,
+        until: Annotated[
+            float | None, Query(description="Seconds since the epoch, at most now.", allow_inf_nan=False)
+        ] = None,
         bucket_s: Annotated[float, Query(description="Seconds of a bucket.")] = BUCKET_S,
     ) -> Response:
         now_s = core.clock.now_s()

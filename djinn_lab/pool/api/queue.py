@@ -80,7 +80,7 @@ def add_queue_routes(app: FastAPI, context: PoolContext) -> None:
     )
     async def usage(
         _user: Annotated[User, Depends(reader)],
-        since: float = 0.0,
+        since: Annotated[float, Query(allow_inf_nan=False)] = 0.0,
         limit: Annotated[int, Query(ge=1, le=USAGE_MAX)] = USAGE_MAX,
         before: str | None = None,
     ) -> Response:
@@ -115,7 +115,7 @@ def add_queue_routes(app: FastAPI, context: PoolContext) -> None:
         _user: Annotated[User, Depends(reader)],
         priority: str | None = None,
         members: Annotated[int | None, Query(ge=1)] = None,
-        deadline_s: Annotated[float | None, Query(gt=0)] = None,
+        deadline_s: Annotated[float | None, Query(gt=0, allow_inf_nan=False)] = None,
         anywhere: bool = False,
     ) -> Response:
         view, _ = await find_job(context, job)

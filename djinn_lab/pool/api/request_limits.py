@@ -1,4 +1,5 @@
-"""What a request may take before it is answered: bytes of its body, and seconds for its headers."""
+"""What a request may take before it is answered: bytes of its body, and seconds for its headers and
+between two parts of its body."""
 
 from __future__ import annotations
 
@@ -14,32 +15,46 @@ from djinn_lab.units import format_bytes
 
 BODY_BYTES_MAX = 2**20
 HEADERS_S = 10.0
+BODY_PAUSE_S = 30.0
 COUNTED_BY_THEMSELVES = ("/v1/blobs/", "/v1/notebooks")
 TOO_LARGE = f"The body of this request has more than {format_bytes(BODY_BYTES_MAX)}. Send less at once."
 
 
 class BodyLimiter:
-    """ASGI middleware: a request with too large a body is answered with 413, and the rest is not read."""
+    """ASGI middleware: a request with too large a body is answered with 413, one whose body stops coming for
+    ``pause_s`` seconds with 408, and the rest is not read."""
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, pause_s: float = BODY_PAUSE_S) -> None:
         self._app = app
+        self._pause_s = pause_s
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["path"].startswith(COUNTED_BY_THEMSELVES):
+        if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        received = 0
+        bytes_max = None if scope["path"].startswith(COUNTED_BY_THEMSELVES) else BODY_BYTES_MAX
+        received, whole = 0, False
 
         async def receive_limited() -> Message:
-            nonlocal received
-            message = await receive()
+            nonlocal received, whole
+            if whole:  # what comes next is the client's leaving, whenever that is
+                return await receive()
+            try:
+                async with asyncio.timeout(self._pause_s):
+                    message = await receive()
+            except TimeoutError:
+                stopped = (
+                    f"The body of this request stopped coming {self._pause_s:g} seconds ago. Send it again."
+                )
+                raise HTTPException(408, stopped, {"Connection": "close"}) from None
             received += len(message.get("body", b""))
-            if received > BODY_BYTES_MAX:
+            whole = not message.get("more_body", False)
+            if bytes_max is not None and received > bytes_max:
                 raise HTTPException(413, TOO_LARGE)
             return message
 
         announced = Headers(scope=scope).get("content-length", "0")
-        if announced.isdecimal() and int(announced) > BODY_BYTES_MAX:
+        if bytes_max is not None and announced.isdecimal() and int(announced) > bytes_max:
             await JSONResponse({"detail": TOO_LARGE}, 413, {"Connection": "close"})(scope, receive, send)
             return
         await self._app(scope, receive_limited, send)

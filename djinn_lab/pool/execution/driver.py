@@ -226,7 +226,8 @@ class Driver:
             self.handle(engine.SessionDetached(now_s, session.session))
 
     def close(self, session: ClientSession, why: str = "") -> None:
-        """Free everything that the session holds. ``why``: for the audit, where its user did not ask."""
+        """Free everything that the session holds. ``why``: for the audit and its client, where that did
+        not ask."""
         about = f"{session.session} {session.name}"
         self.accounting.audit.note(session.user, "session closed", f"{about}: {why}" if why else about)
         self.signals.close(session)
@@ -239,7 +240,7 @@ class Driver:
         self.registry.remove(session.session)
         self.blobs.close_session(session.session)
         if session.link is not None:
-            session.link.close(CLOSE_SESSION)
+            session.link.close(CLOSE_SESSION, why)
             session.link = None
 
     # -- from workers --------------------------------------------------------------------------------------

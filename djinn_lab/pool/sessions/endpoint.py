@@ -39,6 +39,8 @@ RESUMING_VERSION = 9
 UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """What decoding raises for bytes that are no message."""
 CLOSE_REFUSED = 4400
+CLOSE_REASON_BYTES_MAX = 123
+"""RFC 6455: a control frame has 125 bytes, and the code takes two."""
 """WebSocket close code after a Refused message."""
 
 
@@ -402,7 +404,8 @@ async def _send_all(websocket: WebSocket, link: ClientLink) -> None:
     if websocket.application_state is WebSocketState.CONNECTED:
         with contextlib.suppress(RuntimeError, WebSocketDisconnect):
             refused = isinstance(message, protocol.RequestRefused)
-            await websocket.close(CLOSE_REFUSED if refused else link.close_code)
+            reason = link.close_reason.encode()[:CLOSE_REASON_BYTES_MAX].decode(errors="ignore")
+            await websocket.close(CLOSE_REFUSED if refused else link.close_code, reason or None)
 
 
 async def _refuse(websocket: WebSocket, refusal: RefusedByPool) -> None:

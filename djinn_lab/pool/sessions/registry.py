@@ -82,6 +82,7 @@ class ClientLink:
         self._below_limit.set()
         self.decoder = SubmissionDecoder()
         self.close_code = 1000
+        self.close_reason = ""
 
     def send(self, message: FromPool, after: Committed | None = None) -> None:
         """``after``: what must be committed before it leaves; those behind it wait, too."""
@@ -108,9 +109,11 @@ class ClientLink:
         """Note that no message leaves any more."""
         self._below_limit.set()
 
-    def close(self, code: int = 1000) -> None:
-        """End the connection after what is queued. ``code``: of the first call that gives one."""
-        self.close_code = code if self.close_code == 1000 else self.close_code
+    def close(self, code: int = 1000, why: str = "") -> None:
+        """End the connection after what is queued. ``code``, ``why``: of the first call that gives a code;
+        what its client is told."""
+        if self.close_code == 1000:
+            self.close_code, self.close_reason = code, why
         self._outgoing.append(None)
         self._queued.set()
 
