@@ -9,6 +9,7 @@ import _thread
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from itertools import zip_longest
 from threading import Timer
 from types import TracebackType
 
@@ -73,16 +74,20 @@ def cell_name(shell: InteractiveShell, file: str) -> str:
     return f"In [{shell.execution_count}]" if label is None else str(label[1]).replace("In[", "In [")
 
 
-def end_at_user(error: BaseException) -> None:
-    """Cut the traceback off behind the last frame that is not ours: what follows says nothing to a user."""
-    last = None
+def without_our_frames(error: BaseException) -> None:
+    """Leave in the traceback the frames that are not ours, if there are any: the others say nothing to a
+    user. An assertion that failed is a defect of ours, and keeps all."""
+    theirs: list[TracebackType] = []
     frame = error.__traceback__
     while frame is not None:
         if not frame.tb_frame.f_globals.get("__name__", "").startswith("djinn_lab."):
-            last = frame
+            theirs.append(frame)
         frame = frame.tb_next
-    if last is not None and not isinstance(error, AssertionError):
-        last.tb_next = None
+    if not theirs or isinstance(error, AssertionError):
+        return
+    for one, following in zip_longest(theirs, theirs[1:]):
+        one.tb_next = following
+    error.__traceback__ = theirs[0]
 
 
 def outcome_of(error: BaseException | None) -> Outcome:
@@ -185,6 +190,7 @@ class NotebookCell:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> bool:
+        __tracebackhide__ = True
         with self._around:
             return self._end(kind, error, traceback)
 
@@ -194,13 +200,14 @@ class NotebookCell:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> bool:
+        __tracebackhide__ = True
         if self._nested:
             self._cell.__exit__(kind, error, traceback)
             return False
         if self._dry_run is not None:
             return self._end_dry_run(self._dry_run, kind, error, traceback)
         if error is not None:
-            end_at_user(error)
+            without_our_frames(error)
         self._inner.__exit__(kind, error, traceback)
         self._progress.complete = True
         if self._options.noblock and error is None:
@@ -211,6 +218,7 @@ class NotebookCell:
             self._cell.__exit__(kind, error, traceback)
         except BaseException as failure:
             ended = failure
+            without_our_frames(failure)  # of what a signal's handler raised while the cell ran
             raise
         finally:
             self._take_back_names(ended)

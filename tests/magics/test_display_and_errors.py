@@ -52,3 +52,19 @@ def test_a_remote_error_names_the_cell_as_the_notebook_does(notebook: NotebookKe
     assert "recorded at In [3], line 3, in Embedding; op aten.embedding.default" in failed.traceback
     assert notebook.run("%djinn report").text.startswith("In [3]: ")
     assert "not computed: index out of range" in notebook.run("row").traceback
+
+
+def test_an_alarm_while_the_cell_runs_shows_the_handler_and_no_frame_of_ours(
+    notebook: NotebookKernel,
+) -> None:
+    notebook.run(
+        "import signal\ndef ring(*_):\n    raise TimeoutError('rang')\nsignal.signal(signal.SIGALRM, ring)"
+    )
+    failed = notebook.run(
+        "%%djinn\nsignal.alarm(1)\nz = torch.randn(1500, 1500)\nfor _ in range(400):\n    z = z @ z / 40"
+    )
+    shown = plain(failed.traceback)
+    assert failed.error == "TimeoutError"
+    assert "raise TimeoutError('rang')" in shown
+    assert "djinn_lab/" not in shown
+    assert notebook.run("%%djinn\ntorch.zeros(2).sum().item()").values == ["0.0"]
