@@ -140,12 +140,11 @@ class Copies:
         apart from what a lost worker's sessions would be made from, it is on the disk, if there is space."""
         fences, store = self.tiers.fences, self.tiers.store
         nbytes = view.nbytes
-        known = self.link.digest_before_copy(fingerprint)
+        name = self.link.name(fingerprint, nbytes)
         with fences.lock:
-            if known is not None:
-                found = store.find(known)
-                if found is not None:
-                    return found, 0
+            found = store.find(name)
+            if found is not None:
+                return found, 0
             offset = None
             if store.host_free_bytes >= nbytes + leave_bytes:
                 offset = store.take(nbytes)
@@ -158,7 +157,7 @@ class Copies:
                     offset = self._take_from_others(nbytes, of_copies=True)
         if file is not None:
             copied.overflow = file
-            return self._to_disk(view, fingerprint, file), nbytes
+            return self._to_disk(view, Piece(name, fingerprint, nbytes, 0), file), nbytes
         if offset is None:
             why = store.arena.refusal or (
                 f"{format_bytes(store.arena.account.used_bytes)} of "
@@ -171,13 +170,12 @@ class Copies:
         try:
             host = store.arena.view(offset, nbytes)
             self.link.copy_out(view, host)
-            content = known if known is not None else self.link.digest(host)
         except BaseException:
             with fences.lock:
                 store.arena.give_back(offset, nbytes)
             raise
         with fences.lock:
-            return store.add(content, fingerprint, nbytes, offset), nbytes
+            return store.add(name, fingerprint, nbytes, offset), nbytes
 
     def _take_from_others(self, nbytes: int, of_copies: bool = False) -> int | None:
         """Take space that other workers of the device keep and do not need, once they have returned it. With
@@ -194,7 +192,7 @@ class Copies:
                 return offset
         return None
 
-    def _to_disk(self, view: torch.Tensor, fingerprint: bytes, file: PieceFile) -> Piece:
+    def _to_disk(self, view: torch.Tensor, piece: Piece, file: PieceFile) -> Piece:
         """Write a piece at the end of a file, where its bytes are reserved."""
         store, offset = self.tiers.store, file.nbytes - view.nbytes  # of a file that this copy alone writes
         try:
@@ -203,13 +201,12 @@ class Copies:
             with file.path.open("ab", buffering=0) as out:
                 out.truncate(offset)  # what a failed write left
                 _write_all(out, host)
-            content = self.link.digest(host)
         except OSError as error:
             with self.tiers.fences.lock:
                 store.shorten_file(file, view.nbytes)
             raise TransferProblem(f"{file.path} could not be written: {error}", full="disk") from error
         with self.tiers.fences.lock:
-            return store.in_extended(Piece(content, fingerprint, view.nbytes, 0), file, offset)
+            return store.in_extended(piece, file, offset)
 
     def describe(self, name: str, values: SessionValues, copied: Copied) -> None:
         """Make the manifest of a session on the device that is stored whole; the caller sends it. The pieces

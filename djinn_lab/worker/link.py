@@ -31,13 +31,13 @@ class Link(Protocol):
 
     def fingerprint(self, device: torch.Tensor) -> bytes: ...
 
-    def digest_before_copy(self, fingerprint: bytes) -> bytes | None:
-        """The BLAKE3 of the same bytes, where the fingerprint already is that."""
+    def fingerprint_on_host(self, host: torch.Tensor) -> bytes:
+        """The same of bytes that are on the host."""
+
+    def name(self, fingerprint: bytes, nbytes: int) -> bytes:
+        """Return the name of a piece with this fingerprint; see :mod:`djinn_lab.protocol.piece_names`."""
 
     def copy_out(self, device: torch.Tensor, host: torch.Tensor) -> None: ...
-
-    def digest(self, host: torch.Tensor) -> bytes:
-        """BLAKE3 of a piece on the host."""
 
     def copy_in(self, hosts: Sequence[torch.Tensor], devices: Sequence[torch.Tensor]) -> list[bytes]:
         """The fingerprints of what is on the device then."""
@@ -62,14 +62,14 @@ class CpuLink:
     def fingerprint(self, device: torch.Tensor) -> bytes:
         return digest(device)
 
-    def digest_before_copy(self, fingerprint: bytes) -> bytes | None:
+    def fingerprint_on_host(self, host: torch.Tensor) -> bytes:
+        return digest(host)
+
+    def name(self, fingerprint: bytes, nbytes: int) -> bytes:
         return fingerprint
 
     def copy_out(self, device: torch.Tensor, host: torch.Tensor) -> None:
         np.copyto(host.numpy().reshape(device.shape), device.numpy())
-
-    def digest(self, host: torch.Tensor) -> bytes:
-        return digest(host)
 
     def copy_in(self, hosts: Sequence[torch.Tensor], devices: Sequence[torch.Tensor]) -> list[bytes]:
         for host, device in zip(hosts, devices, strict=True):
@@ -82,7 +82,7 @@ class CpuLink:
         return PIECE_OVERHEAD_S + nbytes / self.bytes_per_second
 
 
-def digest(memory: torch.Tensor, threads: int = 1) -> bytes:
+def digest(memory: torch.Tensor) -> bytes:
     """BLAKE3 of a tensor's bytes in row-major order, on the host."""
     content = memoryview(np.ascontiguousarray(memory.numpy()).reshape(-1))  # type: ignore[arg-type]
-    return blake3.blake3(content, max_threads=threads).digest()
+    return blake3.blake3(content).digest()

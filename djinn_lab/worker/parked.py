@@ -129,7 +129,7 @@ class Parked:
 class StoredPiece(msgspec.Struct, frozen=True, array_like=True):
     """The place of a piece's bytes: ``offset`` in a ``file`` of the manifest."""
 
-    digest: bytes
+    name: bytes
     fingerprint: bytes
     nbytes: int
     file: int
@@ -207,7 +207,7 @@ class ManifestWriter:
         number = self._files.setdefault(path, len(self._files))
         if number == len(self._manifest.files):
             self._manifest.files.append(path)
-        return StoredPiece(piece.digest, piece.fingerprint, piece.nbytes, number, offset)
+        return StoredPiece(piece.name, piece.fingerprint, piece.nbytes, number, offset)
 
 
 def _kv_numbers(cut: KvCut) -> tuple[int, int, int, int]:
@@ -238,13 +238,13 @@ def read_manifest(encoded: bytes, fingerprints: str, store: PieceStore) -> Parke
         cut = KvCut(*item.kv) if item.kv is not None else FlatCut(item.nbytes, item.piece_bytes)
         pieces = []
         for piece in item.pieces:
-            found = store.find(piece.digest)
+            found = store.find(piece.name)
             if found is None or found.fingerprint != piece.fingerprint:
                 if found is not None:
                     store.drop(found)
                 source = files[piece.file]
                 source.pieces += 1
-                found = Piece(piece.digest, piece.fingerprint, piece.nbytes, piece.offset, source)
+                found = Piece(piece.name, piece.fingerprint, piece.nbytes, piece.offset, source)
             pieces.append(found)
         parked.storages.append(ParkedStorage(item.nbytes, cut, pieces, item.shared, offloaded=item.offloaded))
     for identifier, layout, number in manifest.values:

@@ -33,11 +33,11 @@ class PieceFile:
 
 @dataclass(eq=False, slots=True)
 class Piece:
-    """``digest``: BLAKE3 of its bytes. ``fingerprint``: of the device's bytes when it was stored, see
-    :mod:`djinn_lab.worker.link`. ``offset``: in the arena, or in ``file`` where that is given. ``copies``:
+    """``name``: by its bytes, see :mod:`djinn_lab.protocol.piece_names`. ``fingerprint``: of the device's
+    bytes when it was stored, see :mod:`djinn_lab.worker.link`. ``offset``: in the arena, or in ``file`` where that is given. ``copies``:
     whole copies that name it."""
 
-    digest: bytes
+    name: bytes
     fingerprint: bytes
     nbytes: int
     offset: int
@@ -57,7 +57,7 @@ class PieceStore:
         self._idle_files: dict[int, PieceFile] = {}
         """By identity, those that only whole copies name."""
         self.on_disk_bytes: dict[str, int] = {}
-        self._by_digest: dict[bytes, Piece] = {}
+        self._by_name: dict[bytes, Piece] = {}
         self._idle: dict[bytes, Piece] = {}
         self._of_copies: dict[bytes, Piece] = {}
         """Idle, too, and named by a whole copy."""
@@ -86,9 +86,9 @@ class PieceStore:
         """Bytes of files with pieces that are held."""
         return self._disk_bytes - sum(file.nbytes for file in self._idle_files.values())
 
-    def find(self, digest: bytes) -> Piece | None:
+    def find(self, name: bytes) -> Piece | None:
         """The host's piece with these bytes, held once more."""
-        piece = self._by_digest.get(digest)
+        piece = self._by_name.get(name)
         if piece is None:
             return None
         if not piece.references:
@@ -121,40 +121,40 @@ class PieceStore:
             return False
         piece = next(iter(kept.values()))
         self._unshelve(piece)
-        del self._by_digest[piece.digest]
+        del self._by_name[piece.name]
         self.arena.give_back(piece.offset, piece.nbytes)
         return True
 
     def _shelve(self, piece: Piece) -> None:
         """Keep a piece that no session holds."""
         if piece.copies:
-            self._of_copies[piece.digest] = piece
+            self._of_copies[piece.name] = piece
             self._copies_bytes += rounded(piece.nbytes)
         else:
-            self._idle[piece.digest] = piece
+            self._idle[piece.name] = piece
             self._idle_bytes += rounded(piece.nbytes)
         self.arena.account.note_kept(self._idle_bytes, self._copies_bytes)
 
     def _unshelve(self, piece: Piece) -> None:
         if piece.copies:
-            del self._of_copies[piece.digest]
+            del self._of_copies[piece.name]
             self._copies_bytes -= rounded(piece.nbytes)
         else:
-            del self._idle[piece.digest]
+            del self._idle[piece.name]
             self._idle_bytes -= rounded(piece.nbytes)
         self.arena.account.note_kept(self._idle_bytes, self._copies_bytes)
 
     def condemn(self, piece: Piece) -> None:
         """Hide a piece whose bytes have changed: no other session may find it."""
-        if self._by_digest.get(piece.digest) is piece:
-            del self._by_digest[piece.digest]
+        if self._by_name.get(piece.name) is piece:
+            del self._by_name[piece.name]
 
     def keep(self, piece: Piece) -> None:
         """A whole copy names the piece: when no session holds it, it is dropped last."""
         if piece.file is not None:
             piece.file.copies += 1
             return
-        shelved = self._idle.get(piece.digest) is piece
+        shelved = self._idle.get(piece.name) is piece
         if shelved:
             self._unshelve(piece)
         piece.copies += 1
@@ -167,21 +167,21 @@ class PieceStore:
             piece.file.copies -= 1
             self._settle(piece.file)
             return
-        shelved = self._of_copies.get(piece.digest) is piece
+        shelved = self._of_copies.get(piece.name) is piece
         if shelved:
             self._unshelve(piece)
         piece.copies -= 1
         if shelved:
             self._shelve(piece)
 
-    def add(self, digest: bytes, fingerprint: bytes, nbytes: int, offset: int) -> Piece:
+    def add(self, name: bytes, fingerprint: bytes, nbytes: int, offset: int) -> Piece:
         """Add a piece whose bytes were copied to ``offset``. When equal bytes were there already, the new
         ones are freed."""
-        found = self.find(digest)
+        found = self.find(name)
         if found is not None:
             self.arena.give_back(offset, nbytes)
             return found
-        piece = self._by_digest[digest] = Piece(digest, fingerprint, nbytes, offset)
+        piece = self._by_name[name] = Piece(name, fingerprint, nbytes, offset)
         return piece
 
     def reserve_file(self, name: str, session: str, nbytes: int) -> PieceFile | None:
@@ -250,7 +250,7 @@ class PieceStore:
         """The same bytes, in a file."""
         file.pieces += 1
         self._count_on_disk(file, piece.nbytes)
-        return Piece(piece.digest, piece.fingerprint, piece.nbytes, offset, file)
+        return Piece(piece.name, piece.fingerprint, piece.nbytes, offset, file)
 
     def hold(self, piece: Piece) -> Piece:
         piece.references += 1
@@ -265,7 +265,7 @@ class PieceStore:
             self._count_on_disk(piece.file, -piece.nbytes)
             self._settle(piece.file)
             return
-        if self._by_digest.get(piece.digest) is piece:
+        if self._by_name.get(piece.name) is piece:
             self._shelve(piece)
         else:
             self.arena.give_back(piece.offset, piece.nbytes)

@@ -184,14 +184,12 @@ class Restores:
 
     def _own_copy(self, session: str, piece: Piece, copied: Copied) -> Piece:
         try:
-            own, _ = self.to_host(session, self.tiers.store.read(piece), piece.fingerprint, copied)
+            content = self.tiers.store.read(piece)
         except OSError as error:
             raise TransferProblem(f"a stored piece cannot be read: {error}", mismatch=True) from error
-        if own.digest != piece.digest:
-            with self.tiers.fences.lock:
-                self.tiers.store.drop(own)
-            self.compare(piece, b"")
-        return own
+        fingerprint = self.link.fingerprint_on_host(content)
+        self.compare(piece, fingerprint)
+        return self.to_host(session, content, fingerprint, copied)[0]
 
     def _allocate(self, loading: Loading) -> None:
         try:

@@ -18,9 +18,9 @@ from djinn_lab.pool.launchers.ray_cluster.wire import Piece
 NBYTES = 1000
 
 
-def manifest_of(path: str, *digests: bytes) -> bytes:
+def manifest_of(path: str, *names: bytes) -> bytes:
     """Return a manifest of pieces one after the other in a file."""
-    pieces = [(digest, b"", NBYTES, 0, number * NBYTES) for number, digest in enumerate(digests)]
+    pieces = [(name, b"", NBYTES, 0, number * NBYTES) for number, name in enumerate(names)]
     storage = ManifestStorage(NBYTES * len(pieces), NBYTES, None, None, pieces)  # type: ignore[arg-type]
     return msgspec.msgpack.encode({"files": [path], "storages": [storage]})
 
@@ -60,7 +60,7 @@ class FakeHost:
         if self.dying or not self.up:
             raise OSError(f"host {self.name} is lost")
         path = f"/{self.name}/{name}"
-        self.kept[path] = [piece.digest for piece in pieces]
+        self.kept[path] = [piece.name for piece in pieces]
         return path
 
     def drop(self, paths: Iterable[str]) -> None:
@@ -69,7 +69,7 @@ class FakeHost:
 
 
 def kept_by(host: FakeHost) -> set[bytes]:
-    return {digest for digests in host.kept.values() for digest in digests}
+    return {name for names in host.kept.values() for name in names}
 
 
 def test_a_piece_is_sent_once_to_the_host_with_the_most_space() -> None:

@@ -9,13 +9,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from djinn_lab.errors import DeviceMemoryError
 from djinn_lab.protocol.host_limit import USABLE_PART, largest_host_bytes
-from djinn_lab.worker.accelerator.link import weighted_sums, weights_for
 from djinn_lab.worker.host_arena import Extents, rounded
 from djinn_lab.worker.memory_account import MemoryAccount
 
@@ -122,21 +120,3 @@ def test_two_threads_never_take_more_than_there_is() -> None:
     assert account.used_bytes == 0
     assert max(highest) <= 100
     assert account.peak_bytes <= 100
-
-
-@given(st.binary(min_size=1, max_size=300), st.data())
-def test_sums_see_every_change(content: bytes, data: st.DataObject) -> None:
-    weights = weights_for(64, torch.device("cpu"))
-
-    def sums(changed: bytes) -> list[int]:
-        return list(weighted_sums(torch.frombuffer(bytearray(changed), dtype=torch.uint8), weights).tolist())
-
-    assert sums(content) == sums(content)
-    flipped = bytearray(content)
-    for _ in range(data.draw(st.integers(1, 3))):
-        place = data.draw(st.integers(0, len(content) - 1))
-        flipped[place] ^= 1 << data.draw(st.integers(0, 7))
-    assert (sums(flipped) == sums(content)) == (bytes(flipped) == content)
-    words = [content[at : at + 8] for at in range(0, len(content) // 8 * 8, 8)]
-    order = data.draw(st.permutations(words))
-    assert (sums(b"".join(order)) == sums(b"".join(words)) if words else True) == (order == words)

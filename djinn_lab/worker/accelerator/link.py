@@ -5,13 +5,21 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from dataclasses import dataclass
 from time import perf_counter
 
-import blake3
 import torch
 
+from djinn_lab.protocol.piece_names import (
+    LANES,
+    ROW_BYTES,
+    lane_weights,
+    named_by_sums,
+    row_count,
+    row_weights,
+    sums_of,
+)
 from djinn_lab.worker.cuts import ACCELERATOR_PIECE_BYTES
-from djinn_lab.worker.link import digest
 
 PROBE_BYTES = 32 * 2**20
 """As in a batch. Other processes' memory may have left little of a card."""
@@ -23,7 +31,7 @@ class AcceleratorLink:
     allocator gives out again. Every call returns when the device is done with it,
     so that no op writes, frees or uses what is still being copied."""
 
-    fingerprints = "sums"
+    fingerprints = "lane sums"
     batch_bytes = 32 * 2**20
     """Launching and waiting for the end cost as much as copying two or three pieces."""
 
@@ -33,7 +41,7 @@ class AcceleratorLink:
         self._out = torch.Stream(device)
         self._in = torch.Stream(device)
         # Now: it stays, and would split a large block that was freed.
-        self._weights = weights_for(ACCELERATOR_PIECE_BYTES // 8, device)
+        self._weights = SumWeights.on(device, ACCELERATOR_PIECE_BYTES)
         self._lock = threading.Lock()
         self.bytes_per_second: float | None = self._measure()
 
@@ -48,17 +56,17 @@ class AcceleratorLink:
             self._out.wait_stream(self._compute)
             return weighted_sums(device, weights).cpu().numpy().tobytes()
 
-    def digest_before_copy(self, fingerprint: bytes) -> bytes | None:
-        return None
+    def fingerprint_on_host(self, host: torch.Tensor) -> bytes:
+        return sums_of(host.numpy().reshape(-1).data)
+
+    def name(self, fingerprint: bytes, nbytes: int) -> bytes:
+        return named_by_sums(fingerprint, nbytes)
 
     def copy_out(self, device: torch.Tensor, host: torch.Tensor) -> None:
         with self._out:
             self._out.wait_stream(self._compute)
             host.view(device.shape).copy_(device, non_blocking=True)
         self._out.synchronize()
-
-    def digest(self, host: torch.Tensor) -> bytes:
-        return digest(host, blake3.blake3.AUTO)
 
     def copy_in(self, hosts: Sequence[torch.Tensor], devices: Sequence[torch.Tensor]) -> list[bytes]:
         weights = self._weights_for(max(device.nbytes for device in devices))
@@ -77,11 +85,10 @@ class AcceleratorLink:
     def seconds(self, nbytes: int) -> float:
         return 0.0
 
-    def _weights_for(self, nbytes: int) -> torch.Tensor:
-        words = -(-nbytes // 8)
+    def _weights_for(self, nbytes: int) -> SumWeights:
         with self._lock:
-            if self._weights.numel() < words:
-                self._weights = weights_for(words, self._device)
+            if self._weights.nbytes_max < nbytes:
+                self._weights = SumWeights.on(self._device, nbytes)
                 torch.accelerator.synchronize(self._device)
             return self._weights
 
@@ -101,25 +108,34 @@ class AcceleratorLink:
         return best
 
 
-WEIGHT_STEP = 0x3C6EF372FE94F82A
-"""Even, so that all weights are odd and no bit of a word goes unseen; far from any simple ratio, so that
-words which change places do not cancel out."""
-MIXING_SHIFT = 29
+@dataclass(frozen=True)
+class SumWeights:
+    """The weights of :mod:`djinn_lab.protocol.piece_names` on a device. ``lanes``: shape (2, 1, lanes),
+    ``rows``: shape (2, rows), both int64."""
+
+    lanes: torch.Tensor
+    rows: torch.Tensor
+
+    @classmethod
+    def on(cls, device: torch.device, nbytes: int) -> SumWeights:
+        """For pieces of at most so many bytes."""
+        lanes, rows = lane_weights(), row_weights(row_count(nbytes))
+        return cls(
+            torch.from_numpy(lanes).view(len(lanes), 1, LANES).to(device), torch.from_numpy(rows).to(device)
+        )
+
+    @property
+    def nbytes_max(self) -> int:
+        return int(self.rows.size(1)) * ROW_BYTES
 
 
-def weights_for(words: int, device: torch.device) -> torch.Tensor:
-    """One per 8 bytes."""
-    return torch.arange(words, dtype=torch.int64, device=device) * WEIGHT_STEP + 1
-
-
-def weighted_sums(memory: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
-    """Return two weighted wrap-around sums of contiguous uint8 memory: two int64 on the same device, taken at
-    the speed of its memory. ``weights``: at least one per 8 bytes begun."""
+def weighted_sums(memory: torch.Tensor, weights: SumWeights) -> torch.Tensor:
+    """Return the two sums of contiguous uint8 memory: int64 on the same device, taken at the speed of its
+    memory."""
     flat = memory.view(-1)
-    rest = -flat.numel() % 8
-    if rest or flat.storage_offset() % 8:
+    rest = -flat.numel() % ROW_BYTES
+    if rest or flat.storage_offset() % 2:
         flat = torch.cat([flat, flat.new_zeros(rest)])
-    words = flat.view(torch.int64)
-    used = weights[: words.numel()]
-    mixed = words ^ (words >> MIXING_SHIFT)
-    return torch.stack([(words * used).sum(), ((mixed * used) >> MIXING_SHIFT).sum()])
+    rows = flat.view(torch.int16).view(-1, LANES)
+    of_rows = (rows * weights.lanes).sum(2)
+    return (of_rows * weights.rows[:, : rows.size(0)]).sum(1)

@@ -16,7 +16,6 @@ from collections.abc import Iterable, Sequence
 from importlib.metadata import version
 from pathlib import Path
 
-import blake3
 import ray
 from msgspec.structs import replace
 
@@ -62,6 +61,7 @@ from djinn_lab.pool.launchers.ray_cluster.wire import (
     moved_name,
 )
 from djinn_lab.protocol.device_processes import process_bytes
+from djinn_lab.protocol.piece_names import has_content
 from djinn_lab.protocol.version import VERSION
 from djinn_lab.protocol.worker import (
     Cancel,
@@ -178,8 +178,8 @@ class HostAgent:
         self._launcher.remove_orphans(Path(path) for path in orphans)
 
     async def keep(self, name: str, parts: Sequence[tuple[bytes, int]], content: Content) -> str:
-        """Write second copies of pieces, by digest and bytes, to the disk, and return the file's path. Raises
-        OSError where they are not what their digests say."""
+        """Write second copies of pieces, by name and bytes, to the disk, and return the file's path. Raises
+        OSError where they are not what their names say."""
         directory = self._disk / SECOND_COPIES
         directory.mkdir(mode=0o700, exist_ok=True)
         path = directory / name
@@ -321,7 +321,7 @@ def _unsent(message: bytes, error: Exception) -> SegmentFailed:
 def _is_whole(path: Path, parts: Iterable[tuple[bytes, int]]) -> bool:
     """Return whether a file consists of these pieces."""
     with path.open("rb", buffering=0) as file:
-        return all(blake3.blake3(file.read(nbytes)).digest() == digest for digest, nbytes in parts)
+        return all(has_content(name, file.read(nbytes)) for name, nbytes in parts)
 
 
 def _local_names(plans: Sequence[DevicePlan]) -> dict[str, str]:

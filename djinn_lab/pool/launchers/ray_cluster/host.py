@@ -202,10 +202,10 @@ class Host:
 
     async def keep(self, name: str, pieces: Sequence[NamedPiece], content: Content) -> str:
         """Write a file of second copies, and return its path. Raises OSError where they are not what their
-        digests say, or where there is no space."""
+        names say, or where there is no space."""
         if self._agent is None:
             raise OSError(f"host {self.name} is lost")
-        parts = [(digest, place.nbytes) for digest, place in pieces]
+        parts = [(piece.name, piece.place.nbytes) for piece in pieces]
         try:
             path: str = await self._agent.keep.remote(name, parts, content)
         except ray.exceptions.RayError as error:

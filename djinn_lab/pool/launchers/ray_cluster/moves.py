@@ -12,9 +12,9 @@ from djinn_lab.pool.launchers.ray_cluster.wire import Piece
 
 
 class NamedPiece(NamedTuple):
-    """A piece of a manifest: the digest of its bytes, and where its worker parked them."""
+    """A piece of a manifest: its name, by its bytes, and where its worker parked them."""
 
-    digest: bytes
+    name: bytes
     place: Piece
 
 
@@ -24,8 +24,8 @@ def named_pieces(manifest: bytes) -> tuple[NamedPiece, ...]:
     files, storages = _read(manifest)
     found = {(piece[3], piece[4]): piece for storage in storages for piece in storage.pieces}
     return tuple(
-        NamedPiece(digest, Piece(files[number], offset, nbytes))
-        for _, (digest, _, nbytes, number, offset) in sorted(found.items())
+        NamedPiece(name, Piece(files[number], offset, nbytes))
+        for _, (name, _, nbytes, number, offset) in sorted(found.items())
     )
 
 
@@ -37,9 +37,9 @@ def adopted_manifest(manifest: bytes, pieces: Sequence[Piece], path: str) -> byt
     own = len(files)
 
     def moved(piece: tuple[bytes, bytes, int, int, int]) -> tuple[bytes, bytes, int, int, int]:
-        digest, fingerprint, nbytes, number, offset = piece
+        name, fingerprint, nbytes, number, offset = piece
         place = places.get((files[number], offset))
-        return piece if place is None else (digest, fingerprint, nbytes, own, place)
+        return piece if place is None else (name, fingerprint, nbytes, own, place)
 
     content = msgspec.msgpack.decode(manifest, type=dict[str, msgspec.Raw])
     rewritten = []

@@ -1,7 +1,7 @@
 """Second copies of parked sessions: what is parked on one host is on another one's disk, too.
 
 A copy of a session is reported to the pool once its pieces are on a second host: so the loss of a host costs
-no more than the loss of a worker. Pieces are known by their digests, which the host that keeps them checks;
+no more than the loss of a worker. Pieces are known by their names, which the host that keeps them checks;
 a piece is sent once, whatever number of copies names it."""
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class KeepingHost(Protocol):
 
     async def keep(self, name: str, pieces: Sequence[NamedPiece], content: Content) -> str:
         """Write a file of second copies, and return its path. Raises OSError where they are not what their
-        digests say, or where there is no space."""
+        names say, or where there is no space."""
 
     def drop(self, paths: Iterable[str]) -> None:
         """Have files of second copies removed."""
@@ -65,7 +65,7 @@ class SecondCopies:
     def __init__(self) -> None:
         self.behind = False
         self._kept: dict[bytes, list[Kept]] = {}
-        """By digest."""
+        """By the pieces' names."""
         self._nbytes: dict[tuple[KeepingHost, str], int] = {}
         """Of each file."""
 
@@ -80,7 +80,7 @@ class SecondCopies:
 
     async def _make(self, manifest: bytes, hosts: Sequence[KeepingHost]) -> None:
         alone: dict[KeepingHost, list[tuple[NamedPiece, Piece]]] = {}
-        for piece in {one.digest: one for one in named_pieces(manifest)}.values():
+        for piece in {one.name: one for one in named_pieces(manifest)}.values():
             having = self.holders(piece, hosts)
             if len({host.node for host in having}) == 1:
                 host, place = next(iter(having.items()))
@@ -94,9 +94,9 @@ class SecondCopies:
 
     def found(self, host: KeepingHost, pieces: Iterable[NamedPiece]) -> None:
         """Note what a host has of a dead pool."""
-        for digest, place in set(pieces):
+        for name, place in set(pieces):
             self._nbytes[host, place.path] = self._nbytes.get((host, place.path), 0) + place.nbytes
-            self._kept.setdefault(digest, []).append(Kept(host, place))
+            self._kept.setdefault(name, []).append(Kept(host, place))
 
     async def _copy(
         self,
@@ -128,13 +128,13 @@ class SecondCopies:
         offset = 0
         for piece, place in pieces:
             kept = Kept(host, Piece(path, offset, place.nbytes))
-            self._kept.setdefault(piece.digest, []).append(kept)
+            self._kept.setdefault(piece.name, []).append(kept)
             offset += place.nbytes
 
     def holders(self, piece: NamedPiece, hosts: Iterable[KeepingHost]) -> dict[KeepingHost, Piece]:
         """Return where a piece is on the hosts that have it: parked, or as a second copy."""
         parked = {host: piece.place for host in hosts if host.has(piece.place.path)}
-        return parked | {host: place for host, place in self._of(piece.digest) if host not in parked}
+        return parked | {host: place for host, place in self._of(piece.name) if host not in parked}
 
     def lost(self, host: KeepingHost) -> None:
         """Forget what a lost host kept."""
@@ -147,7 +147,7 @@ class SecondCopies:
         needed: set[tuple[KeepingHost, str]] = set()
         for manifest in manifests:
             for piece in named_pieces(manifest):
-                needed |= {(one.host, one.piece.path) for one in self._of(piece.digest)}
+                needed |= {(one.host, one.piece.path) for one in self._of(piece.name)}
         free = self._nbytes.keys() - needed
         by_host: dict[KeepingHost, list[str]] = {}
         for host, path in free:
@@ -164,8 +164,8 @@ class SecondCopies:
             total[host] = total.get(host, 0) + nbytes
         return total
 
-    def _of(self, digest: bytes) -> list[Kept]:
-        return [one for one in self._kept.get(digest, ()) if one.host.keeps(one.piece.path)]
+    def _of(self, name: bytes) -> list[Kept]:
+        return [one for one in self._kept.get(name, ()) if one.host.keeps(one.piece.path)]
 
     def _free_bytes(self, host: KeepingHost) -> int:
         return host.second_copies_bytes_max - self.nbytes.get(host, 0)
@@ -174,12 +174,12 @@ class SecondCopies:
         gone = set(files)
         for key in gone:
             del self._nbytes[key]
-        for digest, kept in list(self._kept.items()):
+        for name, kept in list(self._kept.items()):
             left = [one for one in kept if (one.host, one.piece.path) not in gone]
             if left:
-                self._kept[digest] = left
+                self._kept[name] = left
             else:
-                del self._kept[digest]
+                del self._kept[name]
 
 
 def _batches(pieces: Iterable[tuple[NamedPiece, Piece]]) -> Iterator[list[tuple[NamedPiece, Piece]]]:
