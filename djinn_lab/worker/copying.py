@@ -7,7 +7,7 @@ after each, whether its session still exists.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from io import FileIO
@@ -59,12 +59,12 @@ class Copies:
         again = True
         while again:
             again = False
-            for storage, index in self._unstored(values):
-                moved = self.store_piece(name, values, storage, index, copied)
+            for batch in self._batches(values):
+                moved, left = self._store_batch(name, values, batch, copied)
                 if values.closed:
                     raise SessionGone
+                again = again or (left and not values.running)
                 if moved is None:
-                    again = again or not values.running
                     continue
                 yield moved
                 if values.running:  # what was to come next may have been replaced by now
@@ -94,6 +94,20 @@ class Copies:
                 if storage.alive and storage.stored(index) is None:
                     yield storage, index
 
+    def _batches(self, values: SessionValues) -> Iterator[list[tuple[Storage, int]]]:
+        """What :meth:`_unstored` yields, as much at a time as the link copies at once. While the session runs
+        a piece at a time: an op that writes one of them waits for all."""
+        batch: list[tuple[Storage, int]] = []
+        nbytes = 0
+        for storage, index in self._unstored(values):
+            batch.append((storage, index))
+            nbytes += storage.pieces().size(index)
+            if nbytes >= self.link.batch_bytes or values.running:
+                yield batch
+                batch, nbytes = [], 0
+        if batch:
+            yield batch
+
     def store_piece(
         self,
         name: str,
@@ -105,39 +119,114 @@ class Copies:
     ) -> int | None:
         """The bytes that went over the link; None when an op is writing it, or it is gone. ``leave_bytes``:
         as long as the disk has space, so much of the host is left free."""
-        fences = self.tiers.fences
-        if not fences.begin_read(storage):
-            if storage.alive and not values.running:
-                fences.wait_for_writer(storage)
-            return None
-        try:
-            version = storage.version
-            piece, moved = self._read_piece(name, storage, index, copied, leave_bytes)
-            with fences.lock:
-                values.commit(storage, index, version, piece)
-        finally:
-            fences.end_read(storage)
-        copied.nbytes += moved
-        return moved
+        return self._store_batch(name, values, [(storage, index)], copied, leave_bytes)[0]
 
-    def _read_piece(
-        self, name: str, storage: Storage, index: int, copied: Copied, leave_bytes: int
-    ) -> tuple[Piece, int]:
-        """Nothing of the device's memory is held when it returns: who waits for the end of the read may have
-        dropped it."""
-        view = self.link.gather(storage.pieces().view(storage.memory(), index))
-        fingerprint = self.link.fingerprint(view)
-        self.fingerprint_taken(storage, index)
-        return self.to_host(name, view, fingerprint, copied, leave_bytes)
+    def _store_batch(
+        self,
+        name: str,
+        values: SessionValues,
+        batch: Sequence[tuple[Storage, int]],
+        copied: Copied,
+        leave_bytes: int = 0,
+    ) -> tuple[int | None, bool]:
+        """The bytes that went over the link, None when all of these are written now, or gone; and whether
+        some are left. Raises TransferProblem once those before it are stored."""
+        fences = self.tiers.fences
+        held: dict[Storage, int] = {}
+        """Storages that are read here, with their versions."""
+        reading = []
+        try:
+            for storage, index in batch:
+                if storage not in held:
+                    if not fences.begin_read(storage):
+                        continue
+                    held[storage] = storage.version
+                reading.append((storage, index))
+            if not reading:
+                storage = batch[0][0]
+                if storage.alive and not values.running:
+                    fences.wait_for_writer(storage)
+                return None, True
+            pieces, moved, problem = self._read_pieces(name, reading, copied, leave_bytes)
+            with fences.lock:
+                for (storage, index), piece in zip(reading, pieces, strict=False):
+                    values.commit(storage, index, held[storage], piece)
+        finally:
+            for storage in held:
+                fences.end_read(storage)
+        copied.nbytes += moved
+        if problem is not None:
+            raise problem
+        return moved, len(reading) < len(batch)
+
+    def _read_pieces(
+        self, name: str, reading: Sequence[tuple[Storage, int]], copied: Copied, leave_bytes: int
+    ) -> tuple[list[Piece], int, TransferProblem | None]:
+        """As :meth:`to_host`. Nothing of the device's memory is held when it returns: who waits for the end
+        of the read may have dropped it."""
+        views = [
+            self.link.gather(storage.pieces().view(storage.memory(), index)) for storage, index in reading
+        ]
+        fingerprints = self.link.fingerprints_of(views)
+        for storage, index in reading:
+            self.fingerprint_taken(storage, index)
+        return self.to_host(name, views, fingerprints, copied, leave_bytes)
 
     def fingerprint_taken(self, storage: Storage, index: int) -> None:
         """Between looking at a piece's bytes and copying them; tests put gates here."""
 
     def to_host(
-        self, session: str, view: torch.Tensor, fingerprint: bytes, copied: Copied, leave_bytes: int = 0
-    ) -> tuple[Piece, int]:
-        """The held piece with these bytes, and how many of them went over the link. When the host is full,
-        apart from what a lost worker's sessions would be made from, it is on the disk, if there is space."""
+        self,
+        session: str,
+        views: Sequence[torch.Tensor],
+        fingerprints: Sequence[bytes],
+        copied: Copied,
+        leave_bytes: int = 0,
+    ) -> tuple[list[Piece], int, TransferProblem | None]:
+        """The held pieces with these bytes, how many bytes of them went over the link, and why there is no
+        space for those that are missing at the end. When the host is full, apart from what a lost worker's
+        sessions would be made from, they are on the disk, if there is space."""
+        fences, store = self.tiers.fences, self.tiers.store
+        places: list[Piece | int] = []
+        problem: TransferProblem | None = None
+        moved = 0
+        try:
+            for view, fingerprint in zip(views, fingerprints, strict=True):
+                try:
+                    place, nbytes = self._place(session, view, fingerprint, copied, leave_bytes)
+                except TransferProblem as error:
+                    problem = error.with_traceback(None)  # whose frames hold memory of the device
+                    break
+                places.append(place)
+                moved += nbytes
+            coming = [
+                (view, place) for view, place in zip(views, places, strict=False) if isinstance(place, int)
+            ]
+            if coming:
+                hosts = [store.arena.view(offset, view.nbytes) for view, offset in coming]
+                self.link.copy_out([view for view, _ in coming], hosts)
+        except BaseException:
+            with fences.lock:
+                for view, place in zip(views, places, strict=False):
+                    if isinstance(place, int):
+                        store.arena.give_back(place, view.nbytes)
+                    else:
+                        store.drop(place)
+            raise
+        with fences.lock:
+            pieces = [
+                place
+                if isinstance(place, Piece)
+                else store.add(self.link.name(fingerprint, view.nbytes), fingerprint, view.nbytes, place)
+                for place, view, fingerprint in zip(places, views, fingerprints, strict=False)
+            ]
+        return pieces, moved, problem
+
+    def _place(
+        self, session: str, view: torch.Tensor, fingerprint: bytes, copied: Copied, leave_bytes: int
+    ) -> tuple[Piece | int, int]:
+        """The held piece with these bytes, if there is one or the disk has it now, else its offset on the
+        host; and how many bytes go over the link for it. Raises TransferProblem where there is no space."""
         fences, store = self.tiers.fences, self.tiers.store
         nbytes = view.nbytes
         name = self.link.name(fingerprint, nbytes)
@@ -167,15 +256,7 @@ class Copies:
                 f"the host tier is full: {why}, and a piece of {format_bytes(nbytes)} does not fit",
                 full="host",
             )
-        try:
-            host = store.arena.view(offset, nbytes)
-            self.link.copy_out(view, host)
-        except BaseException:
-            with fences.lock:
-                store.arena.give_back(offset, nbytes)
-            raise
-        with fences.lock:
-            return store.add(name, fingerprint, nbytes, offset), nbytes
+        return offset, nbytes
 
     def _take_from_others(self, nbytes: int, of_copies: bool = False) -> int | None:
         """Take space that other workers of the device keep and do not need, once they have returned it. With
@@ -197,7 +278,7 @@ class Copies:
         store, offset = self.tiers.store, file.nbytes - view.nbytes  # of a file that this copy alone writes
         try:
             host = torch.empty(view.nbytes, dtype=torch.uint8)
-            self.link.copy_out(view, host)
+            self.link.copy_out([view], [host])
             with file.path.open("ab", buffering=0) as out:
                 out.truncate(offset)  # what a failed write left
                 _write_all(out, host)

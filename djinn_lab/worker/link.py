@@ -24,12 +24,12 @@ class Link(Protocol):
     bytes_per_second: float | None
     """Of each direction; None for a CPU's own memory."""
     batch_bytes: int
-    """Pieces of so much together are brought in at a time."""
+    """Pieces of so much together are copied at a time."""
 
     def gather(self, device: torch.Tensor) -> torch.Tensor:
         """The same bytes in one run, still on the device."""
 
-    def fingerprint(self, device: torch.Tensor) -> bytes: ...
+    def fingerprints_of(self, devices: Sequence[torch.Tensor]) -> list[bytes]: ...
 
     def fingerprint_on_host(self, host: torch.Tensor) -> bytes:
         """The same of bytes that are on the host."""
@@ -37,7 +37,7 @@ class Link(Protocol):
     def name(self, fingerprint: bytes, nbytes: int) -> bytes:
         """Return the name of a piece with this fingerprint; see :mod:`djinn_lab.protocol.piece_names`."""
 
-    def copy_out(self, device: torch.Tensor, host: torch.Tensor) -> None: ...
+    def copy_out(self, devices: Sequence[torch.Tensor], hosts: Sequence[torch.Tensor]) -> None: ...
 
     def copy_in(self, hosts: Sequence[torch.Tensor], devices: Sequence[torch.Tensor]) -> list[bytes]:
         """The fingerprints of what is on the device then."""
@@ -59,8 +59,8 @@ class CpuLink:
     def gather(self, device: torch.Tensor) -> torch.Tensor:
         return device if device.is_contiguous() else torch.from_numpy(np.ascontiguousarray(device.numpy()))
 
-    def fingerprint(self, device: torch.Tensor) -> bytes:
-        return digest(device)
+    def fingerprints_of(self, devices: Sequence[torch.Tensor]) -> list[bytes]:
+        return [digest(device) for device in devices]
 
     def fingerprint_on_host(self, host: torch.Tensor) -> bytes:
         return digest(host)
@@ -68,8 +68,9 @@ class CpuLink:
     def name(self, fingerprint: bytes, nbytes: int) -> bytes:
         return fingerprint
 
-    def copy_out(self, device: torch.Tensor, host: torch.Tensor) -> None:
-        np.copyto(host.numpy().reshape(device.shape), device.numpy())
+    def copy_out(self, devices: Sequence[torch.Tensor], hosts: Sequence[torch.Tensor]) -> None:
+        for device, host in zip(devices, hosts, strict=True):
+            np.copyto(host.numpy().reshape(device.shape), device.numpy())
 
     def copy_in(self, hosts: Sequence[torch.Tensor], devices: Sequence[torch.Tensor]) -> list[bytes]:
         for host, device in zip(hosts, devices, strict=True):

@@ -34,8 +34,8 @@ class PieceFile:
 @dataclass(eq=False, slots=True)
 class Piece:
     """``name``: by its bytes, see :mod:`djinn_lab.protocol.piece_names`. ``fingerprint``: of the device's
-    bytes when it was stored, see :mod:`djinn_lab.worker.link`. ``offset``: in the arena, or in ``file`` where that is given. ``copies``:
-    whole copies that name it."""
+    bytes when it was stored, see :mod:`djinn_lab.worker.link`. ``offset``: in the arena, or in ``file`` where
+    that is given. ``copies``: whole copies that name it."""
 
     name: bytes
     fingerprint: bytes

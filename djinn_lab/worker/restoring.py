@@ -71,15 +71,18 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True)
 class Restores:
-    """Restore sessions of one device. ``to_host``: stores a piece of a session with a fingerprint, in the
-    memory of this process or on the disk; as :meth:`djinn_lab.worker.copying.Copies.to_host`."""
+    """Restore sessions of one device. ``to_host``: stores pieces of a session with their fingerprints, in
+    the memory of this process or on the disk; :meth:`djinn_lab.worker.copying.Copies.to_host`."""
 
     tiers: Tiers
     link: Link
     account: MemoryAccount
     device: torch.device
     sessions: Mapping[str, SessionValues]
-    to_host: Callable[[str, torch.Tensor, bytes, Copied], tuple[Piece, int]]
+    to_host: Callable[
+        [str, Sequence[torch.Tensor], Sequence[bytes], Copied],
+        tuple[list[Piece], int, TransferProblem | None],
+    ]
 
     def restore(self, values: SessionValues, copied: Copied, wanted: WantedValues) -> Iterator[int]:
         """Yield as the other copies do."""
@@ -189,7 +192,10 @@ class Restores:
             raise TransferProblem(f"a stored piece cannot be read: {error}", mismatch=True) from error
         fingerprint = self.link.fingerprint_on_host(content)
         self.compare(piece, fingerprint)
-        return self.to_host(session, content, fingerprint, copied)[0]
+        pieces, _, problem = self.to_host(session, [content], [fingerprint], copied)
+        if problem is not None:
+            raise problem
+        return pieces[0]
 
     def _allocate(self, loading: Loading) -> None:
         try:

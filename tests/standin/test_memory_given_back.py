@@ -23,7 +23,7 @@ from djinn_lab.worker.tiers import Tiers
 
 DEVICE = "standin:0"
 MIB = 2**20
-WEIGHTS_BYTES = 4 * MIB
+WEIGHTS_BYTES = MIB // 16
 """Of fingerprints, which a link keeps."""
 
 
@@ -81,7 +81,7 @@ def test_what_is_dropped_while_it_is_stored_is_free_at_once(tmp_path: Path) -> N
         device, 256 * MIB, tmp_path, Tiers(PieceStore(arena)), link=AcceleratorLink(device)
     )
     script = Script()
-    value = script.op("aten.mul.Tensor", script.load(torch.ones(8 * MIB)), scalars=(2,))
+    value = script.op("aten.mul.Tensor", script.load(torch.ones(16 * MIB)), scalars=(2,))
     program = encode_program(script.program(keep=(value,)))
     outcome = interpreter.run("ann", program, {}, StopSignal(), lambda done, total: None)
     assert outcome.failure is None
@@ -91,3 +91,22 @@ def test_what_is_dropped_while_it_is_stored_is_free_at_once(tmp_path: Path) -> N
     interpreter.release("ann", [value])
     assert torch.accelerator.memory_allocated(DEVICE) <= WEIGHTS_BYTES
     assert list(steps) == []
+
+
+@on_standin()
+def test_equal_bytes_of_two_sessions_go_over_the_link_once(tmp_path: Path) -> None:
+    device = torch.device(DEVICE)
+    arena = HostArena(256 * MIB, tmp_path, DEVICE, registered_with=device)
+    interpreter = Interpreter(
+        device, 256 * MIB, tmp_path, Tiers(PieceStore(arena)), link=AcceleratorLink(device)
+    )
+    moved = []
+    for session in ("ann", "bob"):
+        script, copied = Script(), Copied()
+        kept = [script.load(torch.arange(count, dtype=torch.int32)) for count in (9 * MIB, 1000, 3)]
+        program = encode_program(script.program(keep=tuple(kept)))
+        assert interpreter.run(session, program, {}, StopSignal(), lambda done, total: None).failure is None
+        list(interpreter.copies.store(session, interpreter.values_of(session), copied))
+        assert copied.whole
+        moved.append(copied.nbytes)
+    assert moved == [36 * MIB + 4012, 0]

@@ -50,11 +50,12 @@ class AcceleratorLink:
             self._out.wait_stream(self._compute)
             return device.contiguous()
 
-    def fingerprint(self, device: torch.Tensor) -> bytes:
-        weights = self._weights_for(device.nbytes)
+    def fingerprints_of(self, devices: Sequence[torch.Tensor]) -> list[bytes]:
+        weights = self._weights_for(max(device.nbytes for device in devices))
         with self._out:
             self._out.wait_stream(self._compute)
-            return weighted_sums(device, weights).cpu().numpy().tobytes()
+            found = torch.stack([weighted_sums(device, weights) for device in devices]).cpu()
+        return [row.numpy().tobytes() for row in found]
 
     def fingerprint_on_host(self, host: torch.Tensor) -> bytes:
         return sums_of(host.numpy().reshape(-1).data)
@@ -62,10 +63,11 @@ class AcceleratorLink:
     def name(self, fingerprint: bytes, nbytes: int) -> bytes:
         return named_by_sums(fingerprint, nbytes)
 
-    def copy_out(self, device: torch.Tensor, host: torch.Tensor) -> None:
+    def copy_out(self, devices: Sequence[torch.Tensor], hosts: Sequence[torch.Tensor]) -> None:
         with self._out:
             self._out.wait_stream(self._compute)
-            host.view(device.shape).copy_(device, non_blocking=True)
+            for device, host in zip(devices, hosts, strict=True):
+                host.view(device.shape).copy_(device, non_blocking=True)
         self._out.synchronize()
 
     def copy_in(self, hosts: Sequence[torch.Tensor], devices: Sequence[torch.Tensor]) -> list[bytes]:
