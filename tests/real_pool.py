@@ -132,6 +132,13 @@ def until_back(pool: PoolUnderTest, device: str, before: int | None) -> None:
     wait_for(is_back)
 
 
+def have_measured(api: PoolClient) -> None:
+    """Have a pool's devices measured, and wait for that."""
+    for device in api.costs().devices:
+        api.calibrate(device.device)
+    wait_for(lambda: all(device.measured for device in api.costs().devices))
+
+
 def wait_for(look: Any) -> Any:
     """Call ``look`` until it returns something truthy, and return that."""
     deadline = time.monotonic() + DEADLINE_S

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from dashboard_serving import free_port, start_dashboard, stop
-from real_pool import PoolUnderTest, wait_for
+from real_pool import PoolUnderTest, have_measured, wait_for
 
 pytestmark = [pytest.mark.browser, pytest.mark.processes]
 
@@ -228,7 +228,7 @@ def test_the_costs_page_shows_measured_curves_and_runs_beside_predictions(
 ) -> None:
     import torch
 
-    wait_for(lambda: all(device.measured for device in pool.rest.costs().devices))
+    have_measured(pool.rest)
     for _ in range(2):
         with session.capture("measured cell"):
             value = torch.eye(64) @ torch.eye(64)

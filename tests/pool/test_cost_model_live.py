@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from pool_kit import Client, act, http, rest, running_pool
-from real_pool import PoolUnderTest, wait_for
+from real_pool import PoolUnderTest, have_measured, wait_for
 
 from djinn_lab.cli.app import main
 from djinn_lab.jobs.run_times import COMPARED_MIN, UNCOMPARED_SPREAD
@@ -32,7 +32,7 @@ def test_a_prediction_carries_a_spread_and_its_error_shrinks_after_runs(tmp_path
     """Here a graph says nothing of the seconds, so what comes of it is far off."""
     with running_pool(tmp_path, "cpu:1") as info, Client(info) as client:
         api = rest(info)
-        wait_for(lambda: api.costs().devices[0].measured)
+        have_measured(api)
         ran = [api.job(client.run(act("sleep 0.1")).job) for _ in range(2 + COMPARED_MIN)]
         assert ran[0].predicted_spread == UNCOMPARED_SPREAD
         assert off(ran[0]) > 0.9
@@ -56,7 +56,7 @@ def test_an_operator_has_a_device_measured_again(
     monkeypatch.setenv("COLUMNS", "120")
     with running_pool(tmp_path, "cpu:1") as info:
         api = rest(info)
-        wait_for(lambda: api.costs().devices[0].measurements == 1)
+        have_measured(api)
         command("pool", "calibrate")
         assert "cpu:0" in capsys.readouterr().out
         wait_for(lambda: api.costs().devices[0].measurements == 2)
@@ -108,6 +108,7 @@ def test_a_real_device_is_measured_beside_cells_and_learns_from_them(tmp_path: P
             [found] = pool.rest.costs().devices
             return found
 
+        pool.rest.calibrate("cpu:0")
         wait_for(lambda: device().measuring)
         cell()  # while it is being measured
         wait_for(lambda: device().measured)

@@ -9,7 +9,7 @@ import pytest
 import torch
 from example_package import EXAMPLE, import_from, install, write_package
 from pool_kit import Client, act, rest, running_pool
-from real_pool import PoolUnderTest, wait_for
+from real_pool import PoolUnderTest, have_measured
 
 from djinn_lab.cli.app import main
 from djinn_lab.client.rest import PoolClient
@@ -120,7 +120,7 @@ def test_installed_estimator_predicts_convolutions_until_runs_are_known(
             return found
 
         assert "convolution-overhead of djinn-convolutions 1.0" in printed(capsys, "pool", "costs")
-        wait_for(lambda: pool.rest.costs().devices[0].measured)
+        have_measured(pool.rest)
         assert predicted_s(0) < OVERHEAD_S
         assert 2 * OVERHEAD_S < predicted_s(2) < 3 * OVERHEAD_S
         assert predicted_s(2) < OVERHEAD_S  # it ran
@@ -136,7 +136,7 @@ def test_installed_estimator_predicts_convolutions_until_runs_are_known(
 
 def predictions(api: PoolClient, client: Client) -> Iterator[float | None]:
     """Run a new program for each number of ops, and yield what was predicted."""
-    wait_for(lambda: api.costs().devices[0].measured)
+    have_measured(api)
     for ops in (*REFUSALS, 11):
         result = client.run(act(*[""] * ops))
         assert result.outcome == "done"
@@ -176,7 +176,7 @@ def test_spread_of_one_estimator_says_nothing_of_another(
 ) -> None:
     with running_pool(tmp_path, "cpu:1") as info, Client(info) as client:
         api = rest(info)
-        wait_for(lambda: api.costs().devices[0].measured)
+        have_measured(api)
         for ops in range(1, 2 + COMPARED_MIN):
             client.run(act(*["sleep 0.01"] * ops))
         learned = api.costs().graph_spread

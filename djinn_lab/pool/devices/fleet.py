@@ -12,7 +12,9 @@ from djinn_lab.protocol.messages import DeviceInfo
 from djinn_lab.protocol.worker import DeviceMeasured, DeviceNotMeasured, FromWorker, WorkerReady
 from djinn_lab.srg.curves import DeviceCurves
 
-CALIBRATE_AFTER_IDLE_S = 3.0
+CALIBRATE_AFTER_IDLE_S = 20.0
+"""A break. A pool that is used at once, or for seconds only, does not spend ten of them on measuring."""
+CALIBRATE_WHEN_ASKED_S = 3.0
 CALIBRATE_AGAIN_AFTER_IDLE_S = 60.0
 """Where a measurement had to be given up."""
 
@@ -25,8 +27,8 @@ MeasuredKind = tuple[str, int, str]
 @dataclass(slots=True)
 class DeviceStatus:
     """``failure``: why it does not start. ``measured``: as the worker said, ``curves``: corrected by what
-    runs taught. ``measuring``: a measurement was asked for and is not answered. ``wants_measuring``: one is
-    due, though there is one. ``not_measured``: why the last one was given up."""
+    runs taught. ``measuring``: a measurement was asked for and is not answered. ``wants_measuring``: one
+    was asked for. ``not_measured``: why the last one was given up."""
 
     plan: DevicePlan
     ready: WorkerReady | None = None
@@ -42,6 +44,13 @@ class DeviceStatus:
     @property
     def kind(self) -> MeasuredKind | None:
         return None if self.seen is None else (self.seen.name, self.seen.threads, self.seen.torch_version)
+
+    @property
+    def measured_after_s(self) -> float:
+        """How long it is idle before it is measured."""
+        if self.not_measured:
+            return CALIBRATE_AGAIN_AFTER_IDLE_S
+        return CALIBRATE_WHEN_ASKED_S if self.wants_measuring else CALIBRATE_AFTER_IDLE_S
 
     @property
     def kind_name(self) -> str:
@@ -142,8 +151,7 @@ class Fleet:
             status.idle_since_s = status.idle_since_s if status.idle_since_s is not None else now_s
             idle_s = now_s - status.idle_since_s
             due = status.measured is None or status.wants_measuring
-            after_s = CALIBRATE_AGAIN_AFTER_IDLE_S if status.not_measured else CALIBRATE_AFTER_IDLE_S
-            if due and not under_way and idle_s >= after_s:
+            if due and not under_way and idle_s >= status.measured_after_s:
                 status.measuring = True
                 return device
         return None
