@@ -72,7 +72,8 @@ coverage: install ## how much of the cores their own tests run (goal: over 90 %)
 unit: install ## the tests that need neither browser nor pool processes
 	@$(BIN)/pytest -q -n 2 --dist loadfile -m "not browser and not processes"
 
-test: lint browser postgresql $(STANDIN_STAMP) ## everything, three files of tests at a time, as many of them wait
+test: install browser postgresql ## everything, three files of tests at a time, as many of them wait
+	@$(MAKE) --no-print-directory --jobs 2 --output-sync lint $(STANDIN_STAMP)
 	@SWEEP_RAY=1 $(BIN)/pytest -q -m cluster tests/pool/test_ray_engine.py
 	@$(BIN)/pytest -q -rfE --durations=50 -n 3 --dist loadfile --no-loadscope-reorder
 
