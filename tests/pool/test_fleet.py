@@ -5,7 +5,7 @@ from __future__ import annotations
 from djinn_lab.pool.devices.fleet import (
     CALIBRATE_AFTER_IDLE_S,
     CALIBRATE_AGAIN_AFTER_IDLE_S,
-    CALIBRATE_WHEN_ASKED_S,
+    CALIBRATE_CPU_AFTER_IDLE_S,
     Fleet,
 )
 from djinn_lab.pool.devices.plans import DevicePlan
@@ -27,9 +27,12 @@ def test_a_device_whose_measurement_was_given_up_is_measured_later() -> None:
     assert fleet.due_for_measuring(set(), began_s + CALIBRATE_AGAIN_AFTER_IDLE_S) == DEVICE
 
 
-def test_a_device_that_is_to_be_measured_is_so_at_its_first_short_pause() -> None:
-    fleet = Fleet([DevicePlan(DEVICE, "cuda", 2**30, 1)], {})
-    fleet.worker_said(DEVICE, WorkerReady(DEVICE, "cuda", "a GPU", 2**30, 1, "2.13.0"))
-    fleet.measure_again(DEVICE)
-    assert fleet.due_for_measuring(set(), 0.0) is None
-    assert fleet.due_for_measuring(set(), CALIBRATE_WHEN_ASKED_S) == DEVICE
+def test_a_cpu_is_measured_in_a_break_unless_one_asks_for_it() -> None:
+    for asked, after_s in ((False, CALIBRATE_CPU_AFTER_IDLE_S), (True, CALIBRATE_AFTER_IDLE_S)):
+        fleet = Fleet([DevicePlan("cpu:0", "cpu", 2**30, 1)], {})
+        fleet.worker_said("cpu:0", WorkerReady("cpu:0", "cpu", "a CPU", 2**30, 1, "2.13.0"))
+        if asked:
+            fleet.measure_again("cpu:0")
+        assert fleet.due_for_measuring(set(), 0.0) is None
+        assert fleet.due_for_measuring(set(), after_s - 0.1) is None
+        assert fleet.due_for_measuring(set(), after_s) == "cpu:0"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -25,8 +25,10 @@ from djinn_lab.worker.transfer import store_result
 Make = Callable[..., Device]
 
 
-def test_a_full_host_keeps_what_was_copied_and_loses_nothing(make_device: Make) -> None:
+@pytest.mark.parametrize("batch_bytes", [0, 2 * MIB, 4 * MIB])
+def test_a_full_host_keeps_what_was_copied_and_loses_nothing(make_device: Make, batch_bytes: int) -> None:
     device = make_device(host_bytes=3 * MIB)
+    device.copies.link.batch_bytes = batch_bytes
     script = Script()
     tensor = torch.randn(MIB)  # 4 MiB
     (value,) = keep(device, "ann", script, tensor)
@@ -35,6 +37,29 @@ def test_a_full_host_keeps_what_was_copied_and_loses_nothing(make_device: Make) 
     assert answer.memory.host_bytes == 3 * MIB
     assert answer.memory.unstored_bytes == {"ann": MIB}
     assert torch.equal(fetch(device, "ann", script, value)[0], tensor)
+
+
+def test_small_values_go_over_the_link_together_and_come_back(make_device: Make) -> None:
+    device = make_device()
+    link = device.copies.link
+    link.batch_bytes = MIB
+    copied: list[int] = []
+    copy_out = link.copy_out
+
+    def counted(devices: Sequence[torch.Tensor], hosts: Sequence[torch.Tensor]) -> None:
+        copied.append(len(devices))
+        copy_out(devices, hosts)
+
+    link.copy_out = counted  # type: ignore[method-assign]
+    script = Script()
+    tensors = [torch.full((1000,), float(number)) for number in range(40)] + [torch.randn(MIB)] * 2
+    values = keep(device, "ann", script, *tensors)
+    device.park("ann")
+    assert sum(copied) == 40 + 4  # equal pieces go once
+    assert len(copied) <= 6
+    device.restore("ann")
+    found = fetch(device, "ann", script, *values)
+    assert all(torch.equal(one, other) for one, other in zip(found, tensors, strict=True))
 
 
 def test_closed_sessions_free_the_host_tier(make_device: Make) -> None:

@@ -12,9 +12,10 @@ from djinn_lab.protocol.messages import DeviceInfo
 from djinn_lab.protocol.worker import DeviceMeasured, DeviceNotMeasured, FromWorker, WorkerReady
 from djinn_lab.srg.curves import DeviceCurves
 
-CALIBRATE_AFTER_IDLE_S = 20.0
-"""A break. A pool that is used at once, or for seconds only, does not spend ten of them on measuring."""
-CALIBRATE_WHEN_ASKED_S = 3.0
+CALIBRATE_AFTER_IDLE_S = 3.0
+"""A pause between two cells."""
+CALIBRATE_CPU_AFTER_IDLE_S = 20.0
+"""A break: the guess is near a CPU, and a pool that lives for seconds spends none on measuring it."""
 CALIBRATE_AGAIN_AFTER_IDLE_S = 60.0
 """Where a measurement had to be given up."""
 
@@ -50,7 +51,8 @@ class DeviceStatus:
         """How long it is idle before it is measured."""
         if self.not_measured:
             return CALIBRATE_AGAIN_AFTER_IDLE_S
-        return CALIBRATE_WHEN_ASKED_S if self.wants_measuring else CALIBRATE_AFTER_IDLE_S
+        soon = self.wants_measuring or self.plan.kind != "cpu"
+        return CALIBRATE_AFTER_IDLE_S if soon else CALIBRATE_CPU_AFTER_IDLE_S
 
     @property
     def kind_name(self) -> str:
