@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import psutil
 import pytest
 import torch
 from launcher_kit import Workers, local_site
 from programs import HOLE, Script
+from real_pool import wait_for
 
 from djinn_lab.pool.launchers import device, stops
 from djinn_lab.pool.launchers.stops import PINGS_BEFORE_ENDED, Stops
@@ -77,6 +79,9 @@ def test_a_worker_whose_op_does_not_end_is_replaced(monkeypatch: pytest.MonkeyPa
         workers.ready(ONE)
         workers.begin(ONE, "ann", script.program(keep=(distances,)))
         workers.next(ONE, SegmentStarted)
+        worker = psutil.Process(workers.launcher.health(ONE).shown["pid"])
+        before_s = worker.cpu_times().user
+        wait_for(lambda: worker.cpu_times().user > before_s + 0.5)  # at the op: before it, a worker stops
         workers.do(lambda: workers.launcher.cancel(ONE, "job"))
         workers.lost(ONE)
         [(_, how)] = workers.heard.deaths
