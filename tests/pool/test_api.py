@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import msgspec
 import pytest
 from pool_kit import META, Client, act, http, new_user, rest, running_pool
+from real_pool import wait_for
 
 from djinn_lab.client.rest import PoolClient
 from djinn_lab.errors import AuthenticationError, OptionError, PoolError, PoolNotFound
@@ -34,10 +34,7 @@ def test_status(client: Client, shared_pool: RuntimeInfo) -> None:
 def test_an_idle_device_is_measured_once(tmp_path: Path) -> None:
     with running_pool(tmp_path, "cpu:1") as info:
         assert rest(info).status().devices[0].flops_per_s is None
-        deadline = time.monotonic() + 15
-        while rest(info).status().devices[0].flops_per_s is None:
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        wait_for(lambda: rest(info).status().devices[0].flops_per_s)
         with Client(info) as client:
             assert client.welcome.devices[0].curves is not None
     with running_pool(tmp_path, "cpu:1") as info:
