@@ -42,7 +42,7 @@ SERVE_ALL = (
 """Names of threads that outlive a module on purpose: of executors that are used again, and of torch's data
 loaders and export, asyncio and playwright."""
 ENDS_WITHIN_S = 20.0
-LONG = ("browser", "processes")
+LONG = ("browser", "compiles", "processes")
 """Marks of tests that take long."""
 
 

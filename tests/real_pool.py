@@ -68,6 +68,7 @@ class PoolUnderTest:
         traceback: TracebackType | None,
     ) -> None:
         self.rest.close()
+        os.environ[DIRECTORY_VARIABLE] = str(self.directory)  # another pool's end may have put back its own
         stop_pool()
         if self._before is None:
             del os.environ[DIRECTORY_VARIABLE]

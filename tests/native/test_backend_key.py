@@ -31,6 +31,8 @@ SAMPLE = (
 )
 TIMEOUT_S = 300
 
+pytestmark = pytest.mark.compiles
+
 
 @pytest.fixture(scope="module")
 def built() -> None:

@@ -71,6 +71,7 @@ def running_pool(
         try:
             yield info
         finally:
+            patch.setenv("DJINN_RUNTIME_DIR", str(directory))  # another pool's end may have put back its own
             stop_pool()
             until_dead(info.pid)
 
