@@ -96,15 +96,17 @@ def read_settings(
 
 
 def make_providers(settings: IdentitySettings, now_s: Callable[[], float]) -> tuple[IdentityProvider, ...]:
-    """Make the providers, in the order in which they are asked. Raises OptionError."""
-    from djinn_lab.pool.identity.jupyterhub import JupyterHubProvider
-    from djinn_lab.pool.identity.oidc import OidcProvider
-
+    """Make the providers, in the order in which they are asked. What none needs is not imported: a
+    pool starts sooner. Raises OptionError."""
     made: list[IdentityProvider] = []
     if settings.oidc is not None:
+        from djinn_lab.pool.identity.oidc import OidcProvider
+
         made.append(OidcProvider(settings.oidc, now_s))
     made += [load_provider(name) for name in settings.others]
     if settings.jupyterhub is not None:
+        from djinn_lab.pool.identity.jupyterhub import JupyterHubProvider
+
         made.append(JupyterHubProvider(settings.jupyterhub, now_s))
     return tuple(made)
 
