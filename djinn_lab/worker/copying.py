@@ -187,46 +187,38 @@ class Copies:
         space for those that are missing at the end. When the host is full, apart from what a lost worker's
         sessions would be made from, they are on the disk, if there is space."""
         fences, store = self.tiers.fences, self.tiers.store
-        places: list[Piece | int] = []
+        pieces: list[Piece] = []
+        coming: dict[Piece, torch.Tensor] = {}
         problem: TransferProblem | None = None
         moved = 0
         try:
             for view, fingerprint in zip(views, fingerprints, strict=True):
                 try:
-                    place, nbytes = self._place(session, view, fingerprint, copied, leave_bytes)
+                    piece, nbytes = self._place(session, view, fingerprint, copied, leave_bytes)
                 except TransferProblem as error:
                     problem = error.with_traceback(None)  # whose frames hold memory of the device
                     break
-                places.append(place)
+                pieces.append(piece)
                 moved += nbytes
-            coming = [
-                (view, place) for view, place in zip(views, places, strict=False) if isinstance(place, int)
-            ]
+                if nbytes and piece.file is None:
+                    coming[piece] = view
             if coming:
-                hosts = [store.arena.view(offset, view.nbytes) for view, offset in coming]
-                self.link.copy_out([view for view, _ in coming], hosts)
+                hosts = [store.arena.view(piece.offset, piece.nbytes) for piece in coming]
+                self.link.copy_out(list(coming.values()), hosts)
         except BaseException:
             with fences.lock:
-                for view, place in zip(views, places, strict=False):
-                    if isinstance(place, int):
-                        store.arena.give_back(place, view.nbytes)
-                    else:
-                        store.drop(place)
+                for piece in pieces:
+                    store.drop(piece)
             raise
         with fences.lock:
-            pieces = [
-                place
-                if isinstance(place, Piece)
-                else store.add(self.link.name(fingerprint, view.nbytes), fingerprint, view.nbytes, place)
-                for place, view, fingerprint in zip(places, views, fingerprints, strict=False)
-            ]
-        return pieces, moved, problem
+            return [store.add(piece) if piece in coming else piece for piece in pieces], moved, problem
 
     def _place(
         self, session: str, view: torch.Tensor, fingerprint: bytes, copied: Copied, leave_bytes: int
-    ) -> tuple[Piece | int, int]:
-        """The held piece with these bytes, if there is one or the disk has it now, else its offset on the
-        host; and how many bytes go over the link for it. Raises TransferProblem where there is no space."""
+    ) -> tuple[Piece, int]:
+        """The held piece with these bytes, on the disk if the host is full, and how many bytes go over the
+        link for it. One on the host for which some do is new: its bytes are to be copied yet, and the store
+        does not know it. Raises TransferProblem where there is no space."""
         fences, store = self.tiers.fences, self.tiers.store
         nbytes = view.nbytes
         name = self.link.name(fingerprint, nbytes)
@@ -256,7 +248,7 @@ class Copies:
                 f"the host tier is full: {why}, and a piece of {format_bytes(nbytes)} does not fit",
                 full="host",
             )
-        return offset, nbytes
+        return Piece(name, fingerprint, nbytes, offset), nbytes
 
     def _take_from_others(self, nbytes: int, of_copies: bool = False) -> int | None:
         """Take space that other workers of the device keep and do not need, once they have returned it. With

@@ -174,15 +174,15 @@ class PieceStore:
         if shelved:
             self._shelve(piece)
 
-    def add(self, name: bytes, fingerprint: bytes, nbytes: int, offset: int) -> Piece:
-        """Add a piece whose bytes were copied to ``offset``. When equal bytes were there already, the new
-        ones are freed."""
-        found = self.find(name)
-        if found is not None:
-            self.arena.give_back(offset, nbytes)
-            return found
-        piece = self._by_name[name] = Piece(name, fingerprint, nbytes, offset)
-        return piece
+    def add(self, piece: Piece) -> Piece:
+        """Add a new piece whose bytes are on the host now. When equal bytes were there already, the new ones
+        are freed."""
+        found = self.find(piece.name)
+        if found is None:
+            found = self._by_name[piece.name] = piece
+        else:
+            self.arena.give_back(piece.offset, piece.nbytes)
+        return found
 
     def reserve_file(self, name: str, session: str, nbytes: int) -> PieceFile | None:
         """A new file on the disk for pieces of this session, None when the disk is full."""

@@ -19,7 +19,7 @@ from djinn_lab.pool.launchers.orphans import OrphanedFiles
 from djinn_lab.protocol import worker as messages
 from djinn_lab.worker.host_account import HostAccount
 from djinn_lab.worker.host_arena import HostArena
-from djinn_lab.worker.pieces import PieceStore
+from djinn_lab.worker.pieces import Piece, PieceStore
 from djinn_lab.worker.transfer import store_result
 
 Make = Callable[..., Device]
@@ -175,7 +175,7 @@ def test_workers_of_a_device_have_its_host_memory_together(shared_memory: Path) 
         PieceStore(HostArena(4 * MIB, folder, "cpu:0", account=account))
         for folder, account in zip(_two(shared_memory), accounts, strict=True)
     )
-    kept = one.add(b"name", b"", 3 * MIB, _taken(one, 3 * MIB))
+    kept = one.add(Piece(b"name", b"", 3 * MIB, _taken(one, 3 * MIB)))
     assert other.take(2 * MIB) is None
     assert other.host_free_bytes == MIB
     one.drop(kept)  # no session holds it, and it is kept for the next of the same bytes
