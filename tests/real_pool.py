@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -13,6 +13,7 @@ from typing import Any
 
 import psutil
 import pytest
+from device_kind import KIND, STANDIN_FOLDER, unordered, variables
 
 from djinn_lab.client.rest import PoolClient
 from djinn_lab.client.session import Session
@@ -39,15 +40,23 @@ def found_by_module(request: pytest.FixtureRequest) -> Iterator[None]:
 
 class PoolUnderTest:
     """A pool that runs inside a ``with`` statement. ``environment``: variables with which a child process
-    finds the pool. ``options``: of :func:`~djinn_lab.pool.launch.start_pool`."""
+    finds the pool. ``standin``: of :mod:`standin`, where its devices are such. ``options``: of
+    :func:`~djinn_lab.pool.launch.start_pool`."""
 
     def __init__(
-        self, directory: Path, devices: str = "cpu:2", memory_bytes: int = 2**30, **options: Any
+        self,
+        directory: Path,
+        devices: str = f"{KIND}:2",
+        memory_bytes: int = 2**30,
+        standin: Mapping[str, Any] | None = None,
+        **options: Any,
     ) -> None:
         self.directory = directory
         directory.chmod(0o700)
         self._options: dict[str, Any] = {"devices": devices, "memory_bytes": memory_bytes, "threads": 1}
-        self._options |= {"restart": False, "wait_s": DEADLINE_S} | options
+        self._variables = variables(directory, devices, memory_bytes, standin or {})
+        usual = {"host_bytes": 2**30} if self._variables else {}
+        self._options |= {"restart": False, "wait_s": DEADLINE_S} | usual | options
         self._before: str | None = None
 
     @property
@@ -74,9 +83,16 @@ class PoolUnderTest:
             del os.environ[DIRECTORY_VARIABLE]
         else:
             os.environ[DIRECTORY_VARIABLE] = self._before
+        if kind is None:
+            assert unordered(self.directory) == []
 
     def start(self) -> None:
-        self.info = start_pool(**self._options)
+        with pytest.MonkeyPatch.context() as patch:
+            if self._variables:
+                patch.syspath_prepend(STANDIN_FOLDER)
+            for name, value in self._variables.items():
+                patch.setenv(name, value)
+            self.info = start_pool(**self._options)
         self.rest = PoolClient(self.info.url, self.info.token)
 
     def kill(self) -> None:
@@ -106,7 +122,7 @@ class PoolUnderTest:
         )
 
 
-def kill_worker(pool: PoolUnderTest, device: str = "cpu:0") -> None:
+def kill_worker(pool: PoolUnderTest, device: str = f"{KIND}:0") -> None:
     """``kill -9`` a device's process, and return when its successor is up."""
     before = device_row(pool, device).pid
     os.kill(before, signal.SIGKILL)

@@ -57,6 +57,10 @@ _DRAWS_ON_SOME_DEVICES = ("_scaled_dot_product_", "mkldnn_rnn_layer")
 that."""
 
 
+RECURRENT_MODES = {"rnn_relu": 0, "rnn_tanh": 1, "lstm": 2, "gru": 3}
+"""The ``mode`` of ``mkldnn_rnn_layer``, by the function of torch. CPUs have a kernel for the LSTM alone."""
+
+
 def may_draw(op: str) -> bool:
     """Return whether an op draws from the random stream, on some devices at least."""
     return op in random_ops() or base_name(op).startswith(_DRAWS_ON_SOME_DEVICES)

@@ -101,7 +101,7 @@ def differences(name: str, run: Callable[[Any, Any, torch.dtype], Any]) -> tuple
 def by_rules_in_python() -> None:
     """Print what the rules in Python make otherwise than CUDA's; no native recorder may be loaded."""
     from djinn_lab.capture.python.autocast import cuda_rules
-    from djinn_lab.capture.torch_functions.cuda_answers import CUDA_RULES
+    from djinn_lab.capture.torch_functions.pool_devices import CUDA_RULES
 
     def run(function: Any, arguments: Any, dtype: torch.dtype) -> Any:
         torch.set_autocast_dtype(CUDA_RULES, dtype)

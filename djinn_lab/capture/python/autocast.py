@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 
-from djinn_lab.capture.torch_functions.cuda_answers import CUDA_RULES
+from djinn_lab.capture.torch_functions.pool_devices import CUDA_RULES
 from djinn_lab.capture.torch_functions.replaced import Wanted
 
 _KEY: Any = torch._C.DispatchKey.AutocastIPU  # type: ignore[attr-defined]

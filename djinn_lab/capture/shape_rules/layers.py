@@ -15,6 +15,7 @@ import torch
 from djinn_lab.capture.shape_rules.elementwise import broadcast
 from djinn_lab.capture.shape_rules.strides import is_row_major
 from djinn_lab.capture.values import Layout
+from djinn_lab.srg.ops import RECURRENT_MODES
 from djinn_lab.srg.program import row_major
 
 Answer = Sequence[Layout | None] | None
@@ -238,3 +239,25 @@ def fits_in_place(inputs: Sequence[Layout]) -> bool:
 def _one_floating_type(inputs: Sequence[Layout]) -> bool:
     dtype = inputs[0].dtype
     return dtype in _FLOATING and all(layout.dtype is dtype for layout in inputs)
+
+
+def _is_whole_on_cpus(mode: int, source: Layout) -> bool:
+    return mode == RECURRENT_MODES["lstm"] and source.dtype is torch.float32
+
+
+def recurrent_layer(inputs: Sequence[Layout], args: Sequence[Any], kwargs: dict[str, Any]) -> Answer:
+    """``mkldnn_rnn_layer`` as accelerators compute it: the output, both last states and a byte that nothing
+    reads. A CPU's kernel, which there is for few of its modes and dtypes, lays them out by itself."""
+    source, states = inputs[0], inputs[5:7]
+    if _is_whole_on_cpus(args[9], source):
+        return None
+    steps, batch, _ = source.shape
+    last = [fresh(source.dtype, state.shape) for state in states]
+    return [fresh(source.dtype, (steps, batch, args[10])), *last, fresh(torch.uint8, (1,))]
+
+
+def recurrent_layer_backward(inputs: Sequence[Layout], args: Sequence[Any], kwargs: dict[str, Any]) -> Answer:
+    """The gradients of the source, the weights and both states."""
+    if _is_whole_on_cpus(args[14], inputs[0]):
+        return None
+    return [fresh(one.dtype, one.shape) for one in inputs[:7]]

@@ -311,4 +311,6 @@ _NAMED: dict[str, Rule] = {
     "aten.native_batch_norm_backward.default": images.batch_norm_backward,
     "aten.embedding.default": layers.embedding,
     "aten.embedding_dense_backward.default": layers.embedding_backward,
+    "aten.mkldnn_rnn_layer.default": layers.recurrent_layer,
+    "aten.mkldnn_rnn_layer_backward.default": layers.recurrent_layer_backward,
 }

@@ -33,6 +33,7 @@ from djinn_lab.capture.shapes.kernel_layouts import (
     calls_a_library,
     is_device_dependent,
     kernel_decides,
+    may_lack_a_kernel,
     needs_elements,
     refuses_only_shapes,
 )
@@ -230,6 +231,8 @@ class ShapeInference:
         Only an error that speaks of dtypes counts; they may be wrong for other reasons."""
         dtypes = tuple([layout.dtype for layout in call.layouts])
         if call.signature.is_view or not dtypes or (dtypes[0] in _ORDINARY and len(set(dtypes)) == 1):
+            return
+        if may_lack_a_kernel(call.signature):
             return
         kinds = (call.signature, dtypes)
         if kinds in self._accepted:

@@ -39,6 +39,8 @@ _STRIDED_BY_KERNEL = (
     *("xlog1py", "xlogy", "_weight_norm_interface", "masked_select_backward", "channel_shuffle", "normal."),
 )
 """Such as do so when an input is not row-major."""
+_OF_ACCELERATORS = ("mkldnn_rnn_layer",)
+"""Ops that are recorded in dtypes and modes for which a CPU has no kernel, for devices that have."""
 _TRIAL_BYTES_MAX = 2**20
 _DYNAMIC = torch.Tag.dynamic_output_shape
 
@@ -72,6 +74,11 @@ def needs_elements(signature: Signature) -> bool:
 def calls_a_library(signature: Signature) -> bool:
     """Return whether the op's CPU kernel may be a library's, never called in the notebook's process."""
     return is_device_dependent(signature) or needs_elements(signature)
+
+
+def may_lack_a_kernel(signature: Signature) -> bool:
+    """Return whether a refusal of the CPU's kernel says nothing of the pool's."""
+    return _has_part(signature, _OF_ACCELERATORS)
 
 
 def refuses_only_shapes(signature: Signature) -> bool:

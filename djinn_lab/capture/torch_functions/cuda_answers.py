@@ -21,12 +21,14 @@ from torch.utils._python_dispatch import _disable_current_modes
 from djinn_lab.capture.sending.segment import paused
 from djinn_lab.capture.torch_functions.accelerator_forms import ACCELERATOR_FORMS
 from djinn_lab.capture.torch_functions.pool_devices import (
+    CUDA_RULES,
     PoolDeviceProperties,
     PoolDeviceScope,
     is_pool,
     unknown,
 )
 from djinn_lab.capture.torch_functions.pool_memory import Asks, memory_answers
+from djinn_lab.capture.torch_functions.recurrent_forms import RECURRENT_FORMS
 from djinn_lab.capture.torch_functions.replaced import Wanted
 from djinn_lab.errors import CaptureError
 
@@ -45,11 +47,6 @@ class _GeneratorType(type(_GENERATOR)):  # type: ignore[misc]
 
 class PoolGenerator(_GENERATOR, metaclass=_GeneratorType):  # type: ignore[misc]
     """Stands in for :class:`torch.Generator`: one for ``cuda`` draws in the notebook, as they all do."""
-
-
-CUDA_RULES = "ipu"
-"""The device type whose autocast means CUDA's rules in a cell (``native/autocast.h``, and
-:mod:`djinn_lab.capture.python.autocast`)."""
 
 
 _DEVICE: Any = torch.device
@@ -382,7 +379,7 @@ def cuda_answers(recorder: Asks) -> list[Wanted]:
         *((torch.cuda, name, answer) for name, answer in memory_answers(recorder).items()),
     )
     instead = ((owner, name, partial(_instead, new)) for owner, name, new in wanted)
-    return [*instead, *ACCELERATOR_FORMS]
+    return [*instead, *ACCELERATOR_FORMS, *RECURRENT_FORMS]
 
 
 def _instead(new: object, original: object) -> object:

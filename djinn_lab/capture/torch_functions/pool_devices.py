@@ -14,6 +14,10 @@ import torch
 
 from djinn_lab.errors import CaptureError
 
+CUDA_RULES = "ipu"
+"""The device type whose autocast means CUDA's rules in a cell (``native/autocast.h``, and
+:mod:`djinn_lab.capture.python.autocast`)."""
+
 
 @dataclass(frozen=True)
 class PoolDevice:

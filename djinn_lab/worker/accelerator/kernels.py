@@ -1,7 +1,7 @@
 """Ops that capture records as a CPU runs them, computed by what a GPU has in their place.
 
 A recorded program names the kernels of the machine that recorded it. Most ATen ops have one for every kind of
-device; attention and the LSTM do not."""
+device; attention and recurrent layers do not."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from djinn_lab.srg.ops import base_name, words
+from djinn_lab.srg.ops import RECURRENT_MODES, base_name, words
 
 Kernel = Callable[..., Any]
 _OWN: Mapping[str, tuple[int, ...]] = {
@@ -93,7 +93,7 @@ def _attention_backward(
     return _gradients(forward, (query, key, value), (grad_out,))
 
 
-def _lstm_layer(
+def _recurrent_layer(
     source: torch.Tensor,
     weight: torch.Tensor,
     recurrent_weight: torch.Tensor,
@@ -114,10 +114,11 @@ def _lstm_layer(
     """With a byte for the workspace, which only the backward of a CPU reads."""
     weights = (weight, recurrent_weight, bias, recurrent_bias)
     unread = torch.zeros(1, dtype=torch.uint8, device=source.device)
-    return *_recur(source, weights, hidden, cell, reverse, has_biases), unread
+    return *_recur(mode, source, weights, hidden, cell, reverse, has_biases), unread
 
 
 def _recur(
+    mode: int,
     source: torch.Tensor,
     weights: Sequence[torch.Tensor],
     hidden: torch.Tensor,
@@ -126,19 +127,28 @@ def _recur(
     has_biases: bool,
     train: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """One layer in one direction. ``source``: (time, batch, features). ``train``: it can be run backwards."""
+    """One layer in one direction. ``source``: (time, batch, features). ``train``: it can be run backwards.
+    What has no cell returns zeros as its last one."""
     given = source.flip(0) if reverse else source
     shape = (1, source.size(1), weights[1].size(1))
-    state = (hidden.reshape(shape), cell.reshape(shape))
-    used = weights if has_biases else weights[:2]
-    output, last_hidden, last_cell = torch.lstm(
-        given, state, list(used), has_biases, 1, 0.0, train, False, False
-    )
+    states = (hidden.reshape(shape), cell.reshape(shape))
+    used = list(weights if has_biases else weights[:2])
+    options = (has_biases, 1, 0.0, train, False, False)
+    if mode == RECURRENT_MODES["lstm"]:
+        output, last_hidden, last_cell = torch.lstm(given, states, used, *options)
+    else:
+        output, last_hidden = _WITHOUT_CELL[mode](given, states[0], used, *options)
+        last_cell = torch.zeros_like(cell)
     output = output.flip(0) if reverse else output
     return output, last_hidden.reshape(hidden.shape), last_cell.reshape(cell.shape)
 
 
-def _lstm_layer_backward(
+_WITHOUT_CELL: Mapping[int, Kernel] = {
+    mode: getattr(torch, name) for name, mode in RECURRENT_MODES.items() if name != "lstm"
+}
+
+
+def _recurrent_layer_backward(
     source: torch.Tensor,
     weight: torch.Tensor,
     recurrent_weight: torch.Tensor,
@@ -166,7 +176,7 @@ def _lstm_layer_backward(
     """The forward pass is computed again: a GPU has no workspace of it."""
 
     def forward(*given: torch.Tensor) -> Sequence[torch.Tensor]:
-        return _recur(given[0], given[1:5], given[5], given[6], reverse, has_biases, True)
+        return _recur(mode, given[0], given[1:5], given[5], given[6], reverse, has_biases, True)
 
     inputs = (source, weight, recurrent_weight, bias, recurrent_bias, hidden, cell)
     return _gradients(forward, inputs, (grad_output, grad_hidden, grad_cell))
@@ -205,7 +215,7 @@ def _convolution(
 _KERNELS: Mapping[str, Kernel] = {
     "_scaled_dot_product_flash_attention_for_cpu": _attention,
     "_scaled_dot_product_flash_attention_for_cpu_backward": _attention_backward,
-    "mkldnn_rnn_layer": _lstm_layer,
-    "mkldnn_rnn_layer_backward": _lstm_layer_backward,
+    "mkldnn_rnn_layer": _recurrent_layer,
+    "mkldnn_rnn_layer_backward": _recurrent_layer_backward,
     "mkldnn_convolution": _convolution,
 }

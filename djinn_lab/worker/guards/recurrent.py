@@ -45,7 +45,7 @@ def layer_backward(given: CallArguments) -> None:
 
 def _sizes(given: CallArguments) -> _Sizes:
     source, hidden = given.input, given.hidden_size
-    given.expect(given.mode == _LSTM and given.num_layers > 0, "it is no LSTM")
+    given.expect(given.mode == _LSTM and given.num_layers > 0, "it is no LSTM, the one that CPUs have whole")
     given.expect(not given.batch_sizes, "batch_sizes are not supported")
     given.expect(source.dim() == 3 and source.numel() > 0, "input is empty, or has not three dimensions")
     given.expect(hidden > 0, f"hidden_size is {hidden}")
