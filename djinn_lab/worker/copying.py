@@ -132,6 +132,7 @@ class Copies:
         """The bytes that went over the link, None when all of these are written now, or gone; and whether
         some are left. Raises TransferProblem once those before it are stored."""
         fences = self.tiers.fences
+        self.tiers.pin_for(sum(storage.pieces().size(index) for storage, index in batch))
         held: dict[Storage, int] = {}
         """Storages that are read here, with their versions."""
         reading = []
@@ -228,14 +229,10 @@ class Copies:
                 return found, 0
             offset = None
             if store.host_free_bytes >= nbytes + leave_bytes:
-                offset = store.take(nbytes)
-                if offset is None:
-                    offset = self._take_from_others(nbytes)
+                offset = self._take(nbytes)
             file = store.extend_file(copied.overflow, session, nbytes) if offset is None else None
             if offset is None and file is None:
-                offset = store.take(nbytes, from_copies=True)
-                if offset is None:
-                    offset = self._take_from_others(nbytes, of_copies=True)
+                offset = self._take(nbytes, from_copies=True)
         if file is not None:
             copied.overflow = file
             return self._to_disk(view, Piece(name, fingerprint, nbytes, 0), file), nbytes
@@ -250,9 +247,18 @@ class Copies:
             )
         return Piece(name, fingerprint, nbytes, offset), nbytes
 
+    def _take(self, nbytes: int, from_copies: bool = False) -> int | None:
+        """Take space on the host. With the fences' lock held, but not while it waits."""
+        store = self.tiers.store
+        offset = store.take(nbytes, from_copies)
+        while offset is None and store.arena.is_moving:
+            self.tiers.fences.changed.wait()
+            offset = store.take(nbytes, from_copies)
+        return self._take_from_others(nbytes, from_copies) if offset is None else offset
+
     def _take_from_others(self, nbytes: int, of_copies: bool = False) -> int | None:
-        """Take space that other workers of the device keep and do not need, once they have returned it. With
-        the fences' lock held, but not while it waits."""
+        """Take space that other workers of the device keep and do not need, once they have returned it. The
+        lock as for :meth:`_take`."""
         store, fences = self.tiers.store, self.tiers.fences
         if not store.arena.account.kept_by_others(of_copies):
             return None

@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 import os
 from bisect import bisect_left
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
@@ -24,7 +25,7 @@ from djinn_lab.worker.accelerator.device import register_memory, unregister_memo
 from djinn_lab.worker.host_account import HostAccount
 
 SLAB_BYTES_MIN, SLAB_BYTES_MAX = 2**24, 2**26
-"""Pinning takes the memory, and a third of a second for a GiB, in which running cells may wait."""
+"""Pinning takes the memory, and a third of a second for a GiB."""
 SLABS = 64
 """Of all workers of a device together, as far as their sizes allow it: what one has pinned no other has."""
 
@@ -33,9 +34,10 @@ log = logging.getLogger(__name__)
 
 class HostArena:
     """Up to ``capacity_bytes`` of host memory. ``registered_with``: an accelerator that is let read and write
-    what is taken by itself, a slab at a time, so that copies run at the link's rate and beside its work.
+    what is taken by itself (pinned), a slab at a time, so that copies run at the link's rate and beside its
+    work. A slab stays pinned when the last piece in it is given back, for the next one.
     ``account``: of all workers of the device. ``refusal``: why nothing was given last, where the file system
-    had no space. Not safe for threads."""
+    had no space. Not safe for threads, but for :meth:`pin` and :meth:`unpin`, which take long."""
 
     def __init__(
         self,
@@ -54,6 +56,9 @@ class HostArena:
         self._slab_bytes = min(SLAB_BYTES_MAX, max(SLAB_BYTES_MIN, rounded(capacity_bytes // SLABS)))
         self._slabs: dict[int, int] = {}
         """Of pinned slabs, bytes in use, by number."""
+        self._moving: set[int] = set()
+        """Slabs that are pinned or unpinned now."""
+        self._kept = (0, 0)
         self.path: Path | None = None
         self._extents = Extents(capacity_bytes, self._slab_bytes if registered_with else 0)
         self._bytes = torch.empty(0, dtype=torch.uint8)
@@ -72,14 +77,29 @@ class HostArena:
     @property
     def spare_bytes(self) -> int:
         """Return what is this worker's in the account and in no use: the rest of slabs."""
-        taken = sum(self._slab_size(number) for number in self._slabs)
-        return taken - self.used_bytes if self._slabs else 0
+        taken = sum(self._slab_size(number) for number in (*self._slabs, *self._moving))
+        return taken - self.used_bytes if taken else 0
+
+    @property
+    def is_moving(self) -> bool:
+        """Return whether there will be more space without anything given back: slabs are pinned or unpinned
+        now."""
+        return bool(self._moving)
+
+    def note_kept(self, idle_bytes: int, of_copies_bytes: int) -> None:
+        """Say how much of what is used other workers may have if they need it. They may have slabs in which
+        nothing is, too."""
+        self._kept = (idle_bytes, of_copies_bytes)
+        empty = sum(self._slab_size(number) for number, used in self._slabs.items() if not used)
+        self.account.note_kept(idle_bytes + empty, of_copies_bytes)
 
     def take(self, nbytes: int) -> int | None:
         """The offset of ``nbytes`` that are the caller's now, None when there is no space: in the arena, in
         what the device's workers have together, or in the file system (``refusal``)."""
         self.refusal = ""
-        offset = self._extents.take(nbytes)
+        offset = self._extents.take(nbytes, self._is_pinned) if self._slabs else None
+        if offset is None:
+            offset = self._extents.take(nbytes)
         if offset is None:
             return None
         if not self._allocated(offset, rounded(nbytes)):
@@ -91,7 +111,10 @@ class HostArena:
         begin, end = self._extents.give_back(offset, nbytes)
         size = rounded(nbytes)
         if self._accelerator is not None:
-            self._leave_slab(offset // self._slab_bytes, size)
+            number = offset // self._slab_bytes
+            self._slabs[number] -= size
+            if not self._slabs[number]:
+                self.note_kept(*self._kept)
             return
         self.account.give_back(size)
         first, last = offset // PAGE_BYTES * PAGE_BYTES, -(-(offset + size) // PAGE_BYTES) * PAGE_BYTES
@@ -103,19 +126,100 @@ class HostArena:
         """These bytes themselves, as uint8."""
         return self._bytes.narrow(0, offset, nbytes)
 
+    # -- slabs, pinned and unpinned without what keeps other threads away ----------------------------------
+
+    def begin_slab(self, nbytes: int) -> int | None:
+        """Take a slab to be pinned, which :meth:`take` does not give before :meth:`end_slab`; None where so
+        many bytes are pinned and free, or there is none left."""
+        if self._accelerator is None or self.spare_bytes >= nbytes:
+            return None
+        numbers = range(-(-self.capacity_bytes // self._slab_bytes))
+        number = next(
+            (one for one in numbers if one not in self._slabs and self._extents.take_slab(one)), None
+        )
+        if number is None:
+            return None
+        if not self.account.take(self._slab_size(number)):
+            self._extents.give_back_slab(number)
+            return None
+        self._moving.add(number)
+        return number
+
+    def pin(self, number: int) -> bool:
+        """Allocate a slab that was begun and let the accelerator reach it; False where there is no space."""
+        begin, nbytes = number * self._slab_bytes, self._slab_size(number)
+        try:
+            os.posix_fallocate(self._file, begin, nbytes)
+        except OSError as error:
+            self.refusal = f"shared memory gave no space ({error.strerror})"
+            return False
+        self._register(number, self._bytes.narrow(0, begin, nbytes))
+        return True
+
+    def end_slab(self, number: int, pinned: bool) -> None:
+        """Let :meth:`take` give a slab that was begun, in the account only where it was pinned."""
+        self._moving.discard(number)
+        self._extents.give_back_slab(number)
+        if pinned:
+            self._slabs[number] = 0
+            self.note_kept(*self._kept)
+        else:
+            self.account.give_back(self._slab_size(number))
+
+    def take_empty(self, nbytes: int) -> list[int]:
+        """Take slabs in which nothing is, of so many bytes as far as there are, to be unpinned."""
+        taken: list[int] = []
+        for number in [number for number, used in self._slabs.items() if not used]:
+            if nbytes <= 0:
+                break
+            assert self._extents.take_slab(number)
+            del self._slabs[number]
+            self._moving.add(number)
+            taken.append(number)
+            nbytes -= self._slab_size(number)
+        return taken
+
+    def bytes_of(self, numbers: Sequence[int]) -> int:
+        return sum(map(self._slab_size, numbers))
+
+    def unpin(self, numbers: Sequence[int]) -> None:
+        """Return the memory of slabs that were taken to the file system."""
+        for number in numbers:
+            begin, nbytes = number * self._slab_bytes, self._slab_size(number)
+            if number in self._unregistered:
+                self._unregistered.discard(number)
+            else:
+                assert self._accelerator is not None
+                unregister_memory(self._bytes.narrow(0, begin, nbytes), self._accelerator)
+            self._punch(begin, begin + nbytes)
+
+    def end_unpinned(self, numbers: Sequence[int]) -> None:
+        """Let other workers, and :meth:`take`, have slabs that were unpinned."""
+        for number in numbers:
+            self._moving.discard(number)
+            self._extents.give_back_slab(number)
+            self.account.give_back(self._slab_size(number))
+        self.note_kept(*self._kept)
+
     # -- parts ---------------------------------------------------------------------------------------------
+
+    def _is_pinned(self, offset: int) -> bool:
+        return offset // self._slab_bytes in self._slabs
 
     def _allocated(self, offset: int, size: int) -> bool:
         if self._accelerator is None:
             return self._take_space(offset, size)
         number = offset // self._slab_bytes
         if number not in self._slabs:
-            begin, slab = number * self._slab_bytes, self._slab_size(number)
-            if not self._take_space(begin, slab):
+            slab = self._slab_size(number)
+            if not self.account.take(slab):
                 return False
-            self._register(number, self._bytes.narrow(0, begin, slab))
+            if not self.pin(number):
+                self.account.give_back(slab)
+                return False
             self._slabs[number] = 0
         self._slabs[number] += size
+        self.note_kept(*self._kept)
         return True
 
     def _slab_size(self, number: int) -> int:
@@ -133,22 +237,6 @@ class HostArena:
                 format_bytes(slab.nbytes),
                 problem,
             )
-
-    def _leave_slab(self, number: int, size: int) -> None:
-        """Return a slab's memory with the last piece in it."""
-        self._slabs[number] -= size
-        if self._slabs[number]:
-            return
-        del self._slabs[number]
-        begin = number * self._slab_bytes
-        slab = self._bytes.narrow(0, begin, self._slab_size(number))
-        if number in self._unregistered:
-            self._unregistered.discard(number)
-        else:
-            assert self._accelerator is not None
-            unregister_memory(slab, self._accelerator)
-        self.account.give_back(slab.nbytes)
-        self._punch(begin, begin + slab.nbytes)
 
     def _take_space(self, offset: int, size: int) -> bool:
         if not self.account.take(size):
@@ -178,15 +266,16 @@ class Extents:
 
     def __init__(self, capacity_bytes: int, slab_bytes: int = 0) -> None:
         self.used_bytes = 0
+        self._end = capacity_bytes
         self._slab_bytes = slab_bytes or max(1, capacity_bytes)
         self._starts = list(range(0, capacity_bytes, self._slab_bytes))
         self._sizes = [min(self._slab_bytes, capacity_bytes - start) for start in self._starts]
 
-    def take(self, nbytes: int) -> int | None:
-        """The offset of a range of ``nbytes``, None when no free range is as long."""
+    def take(self, nbytes: int, suits: Callable[[int], bool] = lambda start: True) -> int | None:
+        """The offset of a range of ``nbytes``, None when no free range whose start suits is as long."""
         size = rounded(nbytes)
         for place, free in enumerate(self._sizes):
-            if free >= size:
+            if free >= size and suits(self._starts[place]):
                 offset = self._starts[place]
                 if free == size:
                     del self._starts[place], self._sizes[place]
@@ -196,6 +285,24 @@ class Extents:
                 self.used_bytes += size
                 return offset
         return None
+
+    def take_slab(self, number: int) -> bool:
+        """Take a whole slab, if all of it is free."""
+        start, size = number * self._slab_bytes, self._slab_size(number)
+        place = bisect_left(self._starts, start)
+        if place == len(self._starts) or (self._starts[place], self._sizes[place]) != (start, size):
+            return False
+        del self._starts[place], self._sizes[place]
+        return True
+
+    def give_back_slab(self, number: int) -> None:
+        """Undo :meth:`take_slab`."""
+        place = bisect_left(self._starts, number * self._slab_bytes)
+        self._starts.insert(place, number * self._slab_bytes)
+        self._sizes.insert(place, self._slab_size(number))
+
+    def _slab_size(self, number: int) -> int:
+        return min(self._slab_bytes, self._end - number * self._slab_bytes)
 
     def give_back(self, offset: int, nbytes: int) -> tuple[int, int]:
         """Return the free range that this makes, with its neighbours."""

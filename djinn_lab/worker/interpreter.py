@@ -248,8 +248,7 @@ class Interpreter:
         values = self.sessions.pop(session, None)
         if values is not None:
             values.close()
-            with self.tiers.fences.lock:
-                self.tiers.store.release_idle()
+            self.tiers.release_idle_host()
 
     def drop_parked(self, session: str) -> None:
         """Drop the parked state of a session that resumes in another process."""

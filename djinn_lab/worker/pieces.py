@@ -133,7 +133,7 @@ class PieceStore:
         else:
             self._idle[piece.name] = piece
             self._idle_bytes += rounded(piece.nbytes)
-        self.arena.account.note_kept(self._idle_bytes, self._copies_bytes)
+        self.arena.note_kept(self._idle_bytes, self._copies_bytes)
 
     def _unshelve(self, piece: Piece) -> None:
         if piece.copies:
@@ -142,7 +142,7 @@ class PieceStore:
         else:
             del self._idle[piece.name]
             self._idle_bytes -= rounded(piece.nbytes)
-        self.arena.account.note_kept(self._idle_bytes, self._copies_bytes)
+        self.arena.note_kept(self._idle_bytes, self._copies_bytes)
 
     def condemn(self, piece: Piece) -> None:
         """Hide a piece whose bytes have changed: no other session may find it."""

@@ -185,8 +185,7 @@ class WorkerProcess:
             elif isinstance(message, messages.Ping):
                 self._send(messages.Pong())
             elif isinstance(message, messages.ReleaseHost):
-                with self._interpreter.tiers.fences.lock:
-                    self._interpreter.tiers.store.release(message.nbytes, message.copies)
+                self._interpreter.tiers.release_host(message.nbytes, message.copies)
             elif isinstance(message, messages.Lease):
                 self._lease.change(message.limit_bytes)
             elif isinstance(message, messages.Drop):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -78,3 +79,42 @@ class Tiers:
     store: PieceStore = field(default_factory=lambda: PieceStore(HostArena(0, None, "")))
     fences: Fences = field(default_factory=Fences)
     weights: SharedWeights = field(default_factory=SharedWeights)
+
+    def pin_for(self, nbytes: int) -> None:
+        """Have so much of the host tier pinned and free, as far as there is space. Without the lock, since
+        pinning takes long."""
+        arena = self.store.arena
+        while True:
+            with self.fences.lock:
+                slab = arena.begin_slab(nbytes)
+            if slab is None:
+                return
+            pinned = arena.pin(slab)
+            with self.fences.lock:
+                arena.end_slab(slab, pinned)
+                self.fences.changed.notify_all()
+            if not pinned:
+                return
+
+    def release_host(self, nbytes: int, from_copies: bool = False) -> None:
+        """Return so many bytes that no session needs to the other workers of the device, as far as there
+        are."""
+        with self.fences.lock:
+            empty = self.store.arena.take_empty(nbytes)
+            self.store.release(nbytes - self.store.arena.bytes_of(empty), from_copies)
+            empty += self.store.arena.take_empty(nbytes - self.store.arena.bytes_of(empty))
+        self._unpin(empty)
+
+    def release_idle_host(self) -> None:
+        """Return all that neither a session nor a whole copy holds."""
+        with self.fences.lock:
+            self.store.release_idle()
+            empty = self.store.arena.take_empty(self.store.arena.capacity_bytes)
+        self._unpin(empty)
+
+    def _unpin(self, slabs: Sequence[int]) -> None:
+        arena = self.store.arena
+        arena.unpin(slabs)
+        with self.fences.lock:
+            arena.end_unpinned(slabs)
+            self.fences.changed.notify_all()

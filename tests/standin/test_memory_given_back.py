@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import queue
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
+import pytest
 import torch
 from isolated import on_standin
 from programs import Script
 
 from djinn_lab.protocol import worker as messages
+from djinn_lab.protocol.host_rows import FILE_BYTES
 from djinn_lab.srg.program import encode_program
+from djinn_lab.worker import host_arena
 from djinn_lab.worker.accelerator.link import AcceleratorLink
+from djinn_lab.worker.host_account import HostAccount
 from djinn_lab.worker.host_arena import HostArena
 from djinn_lab.worker.interpreter import Interpreter
 from djinn_lab.worker.outcome import StopSignal
@@ -60,15 +67,77 @@ def test_a_parked_session_holds_no_memory_of_the_device(tmp_path: Path) -> None:
 
 
 @on_standin()
-def test_a_worker_pins_no_more_of_the_host_than_it_uses(tmp_path: Path) -> None:
+def test_a_worker_pins_little_more_of_the_host_than_it_uses(tmp_path: Path) -> None:
     """What one has pinned no other worker of the device has."""
     arena = HostArena(512 * MIB, tmp_path, DEVICE, registered_with=torch.device(DEVICE))
+    tiers = Tiers(PieceStore(arena))
+    tiers.pin_for(20 * MIB)
+    assert 20 * MIB <= arena.spare_bytes == arena.account.used_bytes <= 32 * MIB
     offset = arena.take(4 * MIB)
     assert offset is not None
-    assert arena.account.used_bytes <= 16 * MIB
     assert arena.spare_bytes == arena.account.used_bytes - 4 * MIB
+    tiers.release_idle_host()
+    assert arena.account.used_bytes <= 16 * MIB
     arena.give_back(offset, 4 * MIB)
-    assert arena.account.used_bytes == arena.spare_bytes == 0
+    assert arena.spare_bytes == arena.account.used_bytes > 0
+    tiers.release_host(1)
+    assert arena.spare_bytes == arena.account.used_bytes == 0
+
+
+@on_standin()
+def test_empty_slabs_are_given_to_another_worker_that_needs_them(tmp_path: Path) -> None:
+    capacity, device = 64 * MIB, torch.device(DEVICE)
+    (tmp_path / "account").write_bytes(bytes(FILE_BYTES))
+    ann, bob = (
+        Tiers(
+            PieceStore(
+                HostArena(
+                    capacity,
+                    tmp_path,
+                    f"{name}:0",
+                    registered_with=device,
+                    account=HostAccount.open(str(tmp_path / "account"), number, capacity),
+                )
+            )
+        )
+        for number, name in enumerate(("ann", "bob"))
+    )
+    ann.pin_for(capacity)
+    assert bob.store.arena.take(MIB) is None
+    assert bob.store.host_free_bytes == bob.store.arena.account.kept_by_others(of_copies=False) == capacity
+    ann.release_host(MIB)
+    assert bob.store.arena.take(MIB) == 0
+
+
+@on_standin()
+def test_nothing_waits_while_memory_is_pinned_and_unpinned(tmp_path: Path) -> None:
+    device = torch.device(DEVICE)
+    tiers = Tiers(PieceStore(HostArena(256 * MIB, tmp_path, DEVICE, registered_with=device)))
+    was_free = []
+
+    def looking(act: Callable[..., str | None]) -> Callable[..., str | None]:
+        def call(*given: Any) -> str | None:
+            with ThreadPoolExecutor(1) as other:  # a lock that this thread has is another one's to wait for
+                was_free.append(other.submit(tiers.fences.lock.acquire, timeout=30).result())
+                other.submit(tiers.fences.lock.release).result()
+            return act(*given)
+
+        return call
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("register_memory", "unregister_memory"):
+            patch.setattr(host_arena, name, looking(getattr(host_arena, name)))
+        interpreter = Interpreter(device, 256 * MIB, tmp_path, tiers, link=AcceleratorLink(device))
+        script = Script()
+        value = script.op("aten.mul.Tensor", script.load(torch.arange(16.0 * MIB)), scalars=(2,))
+        program = encode_program(script.program(keep=(value,)))
+        assert interpreter.run("ann", program, {}, StopSignal(), lambda done, total: None).failure is None
+        list(interpreter.copies.store("ann", interpreter.values_of("ann"), Copied()))
+        assert tiers.store.host_used_bytes == 64 * MIB
+        interpreter.close("ann")
+    assert tiers.store.arena.account.used_bytes == 0
+    assert len(was_free) >= 4
+    assert all(was_free)
 
 
 @on_standin()
