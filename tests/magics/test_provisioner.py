@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from device_kind import KIND
 from jupyter_client.manager import KernelManager
 from jupyter_client.provisioning import KernelProvisionerFactory
 from real_pool import PoolUnderTest, wait_for
@@ -27,7 +28,7 @@ get_ipython().run_cell('%%djinn\\nheld = torch.ones(9) * 2').raise_error()
 
 @pytest.fixture(scope="module")
 def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PoolUnderTest]:
-    with PoolUnderTest(tmp_path_factory.mktemp("runtime"), "cpu:1") as running:
+    with PoolUnderTest(tmp_path_factory.mktemp("runtime"), f"{KIND}:1") as running:
         yield running
 
 
