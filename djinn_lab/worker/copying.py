@@ -7,7 +7,7 @@ after each, whether its session still exists.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from io import FileIO
@@ -168,10 +168,22 @@ class Copies:
         views = [
             self.link.gather(storage.pieces().view(storage.memory(), index)) for storage, index in reading
         ]
-        fingerprints = self.link.fingerprints_of(views)
-        for storage, index in reading:
-            self.fingerprint_taken(storage, index)
-        return self.to_host(name, views, fingerprints, copied, leave_bytes)
+        return self.to_host(name, views, self._fingerprints(reading, views), copied, leave_bytes)
+
+    def _fingerprints(
+        self, reading: Sequence[tuple[Storage, int]], views: Sequence[torch.Tensor]
+    ) -> Iterator[list[bytes]]:
+        """Those of a chunk at a time."""
+        begin = nbytes = 0
+        for end, view in enumerate(views, 1):
+            nbytes += view.nbytes
+            if nbytes < self.link.chunk_bytes and end < len(views):
+                continue
+            found = self.link.fingerprints_of(views[begin:end])
+            for storage, index in reading[begin:end]:
+                self.fingerprint_taken(storage, index)
+            yield found
+            begin, nbytes = end, 0
 
     def fingerprint_taken(self, storage: Storage, index: int) -> None:
         """Between looking at a piece's bytes and copying them; tests put gates here."""
@@ -180,32 +192,45 @@ class Copies:
         self,
         session: str,
         views: Sequence[torch.Tensor],
-        fingerprints: Sequence[bytes],
+        fingerprints: Iterable[Sequence[bytes]],
         copied: Copied,
         leave_bytes: int = 0,
     ) -> tuple[list[Piece], int, TransferProblem | None]:
         """The held pieces with these bytes, how many bytes of them went over the link, and why there is no
-        space for those that are missing at the end. When the host is full, apart from what a lost worker's
-        sessions would be made from, they are on the disk, if there is space."""
+        space for those that are missing at the end. ``fingerprints``: of the views, in chunks: those of the
+        next one are taken while one is copied. When the host is full, apart from what a lost worker's
+        sessions would be made from, pieces are on the disk, if there is space."""
         fences, store = self.tiers.fences, self.tiers.store
         pieces: list[Piece] = []
-        coming: dict[Piece, torch.Tensor] = {}
+        coming: set[Piece] = set()
         problem: TransferProblem | None = None
         moved = 0
-        try:
-            for view, fingerprint in zip(views, fingerprints, strict=True):
-                try:
+        left = iter(views)
+
+        def send(chunk: Sequence[bytes]) -> None:
+            nonlocal moved
+            new: dict[Piece, torch.Tensor] = {}
+            try:
+                for fingerprint, view in zip(chunk, left, strict=False):
                     piece, nbytes = self._place(session, view, fingerprint, copied, leave_bytes)
-                except TransferProblem as error:
-                    problem = error.with_traceback(None)  # whose frames hold memory of the device
-                    break
-                pieces.append(piece)
-                moved += nbytes
-                if nbytes and piece.file is None:
-                    coming[piece] = view
-            if coming:
-                hosts = [store.arena.view(piece.offset, piece.nbytes) for piece in coming]
-                self.link.copy_out(list(coming.values()), hosts)
+                    pieces.append(piece)
+                    moved += nbytes
+                    if nbytes and piece.file is None:
+                        new[piece] = view
+            finally:
+                if new:
+                    hosts = [store.arena.view(piece.offset, piece.nbytes) for piece in new]
+                    self.link.send_out(list(new.values()), hosts)
+                    coming.update(new)
+
+        try:
+            try:
+                for chunk in fingerprints:
+                    send(chunk)
+            except TransferProblem as error:
+                problem = error.with_traceback(None)  # whose frames hold memory of the device
+            finally:
+                self.link.wait_out()
         except BaseException:
             with fences.lock:
                 for piece in pieces:
@@ -276,7 +301,8 @@ class Copies:
         store, offset = self.tiers.store, file.nbytes - view.nbytes  # of a file that this copy alone writes
         try:
             host = torch.empty(view.nbytes, dtype=torch.uint8)
-            self.link.copy_out([view], [host])
+            self.link.send_out([view], [host])
+            self.link.wait_out()
             with file.path.open("ab", buffering=0) as out:
                 out.truncate(offset)  # what a failed write left
                 _write_all(out, host)

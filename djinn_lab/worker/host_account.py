@@ -13,6 +13,9 @@ import mmap
 import os
 import threading
 
+import numpy as np
+import numpy.typing as npt
+
 from djinn_lab.protocol.host_rows import FILE_BYTES, ROWS_MAX, row
 
 
@@ -24,7 +27,8 @@ class HostAccount:
         if not 0 <= number < ROWS_MAX:
             raise ValueError(f"row {number} is none of {ROWS_MAX}")
         self.capacity_bytes = capacity_bytes
-        self._counts = memoryview(mmap.mmap(-1 if descriptor is None else descriptor, FILE_BYTES)).cast("q")
+        mapped = mmap.mmap(-1 if descriptor is None else descriptor, FILE_BYTES)
+        self._counts: npt.NDArray[np.int64] = np.frombuffer(mapped, np.int64)
         self._place = row(number)
         self._fence = threading.Lock()
 
@@ -42,7 +46,7 @@ class HostAccount:
     @property
     def used_bytes(self) -> int:
         """Return what all workers of the device use, dead ones too."""
-        return sum(self._counts[::3].tolist())
+        return int(self._counts[::3].sum())
 
     def take(self, nbytes: int) -> bool:
         """Count so many bytes more, if all workers together have them."""
@@ -64,8 +68,7 @@ class HostAccount:
 
     def kept_by_others(self, of_copies: bool) -> int:
         """Return the bytes of other workers that no session holds, and where wanted those of whole copies."""
-        own = self._place // 3
-        kept = self._counts[1::3].tolist()
+        kept = int(self._counts[1::3].sum()) - int(self._counts[self._place + 1])
         if of_copies:
-            kept = [one + copy for one, copy in zip(kept, self._counts[2::3].tolist(), strict=True)]
-        return sum(kept) - kept[own]
+            kept += int(self._counts[2::3].sum()) - int(self._counts[self._place + 2])
+        return kept

@@ -77,8 +77,13 @@ class HostArena:
     @property
     def spare_bytes(self) -> int:
         """Return what is this worker's in the account and in no use: the rest of slabs."""
-        taken = sum(self._slab_size(number) for number in (*self._slabs, *self._moving))
-        return taken - self.used_bytes if taken else 0
+        if self._accelerator is None:
+            return 0
+        taken = (len(self._slabs) + len(self._moving)) * self._slab_bytes
+        last = (self.capacity_bytes - 1) // self._slab_bytes
+        if last in self._slabs or last in self._moving:
+            taken -= (last + 1) * self._slab_bytes - self.capacity_bytes
+        return taken - self.used_bytes
 
     @property
     def is_moving(self) -> bool:
@@ -218,8 +223,10 @@ class HostArena:
                 self.account.give_back(slab)
                 return False
             self._slabs[number] = 0
+        was_empty = not self._slabs[number]
         self._slabs[number] += size
-        self.note_kept(*self._kept)
+        if was_empty:
+            self.note_kept(*self._kept)
         return True
 
     def _slab_size(self, number: int) -> int:

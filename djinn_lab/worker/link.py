@@ -17,14 +17,16 @@ PIECE_OVERHEAD_S = 50e-6
 
 
 class Link(Protocol):
-    """Copies return when their bytes are there."""
+    """Copies return when their bytes are there, but for :meth:`send_out`."""
 
     fingerprints: str
     """Names the kind of fingerprint; manifests say which it was."""
     bytes_per_second: float | None
     """Of each direction; None for a CPU's own memory."""
     batch_bytes: int
-    """Pieces of so much together are copied at a time."""
+    """Pieces of so much together are copied at a time,"""
+    chunk_bytes: int
+    """and the next so much are looked at while those before them are on the way."""
 
     def gather(self, device: torch.Tensor) -> torch.Tensor:
         """The same bytes in one run, still on the device."""
@@ -37,7 +39,11 @@ class Link(Protocol):
     def name(self, fingerprint: bytes, nbytes: int) -> bytes:
         """Return the name of a piece with this fingerprint; see :mod:`djinn_lab.protocol.piece_names`."""
 
-    def copy_out(self, devices: Sequence[torch.Tensor], hosts: Sequence[torch.Tensor]) -> None: ...
+    def send_out(self, devices: Sequence[torch.Tensor], hosts: Sequence[torch.Tensor]) -> None:
+        """Begin to copy to the host. Both ends stay until :meth:`wait_out` returns."""
+
+    def wait_out(self) -> None:
+        """Return when all that was sent out is there."""
 
     def copy_in(self, hosts: Sequence[torch.Tensor], devices: Sequence[torch.Tensor]) -> list[bytes]:
         """The fingerprints of what is on the device then."""
@@ -51,7 +57,7 @@ class CpuLink:
     Copies by numpy, which lets other threads run and takes no threads of torch's."""
 
     fingerprints = "blake3"
-    batch_bytes = 0
+    batch_bytes = chunk_bytes = 0
 
     def __init__(self, bytes_per_second: float = 0.0) -> None:
         self.bytes_per_second: float | None = bytes_per_second or None
@@ -68,9 +74,12 @@ class CpuLink:
     def name(self, fingerprint: bytes, nbytes: int) -> bytes:
         return fingerprint
 
-    def copy_out(self, devices: Sequence[torch.Tensor], hosts: Sequence[torch.Tensor]) -> None:
+    def send_out(self, devices: Sequence[torch.Tensor], hosts: Sequence[torch.Tensor]) -> None:
         for device, host in zip(devices, hosts, strict=True):
             np.copyto(host.numpy().reshape(device.shape), device.numpy())
+
+    def wait_out(self) -> None:
+        """All is there."""
 
     def copy_in(self, hosts: Sequence[torch.Tensor], devices: Sequence[torch.Tensor]) -> list[bytes]:
         for host, device in zip(hosts, devices, strict=True):

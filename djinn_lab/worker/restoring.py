@@ -80,7 +80,7 @@ class Restores:
     device: torch.device
     sessions: Mapping[str, SessionValues]
     to_host: Callable[
-        [str, Sequence[torch.Tensor], Sequence[bytes], Copied],
+        [str, Sequence[torch.Tensor], Iterable[Sequence[bytes]], Copied],
         tuple[list[Piece], int, TransferProblem | None],
     ]
 
@@ -192,7 +192,7 @@ class Restores:
             raise TransferProblem(f"a stored piece cannot be read: {error}", mismatch=True) from error
         fingerprint = self.link.fingerprint_on_host(content)
         self.compare(piece, fingerprint)
-        pieces, _, problem = self.to_host(session, [content], [fingerprint], copied)
+        pieces, _, problem = self.to_host(session, [content], [[fingerprint]], copied)
         if problem is not None:
             raise problem
         return pieces[0]

@@ -30,7 +30,7 @@ from djinn_lab.worker.tiers import Tiers
 
 DEVICE = "standin:0"
 MIB = 2**20
-WEIGHTS_BYTES = MIB // 16
+WEIGHTS_BYTES = MIB // 8
 """Of fingerprints, which a link keeps."""
 
 

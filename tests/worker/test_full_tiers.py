@@ -25,10 +25,14 @@ from djinn_lab.worker.transfer import store_result
 Make = Callable[..., Device]
 
 
-@pytest.mark.parametrize("batch_bytes", [0, 2 * MIB, 4 * MIB])
-def test_a_full_host_keeps_what_was_copied_and_loses_nothing(make_device: Make, batch_bytes: int) -> None:
+@pytest.mark.parametrize(
+    ("batch_bytes", "chunk_bytes"), [(0, 0), (2 * MIB, 0), (4 * MIB, 0), (4 * MIB, 2 * MIB)]
+)
+def test_a_full_host_keeps_what_was_copied_and_loses_nothing(
+    make_device: Make, batch_bytes: int, chunk_bytes: int
+) -> None:
     device = make_device(host_bytes=3 * MIB)
-    device.copies.link.batch_bytes = batch_bytes
+    device.copies.link.batch_bytes, device.copies.link.chunk_bytes = batch_bytes, chunk_bytes
     script = Script()
     tensor = torch.randn(MIB)  # 4 MiB
     (value,) = keep(device, "ann", script, tensor)
@@ -42,15 +46,15 @@ def test_a_full_host_keeps_what_was_copied_and_loses_nothing(make_device: Make, 
 def test_small_values_go_over_the_link_together_and_come_back(make_device: Make) -> None:
     device = make_device()
     link = device.copies.link
-    link.batch_bytes = MIB
+    link.batch_bytes = link.chunk_bytes = MIB
     copied: list[int] = []
-    copy_out = link.copy_out
+    send_out = link.send_out
 
     def counted(devices: Sequence[torch.Tensor], hosts: Sequence[torch.Tensor]) -> None:
         copied.append(len(devices))
-        copy_out(devices, hosts)
+        send_out(devices, hosts)
 
-    link.copy_out = counted  # type: ignore[method-assign]
+    link.send_out = counted  # type: ignore[method-assign]
     script = Script()
     tensors = [torch.full((1000,), float(number)) for number in range(40)] + [torch.randn(MIB)] * 2
     values = keep(device, "ann", script, *tensors)

@@ -1,5 +1,5 @@
-"""An accelerator's link: pinned memory, a stream for each direction, fingerprints taken on the device. Its
-rate on a GPU is not measured yet."""
+"""An accelerator's link: pinned memory, a stream for each direction and one for fingerprints, which are taken
+on the device. Its rate on a GPU is not measured yet."""
 
 from __future__ import annotations
 
@@ -21,23 +21,28 @@ from djinn_lab.protocol.piece_names import (
 )
 from djinn_lab.worker.cuts import ACCELERATOR_PIECE_BYTES
 
+BLOCK_ROWS = 1024
+"""The sums of so much are taken at a time: their products take eight times its bytes."""
 PROBE_BYTES = 32 * 2**20
-"""As in a batch. Other processes' memory may have left little of a card."""
+"""Other processes' memory may have left little of a card."""
 
 
 class AcceleratorLink:
-    """Before a copy out its stream waits for all that was launched on the device's default stream, so for
-    the last op that wrote what it reads; before a copy in likewise, for the last reader of memory that the
-    allocator gives out again. Every call returns when the device is done with it,
-    so that no op writes, frees or uses what is still being copied."""
+    """Before bytes are looked at their stream waits for all that was launched on the device's default stream,
+    so for the last op that wrote them, and a copy out for those who looked; before a copy in its stream waits
+    likewise, for the last reader of memory that the allocator gives out again. Every call but
+    :meth:`send_out` returns when the device is done with it, so that no op writes, frees or uses what is
+    still being copied."""
 
     fingerprints = "lane sums"
-    batch_bytes = 32 * 2**20
-    """Launching and waiting for the end cost as much as copying two or three pieces."""
+    batch_bytes = 2**26
+    """What is not in one run is staged on the device meanwhile."""
+    chunk_bytes = 2**24
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._compute = torch.accelerator.current_stream(device)
+        self._looks = torch.Stream(device)
         self._out = torch.Stream(device)
         self._in = torch.Stream(device)
         # Now: it stays, and would split a large block that was freed.
@@ -46,14 +51,14 @@ class AcceleratorLink:
         self.bytes_per_second: float | None = self._measure()
 
     def gather(self, device: torch.Tensor) -> torch.Tensor:
-        with self._out:
-            self._out.wait_stream(self._compute)
+        with self._looks:
+            self._looks.wait_stream(self._compute)
             return device.contiguous()
 
     def fingerprints_of(self, devices: Sequence[torch.Tensor]) -> list[bytes]:
         weights = self._weights_for(max(device.nbytes for device in devices))
-        with self._out:
-            self._out.wait_stream(self._compute)
+        with self._looks:
+            self._looks.wait_stream(self._compute)
             found = torch.stack([weighted_sums(device, weights) for device in devices]).cpu()
         return [row.numpy().tobytes() for row in found]
 
@@ -63,11 +68,13 @@ class AcceleratorLink:
     def name(self, fingerprint: bytes, nbytes: int) -> bytes:
         return named_by_sums(fingerprint, nbytes)
 
-    def copy_out(self, devices: Sequence[torch.Tensor], hosts: Sequence[torch.Tensor]) -> None:
+    def send_out(self, devices: Sequence[torch.Tensor], hosts: Sequence[torch.Tensor]) -> None:
         with self._out:
-            self._out.wait_stream(self._compute)
+            self._out.wait_stream(self._looks)
             for device, host in zip(devices, hosts, strict=True):
                 host.view(device.shape).copy_(device, non_blocking=True)
+
+    def wait_out(self) -> None:
         self._out.synchronize()
 
     def copy_in(self, hosts: Sequence[torch.Tensor], devices: Sequence[torch.Tensor]) -> list[bytes]:
@@ -139,5 +146,5 @@ def weighted_sums(memory: torch.Tensor, weights: SumWeights) -> torch.Tensor:
     if rest or flat.storage_offset() % 2:
         flat = torch.cat([flat, flat.new_zeros(rest)])
     rows = flat.view(torch.int16).view(-1, LANES)
-    of_rows = (rows * weights.lanes).sum(2)
+    of_rows = torch.cat([(block * weights.lanes).sum(2) for block in rows.split(BLOCK_ROWS)], 1)
     return (of_rows * weights.rows[:, : rows.size(0)]).sum(1)
