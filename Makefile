@@ -16,7 +16,7 @@ MEMORY_TOPICS := memory-live memory-turns memory-simulated copy-engine
 export PYTHONDONTWRITEBYTECODE :=
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 
-.PHONY: demo test check lint coverage unit house bench bench-gpu bench-compare bench-memory sweep sweep-ops sweep-models sweep-tutorials sweep-libraries sweep-fuzz sweep-kills sweep-losses sweep-outages sweep-turns sweep-exceptions sweep-chaos sweep-ray sweep-recorders sweep-cuda sweep-standin sweep-hostile sweep-mutants sweep-patterns sweep-api sweep-frames sweep-examples sweep-cases sweep-benchmarks labextension docs pictures tutorials install browser postgresql compiler clean help
+.PHONY: demo test check lint coverage unit house bench bench-gpu bench-compare bench-memory sweep sweep-ops sweep-models sweep-tutorials sweep-libraries sweep-fuzz sweep-kills sweep-losses sweep-outages sweep-turns sweep-exceptions sweep-chaos sweep-ray sweep-recorders sweep-cuda sweep-live sweep-standin sweep-hostile sweep-mutants sweep-patterns sweep-api sweep-frames sweep-examples sweep-cases sweep-benchmarks labextension docs pictures tutorials install browser postgresql compiler clean help
 
 help: ## these lines
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -156,6 +156,9 @@ sweep-ray: install ## what every launcher must do, on a Ray cluster of three nod
 
 sweep-cuda: install ## on a machine with a GPU: programs captured for it beside eager ones, and a real pool with it (a minute)
 	@PYTHONPATH=.:tests $(BIN)/python -W ignore -m sweeps.cuda --out benchmarks/results
+
+sweep-live: install $(STANDIN_STAMP) ## the tests that have real workers, on pools of the tests' stand-in accelerator (an hour)
+	@TEST_DEVICES=standin $(BIN)/pytest -q -rfE --durations=50 -n 3 --dist loadfile --no-loadscope-reorder -m "processes or browser" tests/client tests/magics tests/notebooks tests/dashboard tests/pool
 
 sweep-standin: install $(STANDIN_STAMP) ## torch's operator database on the tests' stand-in accelerator, beside the CPU (a few minutes)
 	@PYTHONPATH=.:tests:tests/standin OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m sweeps.standin --out benchmarks/results $(if $(ONLY),--only $(ONLY))

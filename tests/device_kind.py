@@ -1,5 +1,5 @@
 """Which devices the pools of the tests have: CPUs, or by ``TEST_DEVICES=standin`` the tests' own accelerator,
-which behaves as a GPU does (``make test-standin``)."""
+which behaves as a GPU does (``make sweep-live``)."""
 
 from __future__ import annotations
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from device_kind import KIND
 from real_pool import PoolUnderTest
 
 from djinn_lab.client import agents
@@ -216,7 +217,7 @@ def test_without_langchain_the_handler_is_a_plain_object(
 
 @pytest.fixture(scope="module")
 def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PoolUnderTest]:
-    with PoolUnderTest(tmp_path_factory.mktemp("agents"), devices="cpu:1", memory_bytes=2**28) as pool:
+    with PoolUnderTest(tmp_path_factory.mktemp("agents"), devices=f"{KIND}:1", memory_bytes=2**28) as pool:
         yield pool
 
 

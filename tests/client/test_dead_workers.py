@@ -14,6 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 import torch
+from device_kind import KIND
 from real_pool import PoolUnderTest, device_row, kill_worker, wait_for
 from torch import nn
 
@@ -30,7 +31,7 @@ native_only = pytest.mark.skipif(
 @pytest.fixture
 def pool(tmp_path: Path) -> Iterator[PoolUnderTest]:
     """A pool for each test: a worker that is killed often is restarted later each time."""
-    with PoolUnderTest(tmp_path, devices="cpu:1") as running:
+    with PoolUnderTest(tmp_path, devices=f"{KIND}:1") as running:
         yield running
 
 
@@ -41,14 +42,14 @@ LARGE = 2**18
 @pytest.fixture
 def slow(tmp_path: Path) -> Iterator[PoolUnderTest]:
     """A pool whose copies take a while: a second for 4 MiB."""
-    with PoolUnderTest(tmp_path, devices="cpu:1", link_bytes_per_s=4 * 2**20) as running:
+    with PoolUnderTest(tmp_path, devices=f"{KIND}:1", link_bytes_per_s=4 * 2**20) as running:
         yield running
 
 
 @pytest.fixture
 def forgetful(tmp_path: Path) -> Iterator[PoolUnderTest]:
     """A pool without whole copies, and with little space for uploads."""
-    with PoolUnderTest(tmp_path, devices="cpu:1", host_bytes=0, blob_bytes_max=4 * 2**20) as running:
+    with PoolUnderTest(tmp_path, devices=f"{KIND}:1", host_bytes=0, blob_bytes_max=4 * 2**20) as running:
         yield running
 
 
@@ -153,8 +154,8 @@ def test_weights_trained_and_not_fetched_come_back_bit_for_bit(
     for ours, theirs in zip(model.parameters(), twin.parameters(), strict=True):
         assert torch.equal(ours.detach().cpu(), theirs)
     assert total.item() == twin[0](torch.ones(1, NARROW)).sum().item()
-    assert cell.report.recovery.startswith("worker of cpu:0 lost; ")
-    assert any("recovery: worker of cpu:0 lost" in line for line in cell.report.lines())
+    assert cell.report.recovery.startswith(f"worker of {KIND}:0 lost; ")
+    assert any(f"recovery: worker of {KIND}:0 lost" in line for line in cell.report.lines())
 
 
 def test_lost_weights_say_so_until_set_again(forgetful: PoolUnderTest) -> None:
@@ -230,7 +231,7 @@ def error_names_what_is_lost(pool: PoolUnderTest, session: Session) -> None:
         f"the values of a float32 tensor of shape (2, 4), used at the next, line {line}, "
         "and of 1 other tensor were on a device whose process died."
     )
-    assert "The process of cpu:0 was lost" in said[1]
+    assert f"The process of {KIND}:0 was lost" in said[1]
     assert "an input of a cell that made them is no longer among the uploads" in said[1]
     assert said[2].startswith("Run again the cell")
     job = next(job for job in pool.rest.jobs() if job.cell == "the next")
@@ -305,7 +306,7 @@ def test_weights_survive_a_worker_that_dies_before_it_has_loaded_the_first_train
         killer.submit(kill_under_the_cell)
         train(model, WIDE)
     train(eager, WIDE)
-    assert "worker of cpu:0 lost in the cell; the cell ran again" in cell.report.recovery
+    assert f"worker of {KIND}:0 lost in the cell; the cell ran again" in cell.report.recovery
     torch.testing.assert_close(model.weight.detach().cpu(), eager.weight.detach())
 
 
@@ -401,7 +402,7 @@ def test_a_worker_that_dies_under_a_closed_session_gives_its_device_to_others(po
             for _ in range(1500):
                 a = a @ a
         pool.wait_for_job(state="RUNNING", cell="the cell")
-        worker = psutil.Process(device_row(pool, "cpu:0").pid)
+        worker = psutil.Process(device_row(pool, f"{KIND}:0").pid)
         worker.suspend()
         closing.close()
         wait_for(lambda: len(pool.rest.sessions()) == 1)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from device_kind import KIND
 from real_pool import PoolUnderTest
 
 from djinn_lab.client import blobs
@@ -120,7 +121,7 @@ def test_upload_beyond_the_limit_is_refused_and_later_uploads_succeed(tmp_path: 
             y = x + 1
         return y.cpu()
 
-    with PoolUnderTest(tmp_path, "cpu:1", blob_bytes_max=2 * LARGE) as pool, pool.session() as session:
+    with PoolUnderTest(tmp_path, f"{KIND}:1", blob_bytes_max=2 * LARGE) as pool, pool.session() as session:
         with pytest.raises(Refused, match=r"keeps at most 8\.0 MiB of uploaded tensors"):
             answer(session, random(2 * LARGE + 4))
         for seed in range(4):  # older ones are evicted

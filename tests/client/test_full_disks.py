@@ -12,6 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 import torch
+from device_kind import KIND
 from real_pool import PoolUnderTest, wait_for
 from typer.testing import CliRunner
 
@@ -91,7 +92,7 @@ def compute(session: Session, stop: threading.Event, found: list[float], reasons
 
 
 def test_pool_killed_on_a_full_disk_says_so_and_comes_back_with_its_sessions(small_disk: Path) -> None:
-    with PoolUnderTest(small_disk, devices="cpu:1", memory_bytes=300 * 2**20, restart=True) as pool:
+    with PoolUnderTest(small_disk, devices=f"{KIND}:1", memory_bytes=300 * 2**20, restart=True) as pool:
         session = connect(name="patient")
         with session.capture("before"):
             value = torch.arange(4.0) * 2
@@ -119,7 +120,7 @@ def test_cells_wait_while_the_disk_is_full_and_end_well_when_it_is_not(
     tmp_path: Path, small_disk: Path
 ) -> None:
     database = f"sqlite:///{small_disk / 'pool.sqlite3'}"
-    with PoolUnderTest(tmp_path, devices="cpu:1", database=database) as pool:
+    with PoolUnderTest(tmp_path, devices=f"{KIND}:1", database=database) as pool:
         cells = 0
         with pool.session() as session:
             for _ in range(2):

@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 import torch
 from cut_connections import Proxy
+from device_kind import KIND
 from real_pool import PoolUnderTest, wait_for
 from torch import nn
 
@@ -34,7 +35,7 @@ ROUNDS = 3000
 
 @pytest.fixture
 def pool(tmp_path: Path) -> Iterator[PoolUnderTest]:
-    with PoolUnderTest(tmp_path, devices="cpu:1") as running:
+    with PoolUnderTest(tmp_path, devices=f"{KIND}:1") as running:
         yield running
 
 
@@ -260,7 +261,7 @@ def test_two_users_continue_with_their_own_values(pool: PoolUnderTest) -> None:
 @pytest.mark.parametrize("gone", [False, True])
 def test_parked_values_come_back_from_their_copy_or_are_named_as_lost(tmp_path: Path, gone: bool) -> None:
     mib = 2**20
-    with PoolUnderTest(tmp_path, devices="cpu:1", memory_bytes=64 * mib) as pool:
+    with PoolUnderTest(tmp_path, devices=f"{KIND}:1", memory_bytes=64 * mib) as pool:
         first, second = connect(), connect()
         x = torch.randn(9 * mib)
         with first.capture():

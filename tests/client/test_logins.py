@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from device_kind import KIND
 from issuer_kit import CLIENT, Issuer
 from real_pool import PoolUnderTest, wait_for
 
@@ -36,7 +37,7 @@ def issuer() -> Iterator[Issuer]:
 @pytest.fixture
 def pool(issuer: Issuer, tmp_path: Path) -> Iterator[PoolUnderTest]:
     oidc = OidcSettings(issuer.url, CLIENT, CLIENT, "groups", RoleMapping(default="user"))
-    with PoolUnderTest(tmp_path, "cpu:1", identity=IdentitySettings(oidc).encoded()) as running:
+    with PoolUnderTest(tmp_path, f"{KIND}:1", identity=IdentitySettings(oidc).encoded()) as running:
         yield running
 
 

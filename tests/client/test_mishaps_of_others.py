@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from device_kind import KIND
 from real_pool import PoolUnderTest, kill_worker
 from torch import nn
 
@@ -51,7 +52,7 @@ def test_caught_error_of_a_real_worker_does_not_rewind_the_random_stream(session
 
 
 def test_parameters_survive_a_worker_that_dies_right_after_a_cell(tmp_path: Path) -> None:
-    with PoolUnderTest(tmp_path, devices="cpu:1") as pool, pool.session() as session:
+    with PoolUnderTest(tmp_path, devices=f"{KIND}:1") as pool, pool.session() as session:
         layer, x = nn.Linear(3, 2), torch.ones(1, 3)
         expected = layer(x)
         with session.capture():

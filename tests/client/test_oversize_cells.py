@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 import torch
+from device_kind import KIND
 from real_pool import PoolUnderTest, kill_worker
 from torch import nn
 
@@ -25,7 +26,7 @@ SIDE = 512
 def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PoolUnderTest]:
     """A device, with room for ten times as much on its host."""
     directory = tmp_path_factory.mktemp("small")
-    with PoolUnderTest(directory, "cpu:1", DEVICE_BYTES, host_bytes=10 * DEVICE_BYTES) as pool:
+    with PoolUnderTest(directory, f"{KIND}:1", DEVICE_BYTES, host_bytes=10 * DEVICE_BYTES) as pool:
         yield pool
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 import torch
 from cut_connections import Proxy
+from device_kind import KIND
 from real_pool import PoolUnderTest, kill_worker, wait_for
 from torch import nn
 
@@ -31,7 +32,7 @@ SIZE = 300
 @pytest.fixture
 def fragile(tmp_path: Path) -> Iterator[PoolUnderTest]:
     """A pool of its own, for tests that do it harm."""
-    with PoolUnderTest(tmp_path, devices="cpu:1") as running:
+    with PoolUnderTest(tmp_path, devices=f"{KIND}:1") as running:
         yield running
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from device_kind import KIND
 from real_pool import PoolUnderTest
 
 import djinn_lab
@@ -35,7 +36,7 @@ def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PoolUnderTest]:
             with session.capture():
                 held.append(torch.ones(elements, device="cuda"))
             assert held[-1].sum().item() > 0
-        assert (full.device, small.device) == ("cpu:0", "cpu:1")
+        assert (full.device, small.device) == (f"{KIND}:0", f"{KIND}:1")
         yield pool
 
 
@@ -51,14 +52,14 @@ def first_cell(pool: PoolUnderTest, profile: Profile) -> tuple[str | None, str, 
 
 def test_profile_without_such_wishes_takes_the_first_of_equally_loaded(pool: PoolUnderTest) -> None:
     device, placed, lines = first_cell(pool, load_profile("basic_inference"))
-    assert (device, placed) == ("cpu:0", "")
+    assert (device, placed) == (f"{KIND}:0", "")
     assert not any(line.startswith("Profile: ") for line in lines)
 
 
 def test_objective_memory_takes_the_emptiest_device(pool: PoolUnderTest) -> None:
     device, placed, lines = first_cell(pool, load_profile("research_training"))
-    assert device == "cpu:1"
-    assert placed.startswith("cpu:1 instead of cpu:0: less of its memory is used with this cell")
+    assert device == f"{KIND}:1"
+    assert placed.startswith(f"{KIND}:1 instead of {KIND}:0: less of its memory is used with this cell")
     assert f"Profile: {placed}" in lines
     assert any("begins on the device whose memory is filled least with it" in line for line in lines)
 
@@ -66,20 +67,22 @@ def test_objective_memory_takes_the_emptiest_device(pool: PoolUnderTest) -> None
 def test_reserve_passes_a_device_that_would_keep_too_little_free(pool: PoolUnderTest) -> None:
     profile = load_profile("llm_serving").with_text("scheduler.memory_reserve_fraction", "0.5")
     device, placed, _ = first_cell(pool, profile)
-    assert device == "cpu:1"
+    assert device == f"{KIND}:1"
     assert "less than 50% of the memory would stay free" in placed
 
 
 def test_objective_energy_takes_the_device_that_draws_less_and_says_so(pool: PoolUnderTest) -> None:
     green = load_profile("basic_inference").with_text("scheduler.objective", "energy")
     device, placed, _ = first_cell(pool, green)
-    assert device == "cpu:0"
-    assert placed.startswith("Energy was not compared on cpu:0, cpu:1, so the objective latency counted")
-    pool.rest.describe_device("cpu:0", watts=700)
-    pool.rest.describe_device("cpu:1", watts=65)
+    assert device == f"{KIND}:0"
+    assert placed.startswith(
+        f"Energy was not compared on {KIND}:0, {KIND}:1, so the objective latency counted"
+    )
+    pool.rest.describe_device(f"{KIND}:0", watts=700)
+    pool.rest.describe_device(f"{KIND}:1", watts=65)
     device, placed, lines = first_cell(pool, green)
-    assert device == "cpu:1"
-    assert placed.startswith("cpu:1 instead of cpu:0: the cell is predicted to use ")
+    assert device == f"{KIND}:1"
+    assert placed.startswith(f"{KIND}:1 instead of {KIND}:0: the cell is predicted to use ")
     assert "at 65 W), " in placed
     assert any(
         "begins on the device where it is predicted to use the fewest joules" in line for line in lines
@@ -92,8 +95,8 @@ def test_objective_energy_takes_the_device_that_draws_less_and_says_so(pool: Poo
         with pool.session() as session:
             djinn_lab.execute_model(model, x, asked, session=session)
             session.pull(model)
-            assert session.device == ("cpu:0" if asked is None else "cpu:1")
-    for name in ("cpu:0", "cpu:1"):
+            assert session.device == (f"{KIND}:0" if asked is None else f"{KIND}:1")
+    for name in (f"{KIND}:0", f"{KIND}:1"):
         pool.rest.describe_device(name)
 
 
@@ -101,7 +104,7 @@ def test_execute_model_takes_the_profile_of_a_scheduler(pool: PoolUnderTest) -> 
     model, x = torch.nn.Linear(4, 2), torch.ones(1, 4)
     expected = model(x).detach()
     roomy = create_scheduler_for_workload("llm_serving", reserve_fraction=0.5)
-    for scheduler, device in ((None, "cpu:0"), ("research_training", "cpu:1"), (roomy, "cpu:1")):
+    for scheduler, device in ((None, f"{KIND}:0"), ("research_training", f"{KIND}:1"), (roomy, f"{KIND}:1")):
         with pool.session() as session:
             assert torch.equal(djinn_lab.execute_model(model, x, scheduler, session=session), expected)
             session.pull(model)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from device_kind import KIND
 from real_pool import PoolUnderTest
 
 from djinn_lab.client.connect import connect
@@ -21,7 +22,7 @@ pytestmark = pytest.mark.processes
 
 @pytest.fixture
 def pool(tmp_path: Path) -> Iterator[PoolUnderTest]:
-    with PoolUnderTest(tmp_path, devices="cpu:1") as running:
+    with PoolUnderTest(tmp_path, devices=f"{KIND}:1") as running:
         yield running
 
 
@@ -137,7 +138,7 @@ def test_session_whose_given_token_a_restarted_pool_refuses_says_so(pool: PoolUn
 def test_session_without_a_token_of_its_own_follows_the_owners_to_the_same_address(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    with PoolUnderTest(tmp_path, devices="cpu:1", port=port) as pool:
+    with PoolUnderTest(tmp_path, devices=f"{KIND}:1", port=port) as pool:
         session = connect()
         first = session.pool.status().pool
         restart(pool)

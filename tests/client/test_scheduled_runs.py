@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from device_kind import KIND
 from real_pool import PoolUnderTest
 from torch import nn
 
@@ -24,7 +25,7 @@ pytestmark = pytest.mark.processes
 @pytest.fixture(scope="module")
 def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PoolUnderTest]:
     place: Path = tmp_path_factory.mktemp("runtime")
-    with PoolUnderTest(place, devices="cpu:2") as pool:
+    with PoolUnderTest(place, devices=f"{KIND}:2") as pool:
         yield pool
 
 

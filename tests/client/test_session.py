@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from device_kind import KIND, only_cpus
 from real_pool import PoolUnderTest, wait_for
 from torch import nn
 
@@ -39,6 +40,7 @@ from djinn_lab.errors import (
 )
 
 pytestmark = pytest.mark.processes
+FAULTS_ELSEWHERE = only_cpus("an index out of range is a fault of other devices, not an error of the op")
 
 
 def test_a_cell_equals_eager_and_reports_where_its_time_went(session: Session) -> None:
@@ -50,7 +52,7 @@ def test_a_cell_equals_eager_and_reports_where_its_time_went(session: Session) -
     assert torch.equal(y.detach().cpu(), plain(x))
     report = cell.report
     assert report.job is not None
-    assert report.device in ("cpu:0", "cpu:1")
+    assert report.device in (f"{KIND}:0", f"{KIND}:1")
     assert report.ops_run == len(cell.graph.nodes) > 0
     assert abs(report.unattributed_s) <= 0.01 * report.total_s + 0.0005
     assert cell.schedule.predicted_s > 0
@@ -135,6 +137,7 @@ def test_a_large_result_comes_back_whole(session: Session) -> None:
     assert torch.equal(y.cpu(), torch.arange(3_000_000).view(3, -1).t() * 2)
 
 
+@FAULTS_ELSEWHERE
 def test_an_error_of_the_op_keeps_its_type_and_names_the_line(session: Session) -> None:
     kept = torch.ones(3)
     with pytest.raises(IndexError) as caught, session.capture("the bad cell"):
@@ -154,7 +157,10 @@ def test_an_error_of_the_op_keeps_its_type_and_names_the_line(session: Session) 
 @pytest.mark.parametrize(
     "read",
     [
-        lambda: nn.functional.embedding(torch.tensor([9]), torch.ones(3, 2)).sum().item(),
+        pytest.param(
+            lambda: nn.functional.embedding(torch.tensor([9]), torch.ones(3, 2)).sum().item(),
+            marks=FAULTS_ELSEWHERE,
+        ),
         lambda: torch.multinomial(-torch.ones(3), 1).item(),
         lambda: torch.linalg.inv(torch.zeros(2, 2)).sum().item(),
     ],
@@ -557,7 +563,7 @@ def test_inputs_of_a_cell_that_never_started_can_be_used_by_the_next(tmp_path: P
     """One cell is cancelled in the queue, another is refused for want of memory."""
     (tmp_path / "run").mkdir()
     with (
-        PoolUnderTest(tmp_path / "run", "cpu:1", memory_bytes=2**28) as pool,
+        PoolUnderTest(tmp_path / "run", f"{KIND}:1", memory_bytes=2**28) as pool,
         pool.session("ann") as ann,
         pool.session("bob") as bob,
     ):

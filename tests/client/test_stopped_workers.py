@@ -14,6 +14,7 @@ from pathlib import Path
 import httpx
 import pytest
 import torch
+from device_kind import KIND
 from real_pool import DEADLINE_S, PoolUnderTest, wait_for
 
 from djinn_lab.client.session import Session
@@ -23,7 +24,7 @@ pytestmark = pytest.mark.processes
 
 @pytest.fixture
 def pool(tmp_path: Path) -> Iterator[PoolUnderTest]:
-    with PoolUnderTest(tmp_path, devices="cpu:2") as running:
+    with PoolUnderTest(tmp_path, devices=f"{KIND}:2") as running:
         yield running
 
 
@@ -40,7 +41,7 @@ def test_a_stopped_worker_keeps_its_values_and_blocks_no_other_device(pool: Pool
         for session in (ann, bob):
             doubled(session, kept[session])
         home = ann.device
-        assert {home, bob.device} == {"cpu:0", "cpu:1"}
+        assert {home, bob.device} == {f"{KIND}:0", f"{KIND}:1"}
         (pid,) = [row.pid for row in pool.rest.status().devices if row.device == home]
         os.kill(pid, signal.SIGSTOP)
         try:
@@ -77,7 +78,7 @@ def running(pool: PoolUnderTest) -> set[str]:
 
 
 def test_a_server_that_is_stopped_for_a_while_loses_no_cell_of_two_users(tmp_path: Path) -> None:
-    with PoolUnderTest(tmp_path, devices="cpu:1") as pool:
+    with PoolUnderTest(tmp_path, devices=f"{KIND}:1") as pool:
         with pool.session("ann") as ann, pool.session("bob") as bob, ThreadPoolExecutor(1) as threads:
             expected = long_cell(bob)
             cell = threads.submit(long_cell, ann)
@@ -112,7 +113,7 @@ session.close()
 def test_a_worker_that_is_stopped_under_a_cell_delays_the_cells_of_others_and_fails_none(
     tmp_path: Path,
 ) -> None:
-    with PoolUnderTest(tmp_path, devices="cpu:1") as pool, pool.session("ann") as ann:
+    with PoolUnderTest(tmp_path, devices=f"{KIND}:1") as pool, pool.session("ann") as ann:
         expected = long_cell(ann)
         command = [sys.executable, "-c", OTHER_USER, pool.info.url, pool.rest.create_user("bob").token]
         with (

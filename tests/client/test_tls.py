@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 from cryptography import x509
+from device_kind import KIND
 from real_pool import PoolUnderTest
 from typer.testing import CliRunner
 
@@ -38,7 +39,7 @@ def no_pool_of_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.fixture(scope="module")
 def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PoolUnderTest]:
-    with PoolUnderTest(tmp_path_factory.mktemp("tls"), "cpu:1", tls=True) as running:
+    with PoolUnderTest(tmp_path_factory.mktemp("tls"), f"{KIND}:1", tls=True) as running:
         yield running
 
 

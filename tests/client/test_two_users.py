@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from device_kind import KIND
 from real_pool import PoolUnderTest, wait_for
 from torch import nn
 
@@ -24,7 +25,7 @@ DEVICE_BYTES = 256 * 2**20
 
 @pytest.fixture
 def pool(tmp_path: Path) -> Iterator[PoolUnderTest]:
-    with PoolUnderTest(tmp_path, devices="cpu:1", memory_bytes=DEVICE_BYTES) as running:
+    with PoolUnderTest(tmp_path, devices=f"{KIND}:1", memory_bytes=DEVICE_BYTES) as running:
         yield running
 
 

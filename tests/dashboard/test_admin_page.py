@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from device_kind import KIND
 from page_kit import board_of, wait_until
 from real_pool import PoolUnderTest
 
@@ -146,15 +147,15 @@ def test_reservation_is_made_replaced_and_ended(board: Board, pool: PoolUnderTes
     section = section_of(board, "reservations")
     fields = section.form.fields
     fields["name"].value, fields["accounts"].value = "course", "teaching"
-    fields["devices"].value, fields["ends"].value = "cpu:7", "+2h"
+    fields["devices"].value, fields["ends"].value = f"{KIND}:7", "+2h"
     section.ask_reserve()
-    assert "no device cpu:7" in section.form.notes["devices"].object
-    fields["devices"].value, fields["ends"].value = "cpu:0", "tomorrow"
+    assert f"no device {KIND}:7" in section.form.notes["devices"].object
+    fields["devices"].value, fields["ends"].value = f"{KIND}:0", "tomorrow"
     section.ask_reserve()
     assert "is not a time" in section.form.notes["ends"].object
     fields["ends"].value = "+2h"
     section.ask_reserve()
-    wait_until(lambda: "Reservation course: cpu:0 for teaching" in section.making.answer.object)
+    wait_until(lambda: f"Reservation course: {KIND}:0 for teaching" in section.making.answer.object)
     [made] = pool.rest.reservations()
     assert made.ends_s > time.time() + 3600
     wait_until(lambda: len(section.reservations.rows) == 1)
@@ -179,24 +180,24 @@ def test_policy_is_switched_after_the_question(board: Board, pool: PoolUnderTest
 
 def test_device_is_drained_described_and_serves_again(board: Board, pool: PoolUnderTest) -> None:
     devices = section_of(board, "devices")
-    devices.devices.selected = "cpu:1"
+    devices.devices.selected = f"{KIND}:1"
     devices.form.fields["labels"].value = "site"
     devices.describe_device()
     wait_until(lambda: "no label" in devices.form.notes["labels"].object)
     devices.form.fields["labels"].value = "site=lab"
     devices.describe_device()
-    wait_until(lambda: "cpu:1 has labels site=lab" in devices.changes.answer.object)
+    wait_until(lambda: f"{KIND}:1 has labels site=lab" in devices.changes.answer.object)
     devices.actions.ask_cordon(drain=True)
-    assert devices.actions.changes.yes.label == "Yes, drain cpu:1"
+    assert devices.actions.changes.yes.label == f"Yes, drain {KIND}:1"
     devices.update(board.hub.poll())
     assert not visible(devices.actions.view, devices.actions.drain), "the question takes its place"
     devices.actions.changes.confirm()
     assert visible(devices.actions.view, devices.actions.drain)
-    wait_until(lambda: "cpu:1 is drained" in devices.actions.changes.answer.object)
+    wait_until(lambda: f"{KIND}:1 is drained" in devices.actions.changes.answer.object)
     devices.update(board.hub.poll())
     assert devices.actions.uncordon.visible
     devices.actions.uncordon_device()
-    wait_until(lambda: "cpu:1 serves again" in devices.actions.changes.answer.object)
+    wait_until(lambda: f"{KIND}:1 serves again" in devices.actions.changes.answer.object)
     assert not any(device.cordoned for device in pool.rest.status().devices)
 
 
@@ -221,19 +222,19 @@ def test_viewer_sees_a_sentence_and_the_pool_refuses_anyway(pool: PoolUnderTest)
         devices = DevicesPage(board)
         devices.update(board.hub.snapshot())
         assert not devices.actions.view.visible
-        devices.actions.cordon_device("cpu:0", drain=False)
+        devices.actions.cordon_device(f"{KIND}:0", drain=False)
         wait_until(lambda: "needs the role operator" in devices.actions.changes.answer.object)
     assert not any(device.cordoned for device in pool.rest.status().devices)
 
 
 def test_devices_page_follows_the_address_and_names_a_device_that_is_gone(board: Board) -> None:
-    board.route.update(device="cpu:1")
+    board.route.update(device=f"{KIND}:1")
     page = DevicesPage(board)
     page.enter()
     page.update(board.hub.poll())
-    assert page.devices.selected == "cpu:1"
-    assert "Description: cpu:1" in page.details.object
+    assert page.devices.selected == f"{KIND}:1"
+    assert f"Description: {KIND}:1" in page.details.object
     assert page.actions.view.visible
-    page.devices.selected = "cpu:9"
-    assert "The pool has no device cpu:9" in page._chosen_heading.object
+    page.devices.selected = f"{KIND}:9"
+    assert f"The pool has no device {KIND}:9" in page._chosen_heading.object
     assert page.details.object == ""

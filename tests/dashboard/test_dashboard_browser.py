@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from dashboard_serving import free_port, start_dashboard, stop
+from device_kind import KIND
 from real_pool import PoolUnderTest, have_measured, wait_for
 
 pytestmark = [pytest.mark.browser, pytest.mark.processes]
@@ -23,7 +24,7 @@ def test_the_overview_comes_up_and_stays_live(
     visitor.open(dashboard_url).wait_for_selector(".card")
     began = time.monotonic()
     page = visitor.open(dashboard_url)
-    page.wait_for_selector(".card >> text=cpu:0")
+    page.wait_for_selector(f".card >> text={KIND}:0")
     content_s = time.monotonic() - began
     paint_ms = page.evaluate("performance.getEntriesByName('first-contentful-paint')[0].startTime")
     with capsys.disabled():
@@ -204,7 +205,7 @@ def test_the_memory_page_shows_a_session_and_keeps_it_in_the_address(
 ) -> None:
     own = session.welcome.session
     page = visitor.open(f"{dashboard_url}?page=memory")
-    page.wait_for_selector("[aria-label='Memory of cpu:0']")
+    page.wait_for_selector(f"[aria-label='Memory of {KIND}:0']")
     page.wait_for_selector("text=Wake-up, p50 / p99")
     page.wait_for_function(_DRAWN_WIDTHS + ".every((width) => width > 300)")
     before = page.evaluate("window.__djinnBeat")
@@ -233,9 +234,9 @@ def test_the_costs_page_shows_measured_curves_and_runs_beside_predictions(
         with session.capture("measured cell"):
             value = torch.eye(64) @ torch.eye(64)
         assert value.sum().item() == 64
-    page = visitor.open(f"{dashboard_url}?page=costs&device=cpu:1&family=softmax")
-    page.wait_for_selector("[aria-label='Costs of cpu:1'] >> text=GFLOP/s")
-    page.wait_for_selector("text=/softmax on cpu:1, as measured: \\d+ probes/")
+    page = visitor.open(f"{dashboard_url}?page=costs&device={KIND}:1&family=softmax")
+    page.wait_for_selector(f"[aria-label='Costs of {KIND}:1'] >> text=GFLOP/s")
+    page.wait_for_selector(f"text=/softmax on {KIND}:1, as measured: \\d+ probes/")
     page.wait_for_function(_DRAWN_WIDTHS + ".every((width) => width > 300)")
     page.wait_for_selector("text=/Of the last \\d+ runs/")
     page.get_by_label("Family of ops").first.select_option("matmul")
@@ -253,15 +254,15 @@ def test_devices_page_keeps_the_chosen_device_in_the_address(
     visitor: Any, dashboard_url: str, pool: PoolUnderTest
 ) -> None:
     page = visitor.open(f"{dashboard_url}?page=devices")
-    page.wait_for_selector("[aria-label='Description: cpu:0']")
-    page.click("tr[data-id='cpu:1']")
-    page.wait_for_selector("[aria-label='Description: cpu:1']")
+    page.wait_for_selector(f"[aria-label='Description: {KIND}:0']")
+    page.click(f"tr[data-id='{KIND}:1']")
+    page.wait_for_selector(f"[aria-label='Description: {KIND}:1']")
     page.wait_for_function("location.search.includes('device=cpu%3A1')")
-    page.click("button:text-is('Cordon cpu:1')")
-    page.wait_for_selector("text=cpu:1 is cordoned: no cell starts there.")
-    page.wait_for_selector("tr[data-id='cpu:1'] .pill:has-text('cordoned')")
-    page.click("button:text-is('Uncordon cpu:1')")
-    page.wait_for_selector("text=cpu:1 serves again.")
+    page.click(f"button:text-is('Cordon {KIND}:1')")
+    page.wait_for_selector(f"text={KIND}:1 is cordoned: no cell starts there.")
+    page.wait_for_selector(f"tr[data-id='{KIND}:1'] .pill:has-text('cordoned')")
+    page.click(f"button:text-is('Uncordon {KIND}:1')")
+    page.wait_for_selector(f"text={KIND}:1 serves again.")
 
 
 def test_admin_page_works_by_keyboard_and_asks_before_a_removal(
@@ -375,14 +376,14 @@ def test_an_empty_page_finds_the_pool_that_starts_later_and_a_restarted_server(
     process = start_dashboard(port, environment, tmp_path / "serve.log")
     page = visitor.open(f"http://127.0.0.1:{port}/dashboard")
     page.wait_for_selector("text=djinn-lab pool start")
-    with PoolUnderTest(runtime, devices="cpu:1"):
-        page.wait_for_selector(".card >> text=cpu:0")
+    with PoolUnderTest(runtime, devices=f"{KIND}:1"):
+        page.wait_for_selector(f".card >> text={KIND}:0")
         page.wait_for_selector("text=No cells have run yet")
         stop(process)
         page.wait_for_selector("#offline.on")
         process = start_dashboard(port, environment, tmp_path / "serve.log")
         page.wait_for_selector("#offline:not(.on)", state="attached", timeout=120_000)
-        page.wait_for_selector(".card >> text=cpu:0")
+        page.wait_for_selector(f".card >> text={KIND}:0")
     stop(process)
     assert [text for text in visitor.complaints if "WebSocket" not in text and "ERR_" not in text] == []
     visitor.complaints.clear()

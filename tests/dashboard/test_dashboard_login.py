@@ -15,6 +15,7 @@ from typing import Any
 import httpx
 import pytest
 from dashboard_serving import free_port, start_dashboard, stop
+from device_kind import KIND
 from real_pool import PoolUnderTest
 
 from djinn_lab.client.rest import PoolClient
@@ -54,11 +55,11 @@ def test_a_stranger_sees_nothing_but_the_login(
         log_in(page, "guess")
         page.wait_for_selector("text=The pool refused this token")
         page.wait_for_selector("text=djinn-lab users token add NAME")
-        assert page.locator("text=cpu:0").count() == 0
+        assert page.locator(f"text={KIND}:0").count() == 0
         assert page.locator("role=tab").count() == 0
     html = httpx.get(dashboard_url, trust_env=False, timeout=60).text
     assert finished_job[:8] not in html
-    assert "cpu:0" not in html
+    assert f"{KIND}:0" not in html
 
 
 def test_the_login_keeps_what_is_typed_while_the_server_lives(
@@ -91,7 +92,7 @@ def test_the_address_of_the_command_lets_its_user_in_once(
         page.wait_for_selector(f"text={finished_job[:8]}")
         assert "login=" not in page.url
         page.goto(dashboard_url)
-        page.wait_for_selector(".card >> text=cpu:0")
+        page.wait_for_selector(f".card >> text={KIND}:0")
         page.wait_for_selector("role=tab[name='Wizard']")
     with tab(chromium, address) as page:
         page.wait_for_selector("text=This pool has several users")
@@ -103,18 +104,18 @@ def test_another_user_comes_in_by_token_and_sees_what_it_may(
 ) -> None:
     with tab(chromium, dashboard_url) as page:
         log_in(page, ann)
-        page.wait_for_selector(".card >> text=cpu:0")
+        page.wait_for_selector(f".card >> text={KIND}:0")
         page.wait_for_selector("[title*='as ann (viewer)']")
         assert page.locator("role=tab[name='Wizard']").count() == 0
         page.goto(dashboard_url + "?page=wizard")
         page.wait_for_selector("text=The page Wizard is not shown after a login by token")
-        page.wait_for_selector(".card >> text=cpu:0")
+        page.wait_for_selector(f".card >> text={KIND}:0")
         page.wait_for_selector("[title*='as ann (viewer)']")
         assert page.locator("text=The page Wizard is not shown").is_visible()
         assert ann not in page.content()
         pool.rest.revoke_token("ann", "first")
         page.wait_for_selector("text=Your login has ended")
-        assert page.locator("text=cpu:0").count() == 0
+        assert page.locator(f"text={KIND}:0").count() == 0
 
 
 def test_user_of_the_dashboard_is_led_to_the_wizard_after_a_login_by_token(
@@ -122,13 +123,13 @@ def test_user_of_the_dashboard_is_led_to_the_wizard_after_a_login_by_token(
 ) -> None:
     with tab(chromium, dashboard_url) as page:
         log_in(page, pool.info.token)
-        page.wait_for_selector(".card >> text=cpu:0")
+        page.wait_for_selector(f".card >> text={KIND}:0")
         page.click("role=tab[name='Wizard']")
         page.wait_for_selector("text=The page Wizard is not shown after a login by token")
         page.wait_for_selector("text=the address that djinn-lab dashboard prints")
         page.wait_for_selector("role=tab[name='Wizard'][selected]")
         page.click("role=tab[name='Overview']")
-        page.wait_for_selector(".card >> text=cpu:0")
+        page.wait_for_selector(f".card >> text={KIND}:0")
         assert page.locator("text=The page Wizard is not shown").count() == 0
 
 
@@ -137,7 +138,7 @@ def test_login_by_token_finds_the_pool_again_at_another_port(
 ) -> None:
     folder = tmp_path_factory.mktemp("moves")
     port = free_port()
-    with PoolUnderTest(folder, "cpu:1") as moving:
+    with PoolUnderTest(folder, f"{KIND}:1") as moving:
         token, before = moving.rest.create_user("bea", "viewer").token, moving.info.url
         server = start_dashboard(port, dict(os.environ), folder / "serve.log")
         try:
@@ -150,7 +151,7 @@ def test_login_by_token_finds_the_pool_again_at_another_port(
                 moving.start()
                 assert moving.info.url != before
                 page.wait_for_selector(f"[title*='Pool {moving.info.pool} ']")
-                page.wait_for_selector(".card >> text=cpu:0")
+                page.wait_for_selector(f".card >> text={KIND}:0")
         finally:
             stop(server)
 
@@ -168,7 +169,7 @@ def test_the_command_prints_an_address_with_a_login(
         port = int(address.split(":")[2].partition("/")[0])
         _until_it_listens(port)
         with tab(chromium, address) as page:
-            page.wait_for_selector(".card >> text=cpu:0")
+            page.wait_for_selector(f".card >> text={KIND}:0")
     finally:
         server.terminate()
         server.wait(10)
@@ -179,7 +180,7 @@ def test_a_dashboard_for_other_machines_asks_even_where_the_pool_has_one_user(
     chromium: Any, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     folder = tmp_path_factory.mktemp("alone")
-    with PoolUnderTest(folder, "cpu:1") as alone:
+    with PoolUnderTest(folder, f"{KIND}:1") as alone:
         for address, asks in (("127.0.0.1", False), ("0.0.0.0", True)):
             port = free_port()
             server = start_dashboard(port, dict(os.environ), folder / "serve.log", address)
@@ -187,7 +188,7 @@ def test_a_dashboard_for_other_machines_asks_even_where_the_pool_has_one_user(
                 with tab(chromium, f"http://127.0.0.1:{port}/dashboard") as page:
                     if asks:
                         log_in(page, alone.info.token)
-                    page.wait_for_selector(".card >> text=cpu:0")
+                    page.wait_for_selector(f".card >> text={KIND}:0")
             finally:
                 stop(server)
 
@@ -228,7 +229,7 @@ def test_a_dashboard_for_other_machines_is_encrypted_and_takes_a_token(
             httpx.get(here.replace("https", "http"), trust_env=False, timeout=60)
         with tab(chromium, here, ignore_https_errors=True) as page:
             log_in(page, token)
-            page.wait_for_selector(".card >> text=cpu:0")
+            page.wait_for_selector(f".card >> text={KIND}:0")
             [cookie] = page.context.cookies()
             assert cookie["secure"]
 

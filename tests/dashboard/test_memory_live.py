@@ -10,6 +10,7 @@ from typing import Any
 
 import httpx
 import pytest
+from device_kind import KIND
 from real_pool import PoolUnderTest, wait_for
 
 from djinn_lab.client.agents import waiting
@@ -34,7 +35,7 @@ def pool(directory: Path) -> Iterator[PoolUnderTest]:
     (directory / "run").mkdir()
     with PoolUnderTest(
         directory / "run",
-        "cpu:1",
+        f"{KIND}:1",
         DEVICE_BYTES,
         host_bytes=4 * DEVICE_BYTES,
         link_bytes_per_s=LINK_BYTES_PER_S,

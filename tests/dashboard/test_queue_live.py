@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from device_kind import KIND
 from real_pool import PoolUnderTest, wait_for
 
 from djinn_lab.errors import PoolError
@@ -21,7 +22,7 @@ pytestmark = [pytest.mark.browser, pytest.mark.processes]
 @pytest.fixture(scope="module")
 def pool(directory: Path) -> Iterator[PoolUnderTest]:
     (directory / "run").mkdir()
-    with PoolUnderTest(directory / "run", "cpu:1", memory_bytes=2**29) as running:
+    with PoolUnderTest(directory / "run", f"{KIND}:1", memory_bytes=2**29) as running:
         yield running
 
 
@@ -141,7 +142,7 @@ def test_what_is_reserved_is_shown_while_it_lasts(
     page.get_by_role("heading", name="Fairness").wait_for()
     reserved = page.get_by_role("grid", name="Reserved devices")
     assert reserved.count() == 0
-    pool.rest.reserve("course", ["cpu:0"], ["teaching"], ends_at=time.time() + 600)
+    pool.rest.reserve("course", [f"{KIND}:0"], ["teaching"], ends_at=time.time() + 600)
     row = reserved.get_by_role("row").filter(has_text="course")
     row.wait_for()
     assert "teaching" in row.inner_text()

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from device_kind import KIND
 from gang_kit import DEVICE_BYTES
 from pool_kit import Client, act, running_pool
 from real_pool import PoolUnderTest, found_by_module
@@ -55,7 +56,7 @@ def client(shared_pool: RuntimeInfo) -> Iterator[Client]:
 @pytest.fixture(scope="module")
 def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PoolUnderTest]:
     """A pool of real workers on two devices, for gangs."""
-    with PoolUnderTest(tmp_path_factory.mktemp("gangs"), "cpu:2", DEVICE_BYTES) as pool:
+    with PoolUnderTest(tmp_path_factory.mktemp("gangs"), f"{KIND}:2", DEVICE_BYTES) as pool:
         yield pool
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from device_kind import KIND
 from notebook_kit import new_notebook
 from pool_kit import Client, act, new_user, rest
 from real_pool import PoolUnderTest
@@ -109,7 +110,7 @@ def until(pool: PoolUnderTest, job: str, state: str) -> NotebookView:
 
 @pytest.fixture(scope="module")
 def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PoolUnderTest]:
-    with PoolUnderTest(tmp_path_factory.mktemp("announcing"), "cpu:1", notebook_slots=2) as running:
+    with PoolUnderTest(tmp_path_factory.mktemp("announcing"), f"{KIND}:1", notebook_slots=2) as running:
         yield running
 
 

@@ -16,6 +16,7 @@ import msgspec
 import nbformat
 import pytest
 import torch
+from device_kind import KIND
 from notebook_kit import document, new_notebook
 from real_pool import PoolUnderTest, wait_for
 
@@ -100,7 +101,7 @@ HANGS_AT_FIRST = ENDLESS.replace("True", "first")
 
 @pytest.fixture(scope="module")
 def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PoolUnderTest]:
-    with PoolUnderTest(tmp_path_factory.mktemp("batch"), "cpu:1", notebook_slots=3) as running:
+    with PoolUnderTest(tmp_path_factory.mktemp("batch"), f"{KIND}:1", notebook_slots=3) as running:
         yield running
 
 
@@ -318,7 +319,7 @@ def test_accepted_notebooks_survive_a_killed_server_and_none_runs_twice(tmp_path
         except PoolError:
             return []
 
-    with PoolUnderTest(tmp_path, "cpu:1", notebook_slots=2, notebooks_for="users") as pool:
+    with PoolUnderTest(tmp_path, f"{KIND}:1", notebook_slots=2, notebooks_for="users") as pool:
         ann = PoolClient(pool.info.url, pool.rest.create_user("ann").token)
         restart = {"policy": "on-failure", "backoff_s": 0.2}
         twice = new_notebook("twice", *cells("twice"), key="1", folder=str(tmp_path), restart=restart)

@@ -11,6 +11,7 @@ from typing import Any
 
 import nbformat
 import pytest
+from device_kind import KIND
 from notebook_kit import document, new_notebook
 from pool_kit import Client, act
 from real_pool import PoolUnderTest, wait_for
@@ -24,7 +25,7 @@ OVER_WITHIN_S = 120.0
 CELLS = (
     "import torch\nx = torch.ones(3) + 1  # at first",
     "%%local\nprint(float(x.sum()))",
-    "%%djinn --target cpu:0\nfloat((x + 1).sum())",
+    f"%%djinn --target {KIND}:0\nfloat((x + 1).sum())",
     "%%djinn --target any\nfloat((x + 2).sum())",
 )
 
@@ -39,19 +40,22 @@ def devices_used(pool: PoolUnderTest, marked: str) -> list[str]:
 @pytest.fixture(scope="module")
 def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PoolUnderTest]:
     """One of two devices has a label and a taint."""
-    with PoolUnderTest(tmp_path_factory.mktemp("targets"), "cpu:2") as running:
-        running.rest.describe_device("cpu:1", ["gpu=h200"], ["vision"])
+    with PoolUnderTest(tmp_path_factory.mktemp("targets"), f"{KIND}:2") as running:
+        running.rest.describe_device(f"{KIND}:1", ["gpu=h200"], ["vision"])
         yield running
 
 
 @pytest.mark.parametrize(
     ("asked", "reason"),
     [
-        ({"target": "cuda:7"}, "here is no device 'cuda:7' (devices: cpu:0 (kind=cpu"),
-        ({"target": "gpu=big", "tolerates": ["vision"]}, "o device is gpu=big (devices: cpu:0 (kind=cpu"),
+        ({"target": "cuda:7"}, f"here is no device 'cuda:7' (devices: {KIND}:0 (kind={KIND}"),
+        (
+            {"target": "gpu=big", "tolerates": ["vision"]},
+            f"o device is gpu=big (devices: {KIND}:0 (kind={KIND}",
+        ),
         (
             {"target": "gpu=h200"},
-            "has a taint that it does not tolerate (cpu:1 (gpu=h200, kind=cpu",
+            f"has a taint that it does not tolerate ({KIND}:1 (gpu=h200, kind={KIND}",
         ),
         ({"target": "gpu=h200", "tolerates": ["night"]}, "cells with --tolerate and its name start there"),
         ({"target": "gpu="}, "t asks for 'gpu=', which is no label; write key=value"),
@@ -85,7 +89,7 @@ def test_a_key_belongs_to_one_target(pool: PoolUnderTest, tmp_path: Path) -> Non
     first, again = command(*asked), command(*asked)
     assert (first.returncode, again.returncode) == (0, 0), first.stderr + again.stderr
     assert "was submitted before with this key" in again.stderr
-    other = command("-t", "cpu:0")
+    other = command("-t", f"{KIND}:0")
     assert other.returncode == 1
     assert "which was submitted with another content or other options" in " ".join(other.stderr.split())
     (one,) = [one for one in pool.rest.notebooks() if one.name == "once"]
@@ -112,5 +116,5 @@ def test_its_cells_run_there_unless_they_say_otherwise_also_after_a_kill(pool: P
         time.sleep(0.1)
     assert found.state == "DONE", found.reason
     first, fetched, elsewhere, anywhere = devices_used(pool, "# at first")
-    assert (first, fetched) == ("cpu:1", "cpu:1"), "what is fetched outside cells may stay there, too"
-    assert (elsewhere, anywhere) == ("cpu:0", "cpu:0")
+    assert (first, fetched) == (f"{KIND}:1", f"{KIND}:1"), "what is fetched outside cells may stay there, too"
+    assert (elsewhere, anywhere) == (f"{KIND}:0", f"{KIND}:0")

@@ -10,6 +10,7 @@ from threading import Barrier, Thread
 
 import pytest
 import torch
+from device_kind import KIND
 from real_pool import PoolUnderTest, kill_worker
 from torch import nn
 from torch.nn import functional as F
@@ -25,7 +26,7 @@ WIDTH, LAYERS, TOKENS = 256, 8, 16
 
 @pytest.fixture
 def pool(tmp_path: Path) -> Iterator[PoolUnderTest]:
-    with PoolUnderTest(tmp_path, "cpu:1") as pool:
+    with PoolUnderTest(tmp_path, f"{KIND}:1") as pool:
         yield pool
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 import torch
+from device_kind import KIND
 from real_pool import PoolUnderTest, kill_worker
 
 from djinn_lab.client.cell import Cell
@@ -35,7 +36,7 @@ def _computed(numbers: torch.Tensor) -> torch.Tensor:
 
 @pytest.fixture(scope="module")
 def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PoolUnderTest]:
-    with PoolUnderTest(tmp_path_factory.mktemp("pool"), devices="cpu:1") as pool:
+    with PoolUnderTest(tmp_path_factory.mktemp("pool"), devices=f"{KIND}:1") as pool:
         yield pool
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from device_kind import KIND
 from example_package import EXAMPLE, import_from, install, write_package
 from pool_kit import Client, act, rest, running_pool
 from real_pool import PoolUnderTest, have_measured
@@ -104,7 +105,7 @@ def estimator_of(api: PoolClient) -> EstimatorView:
 def test_installed_estimator_predicts_convolutions_until_runs_are_known(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    running = PoolUnderTest(tmp_path, "cpu:1", cost_estimator="convolution-overhead")
+    running = PoolUnderTest(tmp_path, f"{KIND}:1", cost_estimator="convolution-overhead")
     with running as pool, pool.session() as session:
         image, weight = torch.rand(1, 3, 16, 16), torch.rand(8, 3, 3, 3)
 

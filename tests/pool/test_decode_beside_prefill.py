@@ -9,6 +9,7 @@ from threading import Thread
 
 import pytest
 import torch
+from device_kind import KIND
 from pool_kit import new_user
 from real_pool import PoolUnderTest, wait_for
 from torch.nn import functional as F
@@ -23,7 +24,7 @@ LAYERS = 40
 
 @pytest.fixture
 def pool(tmp_path: Path) -> Iterator[PoolUnderTest]:
-    with PoolUnderTest(tmp_path, "cpu:1") as pool:
+    with PoolUnderTest(tmp_path, f"{KIND}:1") as pool:
         yield pool
 
 

@@ -8,6 +8,7 @@ from contextlib import ExitStack
 
 import pytest
 import torch
+from device_kind import KIND
 from parked import arenas, flip_a_byte
 from real_pool import PoolUnderTest, kill_worker, wait_for
 
@@ -29,7 +30,7 @@ LINK = 32 * MIB
 @pytest.fixture(scope="module")
 def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PoolUnderTest]:
     options = {"host_bytes": 4 * DEVICE_BYTES, "link_bytes_per_s": LINK}
-    with PoolUnderTest(tmp_path_factory.mktemp("early"), "cpu:1", DEVICE_BYTES, **options) as pool:
+    with PoolUnderTest(tmp_path_factory.mktemp("early"), f"{KIND}:1", DEVICE_BYTES, **options) as pool:
         yield pool
 
 

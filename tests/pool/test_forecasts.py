@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from device_kind import KIND
 from notebook_kit import new_notebook
 from real_pool import PoolUnderTest
 
@@ -24,7 +25,7 @@ OVER_WITHIN_S = 120.0
 @pytest.fixture(scope="module")
 def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PoolUnderTest]:
     directory = tmp_path_factory.mktemp("forecasts")
-    with PoolUnderTest(directory, "cpu:1", memory_bytes=MEMORY_BYTES, notebook_slots=1) as running:
+    with PoolUnderTest(directory, f"{KIND}:1", memory_bytes=MEMORY_BYTES, notebook_slots=1) as running:
         yield running
 
 
@@ -46,7 +47,7 @@ def test_a_cell_is_predicted_from_its_graph_and_then_from_its_runs(pool: PoolUnd
 
 
 def test_forecasts_survive_a_pool_restart(tmp_path: Path) -> None:
-    with PoolUnderTest(tmp_path, "cpu:1", memory_bytes=MEMORY_BYTES) as pool:
+    with PoolUnderTest(tmp_path, f"{KIND}:1", memory_bytes=MEMORY_BYTES) as pool:
         for run in range(3):
             if run == 2:
                 pool.rest.close()

@@ -6,6 +6,7 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
+from device_kind import KIND
 from msgspec.structs import replace
 from pool_kit import Client, rest, running_pool
 from real_pool import PoolUnderTest, wait_for
@@ -40,7 +41,7 @@ def test_guarantee_preempts_one_cell_of_a_flood_and_leaves_the_rest(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     long, _ = training(STEPS, size=512, ballast_bytes=4 * MIB)
-    with PoolUnderTest(tmp_path, "cpu:2", 256 * MIB) as pool, ExitStack() as stack:
+    with PoolUnderTest(tmp_path, f"{KIND}:2", 256 * MIB) as pool, ExitStack() as stack:
         chief, info = pool.rest, pool.info
         chief.set_policy(ONLY_RANK)
         ann = chief.create_user("ann", account="speech").token
@@ -82,12 +83,12 @@ def test_cordoned_device_that_a_guarantee_needs_is_a_warning_until_it_serves_aga
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     long, _ = training(STEPS, size=512, ballast_bytes=4 * MIB)
-    with PoolUnderTest(tmp_path, "cpu:2", 256 * MIB) as pool, ExitStack() as stack:
+    with PoolUnderTest(tmp_path, f"{KIND}:2", 256 * MIB) as pool, ExitStack() as stack:
         chief, info = pool.rest, pool.info
         bob = chief.create_user("bob", account="vision").token
         chief.set_targets("vision", limits=Limits(devices_guaranteed=2))
         assert not chief.status().warnings
-        chief.cordon("cpu:1")
+        chief.cordon(f"{KIND}:1")
         [warning] = chief.status().warnings
         assert warning == (
             "Accounts of the pool are guaranteed 2 devices together, and the pool has 2, of which 1 is "
@@ -105,7 +106,7 @@ def test_cordoned_device_that_a_guarantee_needs_is_a_warning_until_it_serves_aga
         assert f"{its_class} {warning}" in chief.why(more).sentence
         [shown] = [one.overcommitted for one in chief.queue().accounts if one.account == "vision"]
         assert shown == warning
-        chief.uncordon("cpu:1")
+        chief.uncordon(f"{KIND}:1")
         wait_for(lambda: chief.job(more).state == "RUNNING")
         assert not chief.status().warnings
         for job in (mine, more):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from device_kind import KIND
 from pool_kit import Client, Wire, running_pool
 from real_pool import PoolUnderTest
 from sweeps.api.calls import sweep, tracebacks
@@ -29,7 +30,7 @@ def test_requests_drawn_from_the_schema_are_answered_below_500(tmp_path: Path) -
 
 
 def test_odd_frames_are_answered_or_refused_while_another_session_computes(tmp_path: Path) -> None:
-    with PoolUnderTest(tmp_path, "cpu:1", 2**29) as pool:
+    with PoolUnderTest(tmp_path, f"{KIND}:1", 2**29) as pool:
         found = attack(pool, FRAMES)
     assert set(found.outcomes) <= {ANSWERED, REFUSED, CLOSED}, found.examples
     assert found.outcomes[REFUSED] > 0 < found.outcomes[ANSWERED]

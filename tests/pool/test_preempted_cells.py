@@ -10,6 +10,7 @@ from threading import Event, Thread
 
 import pytest
 import torch
+from device_kind import KIND
 from pool_kit import Client, http, new_user, rest
 from programs import Script, contiguous
 from real_pool import PoolUnderTest, kill_worker, wait_for
@@ -32,7 +33,7 @@ STEPS = 600
 @pytest.fixture(scope="module")
 def one(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PoolUnderTest]:
     """A device that holds one large session, and a host that holds several."""
-    with PoolUnderTest(tmp_path_factory.mktemp("one"), "cpu:1", 64 * MIB, host_bytes=256 * MIB) as pool:
+    with PoolUnderTest(tmp_path_factory.mktemp("one"), f"{KIND}:1", 64 * MIB, host_bytes=256 * MIB) as pool:
         yield pool
 
 
@@ -203,7 +204,7 @@ def test_no_end_is_predicted_of_a_cell_of_which_more_may_come(one: PoolUnderTest
 def test_a_cell_that_lay_in_a_killed_process_only_is_made_again(tmp_path: Path) -> None:
     """The pool has no host memory to store the cell's state in: its ops are replayed to where it stopped."""
     program, _ = training(5 * STEPS, size=128, ballast_bytes=4 * MIB)
-    with PoolUnderTest(tmp_path, "cpu:1", 64 * MIB, host_bytes=0) as pool:
+    with PoolUnderTest(tmp_path, f"{KIND}:1", 64 * MIB, host_bytes=0) as pool:
         with Client(pool.info) as ann, Client(pool.info) as bob:
             job = ann.submit(program)
             ann.until(job, "RUNNING")
@@ -280,7 +281,7 @@ def test_a_parked_session_that_comes_back_finds_its_values(one: PoolUnderTest) -
 def slow_links(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PoolUnderTest]:
     """A pool of two devices with a slow link between them."""
     directory = tmp_path_factory.mktemp("slow")
-    with PoolUnderTest(directory, "cpu:2", 64 * MIB, link_bytes_per_s=8 * MIB) as pool:
+    with PoolUnderTest(directory, f"{KIND}:2", 64 * MIB, link_bytes_per_s=8 * MIB) as pool:
         yield pool
 
 
@@ -293,13 +294,13 @@ def test_what_is_released_while_its_device_is_busy_does_not_come_along(slow_link
     busy, _ = training(16 * STEPS, ballast_bytes=16 * MIB)
     pool = slow_links
     with Client(pool.info) as ann, Client(pool.info) as bob:
-        assert ann.run(script.program(keep=(kept, gone)), target="cpu:0").outcome == "done"
-        job = bob.submit(busy, target="cpu:0")
+        assert ann.run(script.program(keep=(kept, gone)), target=f"{KIND}:0").outcome == "done"
+        job = bob.submit(busy, target=f"{KIND}:0")
         bob.until(job, "RUNNING")
         ann.send(ReleaseValues([gone]))
         script.write("aten.add_.Tensor", kept, scalars=(1,))
-        moved = ann.run(script.program(fetch=(kept,)), target="cpu:1")
-        assert (moved.outcome, moved.device) == ("done", "cpu:1")
+        moved = ann.run(script.program(fetch=(kept,)), target=f"{KIND}:1")
+        assert (moved.outcome, moved.device) == ("done", f"{KIND}:1")
         assert moved.fetched[0].data == torch.full((1000,), 2.0).numpy().tobytes()
         assert held_bytes(pool.info, ann.session) == 4000
         stop(pool, bob, job)
@@ -313,12 +314,12 @@ def test_what_is_released_while_it_is_brought_over_is_dropped_there(slow_links: 
     busy, _ = training(16 * STEPS, ballast_bytes=16 * MIB)
     pool = slow_links
     with Client(pool.info) as ann, Client(pool.info) as bob:
-        assert ann.run(script.program(keep=(kept, gone)), target="cpu:0").outcome == "done"
-        busy_job = bob.submit(busy, target="cpu:0")
+        assert ann.run(script.program(keep=(kept, gone)), target=f"{KIND}:0").outcome == "done"
+        busy_job = bob.submit(busy, target=f"{KIND}:0")
         bob.until(busy_job, "RUNNING")
         script.write("aten.add_.Tensor", kept, scalars=(1,))
-        moved = ann.submit(script.program(fetch=(kept,)), target="cpu:1")
-        wait_for(lambda: moving(pool, ann.session) == ("cpu:1", "restore"))
+        moved = ann.submit(script.program(fetch=(kept,)), target=f"{KIND}:1")
+        wait_for(lambda: moving(pool, ann.session) == (f"{KIND}:1", "restore"))
         ann.send(ReleaseValues([gone]))
         assert ann.result(moved).outcome == "done"
         wait_for(lambda: held_bytes(pool.info, ann.session) == 4000)

@@ -10,6 +10,7 @@ from threading import Event, Thread
 
 import gang_kit
 import pytest
+from device_kind import KIND
 from gang_kit import DEVICE_BYTES, TOGETHER, LongCell, Search, leaves_nothing_behind, other_of
 from pool_kit import Client
 from real_pool import PoolUnderTest, kill_worker, wait_for
@@ -144,13 +145,13 @@ def test_a_gang_that_is_disturbed_all_the_time_ends_as_if_it_had_not(
 
 def drained(pool: PoolUnderTest, job: str) -> None:
     """Drain all devices and wait until the gang is preempted."""
-    for device in ("cpu:0", "cpu:1"):
+    for device in (f"{KIND}:0", f"{KIND}:1"):
         pool.rest.cordon(device, drain=True)
     wait_for(lambda: pool.rest.job(job).state not in ("RUNNING", "DONE"))
 
 
 def opened(pool: PoolUnderTest) -> None:
-    for device in ("cpu:0", "cpu:1"):
+    for device in (f"{KIND}:0", f"{KIND}:1"):
         pool.rest.uncordon(device)
 
 
@@ -181,7 +182,7 @@ def held_bytes(pool: PoolUnderTest, session: Session) -> int:
 
 @pytest.fixture(scope="module")
 def without_host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PoolUnderTest]:
-    with PoolUnderTest(tmp_path_factory.mktemp("none"), "cpu:2", DEVICE_BYTES, host_bytes=0) as pool:
+    with PoolUnderTest(tmp_path_factory.mktemp("none"), f"{KIND}:2", DEVICE_BYTES, host_bytes=0) as pool:
         yield pool
 
 
@@ -236,7 +237,7 @@ def test_preempted_gang_without_host_memory_fails_with_its_home_device(
 def test_gang_on_a_drained_device_resumes_on_others(tmp_path: Path, expected: Found) -> None:
     """The device of its session is drained."""
     search = new_search()
-    with PoolUnderTest(tmp_path, "cpu:3", DEVICE_BYTES) as pool, pool.session() as session:
+    with PoolUnderTest(tmp_path, f"{KIND}:3", DEVICE_BYTES) as pool, pool.session() as session:
         with running(pool, session, search, Terms(gang=2, gang_min=2)) as cell:
             home = pool.rest.job(cell.job).device
             pool.rest.cordon(home, drain=True)
@@ -244,13 +245,13 @@ def test_gang_on_a_drained_device_resumes_on_others(tmp_path: Path, expected: Fo
             assert home not in found
         assert cell.raised == []
         assert (cell.losses, search.weights()) == expected
-        assert cell.gang_report == "It ran on 3 devices: cpu:0, cpu:1, cpu:2."
+        assert cell.gang_report == f"It ran on 3 devices: {KIND}:0, {KIND}:1, {KIND}:2."
         leaves_nothing_behind(pool, session)
 
 
 def test_preempted_gang_runs_anew_after_the_pool_was_killed(tmp_path: Path, expected: Found) -> None:
     search = new_search()
-    with PoolUnderTest(tmp_path, "cpu:2", DEVICE_BYTES) as pool, pool.session() as session:
+    with PoolUnderTest(tmp_path, f"{KIND}:2", DEVICE_BYTES) as pool, pool.session() as session:
         with running(pool, session, search, Terms(gang=2)) as cell:
             drained(pool, cell.job)
             pool.kill()

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from device_kind import KIND
 from pool_kit import new_user, rest, running_pool
 
 from djinn_lab.client import executor
@@ -62,7 +63,7 @@ def test_two_users_share_the_devices(real_pool: RuntimeInfo) -> None:
         with bob.capture() as second:
             b = torch.arange(6.0).reshape(2, 3) @ torch.ones(3, 2)
         assert torch.equal(ann.fetch(a), bob.fetch(b))
-        assert {first.report.device, second.report.device} == {"cpu:0", "cpu:1"}
+        assert {first.report.device, second.report.device} == {f"{KIND}:0", f"{KIND}:1"}
         jobs = rest(real_pool).jobs(limit=2)
         assert len({job.user for job in jobs}) == 2
     finally:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from device_kind import KIND
 from example_package import EXAMPLES, import_from, install, write_package
 from real_pool import PoolUnderTest
 
@@ -126,7 +127,7 @@ def decided(session: Session) -> str:
 
 
 def test_pool_compiles_with_what_a_package_offers(tmp_path: Path) -> None:
-    pool = PoolUnderTest(tmp_path, devices="cpu:1", region_compiler="exported")
+    pool = PoolUnderTest(tmp_path, devices=f"{KIND}:1", region_compiler="exported")
     with pool, pool.session() as session:
         assert decided(session).startswith("12 ops in 1 region are compiled and within ")
 
@@ -135,14 +136,14 @@ def test_pool_compiles_with_what_a_package_offers(tmp_path: Path) -> None:
 def test_compiler_that_does_not_do_what_it_should_says_so_and_cells_run_op_by_op(
     tmp_path: Path, name: str
 ) -> None:
-    pool = PoolUnderTest(tmp_path, devices="cpu:1", region_compiler=name)
+    pool = PoolUnderTest(tmp_path, devices=f"{KIND}:1", region_compiler=name)
     with pool, pool.session() as session:
         assert decided(session).startswith(SAID[name])
 
 
 @pytest.mark.skipif(importlib.util.find_spec("openvino") is None, reason="openvino is not installed")
 def test_example_compiles_with_openvino(tmp_path: Path) -> None:
-    pool = PoolUnderTest(tmp_path, devices="cpu:1", region_compiler="openvino")
+    pool = PoolUnderTest(tmp_path, devices=f"{KIND}:1", region_compiler="openvino")
     with pool, pool.session() as session:
         assert decided(session).startswith("12 ops in 1 region are compiled and within ")
 

@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from device_kind import KIND
 from pool_kit import Client
 from real_pool import PoolUnderTest, wait_for
 from training import training
@@ -21,7 +22,7 @@ def test_cell_preempted_for_a_reservation_resumes_with_the_same_result(
 ) -> None:
     long, _ = training(1500, size=128, ballast_bytes=16 * MIB)  # still there when the lesson has come
     short, _ = training(20, seed=1)
-    with PoolUnderTest(tmp_path, "cpu:1", 256 * MIB) as pool:
+    with PoolUnderTest(tmp_path, f"{KIND}:1", 256 * MIB) as pool:
         chief, info = pool.rest, pool.info
         ann = chief.create_user("ann", account="research").token
         bob = chief.create_user("bob", account="teaching").token
@@ -31,10 +32,10 @@ def test_cell_preempted_for_a_reservation_resumes_with_the_same_result(
             cell = researcher.submit(long, priority="CRITICAL")
             researcher.until(cell, "RUNNING")
             wait_for(lambda: chief.job(cell).ops_done > 0)
-            chief.reserve("course", ["cpu:0"], ["teaching"], ends_at=time.time() + 600)
+            chief.reserve("course", [f"{KIND}:0"], ["teaching"], ends_at=time.time() + 600)
             lesson = teacher.submit(short, priority="SCAVENGER")
             assert teacher.result(lesson).outcome == "done"
-            stopped = f"for bob's job {lesson[:8]} (SCAVENGER): cpu:0 is reserved for teaching (course)"
+            stopped = f"for bob's job {lesson[:8]} (SCAVENGER): {KIND}:0 is reserved for teaching (course)"
             assert stopped in chief.job(cell).reason
             waits = another.submit(short, priority="CRITICAL")
             another.until(waits, "QUEUED")
@@ -52,7 +53,7 @@ def test_ineligible_pending_jobs_do_not_block_the_reserving_account(tmp_path: Pa
     long, _ = training(100, size=1024)
     short, _ = training(20, seed=1)
     with ExitStack() as opened:
-        pool = opened.enter_context(PoolUnderTest(tmp_path, "cpu:1", 256 * MIB))
+        pool = opened.enter_context(PoolUnderTest(tmp_path, f"{KIND}:1", 256 * MIB))
         chief, info = pool.rest, pool.info
         ann = chief.create_user("ann", account="research").token
         bob = chief.create_user("bob", account="teaching").token
@@ -60,7 +61,7 @@ def test_ineligible_pending_jobs_do_not_block_the_reserving_account(tmp_path: Pa
         teacher = opened.enter_context(Client(info, bob))
         cells = [researcher.submit(long) for researcher in researchers]
         wait_for(lambda: [one.state for one in chief.jobs(limit=9)].count("QUEUED") == 3)
-        chief.reserve("course", ["cpu:0"], ["teaching"], ends_at=time.time() + 600)
+        chief.reserve("course", [f"{KIND}:0"], ["teaching"], ends_at=time.time() + 600)
         lesson = teacher.submit(short, priority="SCAVENGER")
         assert teacher.result(lesson).outcome == "done"
         waiting = [cell for cell in cells if chief.job(cell).state in ("QUEUED", "PREEMPTED")]

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from device_kind import KIND
 from parked import arenas, flip_a_byte
 from real_pool import PoolUnderTest, kill_worker, wait_for
 from torch import nn
@@ -39,7 +40,7 @@ VICTIMS = 20
 @pytest.fixture(scope="module")
 def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PoolUnderTest]:
     """A pool with one device that holds three sessions, and a host that holds twelve more."""
-    with PoolUnderTest(tmp_path_factory.mktemp("memory"), "cpu:1", DEVICE_BYTES, **ROOMY) as pool:
+    with PoolUnderTest(tmp_path_factory.mktemp("memory"), f"{KIND}:1", DEVICE_BYTES, **ROOMY) as pool:
         yield pool
 
 
@@ -47,7 +48,7 @@ def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PoolUnderTest]:
 def slow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PoolUnderTest]:
     """A pool like ``pool``, on a link that needs half a second for a session."""
     options = {**ROOMY, "link_bytes_per_s": SLOW_LINK}
-    with PoolUnderTest(tmp_path_factory.mktemp("slow"), "cpu:1", DEVICE_BYTES, **options) as pool:
+    with PoolUnderTest(tmp_path_factory.mktemp("slow"), f"{KIND}:1", DEVICE_BYTES, **options) as pool:
         yield pool
 
 
@@ -136,7 +137,7 @@ def test_generation_resumes_from_a_parked_cache(tmp_path: Path) -> None:
     prompts = torch.randint(1, 300, (6, 1, 1200))
     expected = [continued(plain, prompt, None, 3)[0] for prompt in prompts]
     with (
-        PoolUnderTest(tmp_path, "cpu:1", 12 * MIB, host_bytes=64 * MIB, link_bytes_per_s=0) as pool,
+        PoolUnderTest(tmp_path, f"{KIND}:1", 12 * MIB, host_bytes=64 * MIB, link_bytes_per_s=0) as pool,
         ExitStack() as stack,
     ):
         opened = sessions(pool, 6, stack)
@@ -222,7 +223,7 @@ def test_a_parked_session_survives_its_device(pool: PoolUnderTest) -> None:
 def test_killed_workers_leave_no_more_in_host_memory_than_its_limit(tmp_path: Path) -> None:
     host_bytes = 4 * STATE_BYTES
     with (
-        PoolUnderTest(tmp_path, "cpu:1", DEVICE_BYTES, host_bytes=host_bytes, link_bytes_per_s=0) as pool,
+        PoolUnderTest(tmp_path, f"{KIND}:1", DEVICE_BYTES, host_bytes=host_bytes, link_bytes_per_s=0) as pool,
         ExitStack() as stack,
     ):
         opened = sessions(pool, 5, stack)
@@ -270,7 +271,9 @@ def test_bytes_that_changed_while_parked_are_never_handed_out(pool: PoolUnderTes
 
 def test_past_device_and_host_a_new_session_waits_and_says_why(tmp_path: Path) -> None:
     with (
-        PoolUnderTest(tmp_path, "cpu:1", DEVICE_BYTES, host_bytes=DEVICE_BYTES, link_bytes_per_s=0) as pool,
+        PoolUnderTest(
+            tmp_path, f"{KIND}:1", DEVICE_BYTES, host_bytes=DEVICE_BYTES, link_bytes_per_s=0
+        ) as pool,
         ExitStack() as stack,
     ):
         opened = sessions(pool, 5, stack)
@@ -301,7 +304,7 @@ def test_past_device_and_host_a_new_session_waits_and_says_why(tmp_path: Path) -
 def test_the_disk_takes_what_the_host_cannot(tmp_path: Path) -> None:
     with (
         PoolUnderTest(
-            tmp_path, "cpu:1", DEVICE_BYTES, host_bytes=DEVICE_BYTES, disk_bytes=2**30, link_bytes_per_s=0
+            tmp_path, f"{KIND}:1", DEVICE_BYTES, host_bytes=DEVICE_BYTES, disk_bytes=2**30, link_bytes_per_s=0
         ) as pool,
         ExitStack() as stack,
     ):
@@ -366,8 +369,8 @@ def test_cell_whose_session_cannot_move_to_its_target_fails_and_loses_nothing(tm
     """The host has the state of another session, so this one stays where it is."""
     small = {"host_bytes": STATE_BYTES + 4 * MIB, "disk_bytes": 0, "link_bytes_per_s": 0}
     count = STATE_BYTES // 4
-    here, there = Terms(target="cpu:0"), Terms(target="cpu:1")
-    with PoolUnderTest(tmp_path, "cpu:2", DEVICE_BYTES, **small) as pool, ExitStack() as stack:
+    here, there = Terms(target=f"{KIND}:0"), Terms(target=f"{KIND}:1")
+    with PoolUnderTest(tmp_path, f"{KIND}:2", DEVICE_BYTES, **small) as pool, ExitStack() as stack:
         parked, large, session = sessions(pool, 3, stack)
         with parked.capture(terms=here):
             elsewhere = torch.arange(count, dtype=torch.int32)
@@ -380,7 +383,7 @@ def test_cell_whose_session_cannot_move_to_its_target_fails_and_loses_nothing(tm
             held = torch.arange(3 * count, 4 * count, dtype=torch.int32)
         wait_for(lambda: [one for one in pool.rest.memory().sessions if one.tier == "host"])
         refused = pytest.raises(
-            Refused, match="it has the target cpu:1, and its session cannot be moved there"
+            Refused, match=f"it has the target {KIND}:1, and its session cannot be moved there"
         )
         with refused, session.capture(terms=there):
             int(held.mul_(3)[1])
@@ -411,7 +414,7 @@ def test_cell_on_full_tiers_is_deferred_with_a_reason_and_memory_rests(
 ) -> None:
     """Each session makes a second state in its next cell, and no session closes."""
     small = {"host_bytes": 60 * MIB, "disk_bytes": 60 * MIB, "link_bytes_per_s": 200 * MIB}
-    with PoolUnderTest(tmp_path, "cpu:1", 100 * MIB, **small) as pool, ExitStack() as stack:
+    with PoolUnderTest(tmp_path, f"{KIND}:1", 100 * MIB, **small) as pool, ExitStack() as stack:
         opened = sessions(pool, 7, stack)
         held = [hold(session, number) for number, session in enumerate(opened)]
 

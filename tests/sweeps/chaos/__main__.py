@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
+from device_kind import KIND
 from real_pool import PoolUnderTest
 from sweeps.result_file import SweepResult
 
@@ -71,7 +72,7 @@ def run(directory: Path, kills: int, clients: int, chance: random.Random) -> dic
     runtime.mkdir(mode=0o700)
     os.environ["HOME"] = str(home)
     pool = PoolUnderTest(
-        *(runtime, "cpu:2", 150 * MIB),
+        *(runtime, f"{KIND}:2", 150 * MIB),
         host_bytes=100 * MIB,
         disk_bytes=100 * MIB,
         restart=True,

@@ -10,6 +10,7 @@ import time
 from dataclasses import asdict
 from pathlib import Path
 
+from device_kind import KIND
 from real_pool import PoolUnderTest
 from sweeps.api.calls import tracebacks
 from sweeps.frames.attack import SILENT, UNREADABLE, attack
@@ -28,7 +29,7 @@ def main() -> int:
     options = parser.parse_args()
     started, commit, began_s = now(), checkout_commit(), time.monotonic()
     with tempfile.TemporaryDirectory(prefix="djinn-frames-") as folder:
-        with PoolUnderTest(Path(folder), "cpu:2", 2**29) as pool:
+        with PoolUnderTest(Path(folder), f"{KIND}:2", 2**29) as pool:
             found = attack(pool, options.count, options.first)
         traced = tracebacks(Path(folder) / LOG_FILE)
     machine = this_machine()

@@ -20,6 +20,7 @@ from statistics import median
 from typing import Any
 
 from comparison import Answer, compare, run_child
+from device_kind import KIND
 from real_pool import PoolUnderTest
 
 from benchmarks.machine import checkout_commit, now, this_machine
@@ -48,7 +49,7 @@ def main() -> None:
     machine, commit, started = this_machine(), checkout_commit(), now()
     items = []
     with tempfile.TemporaryDirectory(prefix="djinn-pool-") as directory:
-        with PoolUnderTest(Path(directory), devices="cpu:1", memory_bytes=POOL_MEMORY_BYTES) as pool:
+        with PoolUnderTest(Path(directory), devices=f"{KIND}:1", memory_bytes=POOL_MEMORY_BYTES) as pool:
             for path in programs:
                 items.append(examine(path, pool.environment, options.budget))
                 print(_line(items[-1]), flush=True)

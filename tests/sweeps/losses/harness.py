@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from device_kind import KIND
 from ray_nodes import three_nodes
 from real_pool import PoolUnderTest, device_row, kill_host, kill_worker, until_back
 from torch import nn
@@ -107,7 +108,7 @@ def run(directory: Path, kills: int, seed: int, victim: Victim = "worker") -> Ou
 def _options(victim: Victim) -> Iterator[dict[str, Any]]:
     """Yield what a pool with such victims is started with."""
     if victim != "host":
-        yield {"devices": "cpu:2", "restart": victim == "server"}
+        yield {"devices": f"{KIND}:2", "restart": victim == "server"}
         return
     with three_nodes() as address:
         yield {"devices": "cpu:1", "engine": "ray", "address": address}

@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 from cut_connections import Proxy
+from device_kind import KIND
 from real_pool import PoolUnderTest
 from sweeps.losses.harness import Outcome, compare
 from sweeps.result_file import SweepResult
@@ -85,7 +86,7 @@ def run(directory: Path, name: str, outages: int, seed: int) -> Outcome:
     outcome, chance = Outcome(), random.Random(seed)
     over = threading.Event()
     with ExitStack() as stack:
-        pool = stack.enter_context(PoolUnderTest(directory, devices="cpu:2"))
+        pool = stack.enter_context(PoolUnderTest(directory, devices=f"{KIND}:2"))
         proxy = stack.enter_context(Proxy(pool.info.url))
         session = Session(proxy.url, pool.info.token, default_profile(), "behind outages")
         stack.callback(session.close)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import psutil
 import torch
+from device_kind import KIND
 from real_pool import PoolUnderTest
 from sweeps.result_file import SweepResult
 
@@ -41,7 +42,7 @@ def run(directory: Path, turns: int) -> dict[str, object]:
     with (
         PoolUnderTest(
             directory,
-            "cpu:1",
+            f"{KIND}:1",
             DEVICE_BYTES,
             host_bytes=HOST_BYTES,
             disk_bytes=DISK_BYTES,
