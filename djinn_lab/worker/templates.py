@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
+import msgspec
 import torch
 from torch._ops import OpOverload
 
@@ -85,6 +86,8 @@ class Call:
         self.op = template.op
         func = _lookup(template.op)
         accelerator = is_accelerator(device)
+        if accelerator and _makes_elsewhere(template, func._schema):
+            template = msgspec.structs.replace(template, kwargs={**template.kwargs, "device": _DEVICE})
         other = find_kernel(template.op) if accelerator else None
         self._guard = None if other is not None else find_guard(template.op, func._schema)
         self._plain = not template.kwargs and all(isinstance(item, TensorHole) for item in template.args)
@@ -230,6 +233,16 @@ def _lookup(op: str) -> OpOverload:
     _, name, overload = _CHECKED.get(op, op).split(".")
     found: OpOverload = getattr(getattr(torch.ops.aten, name), overload)
     return found
+
+
+_DEVICE = Atom("device", "cpu")
+"""The one that the op runs on, whatever its name."""
+
+
+def _makes_elsewhere(template: Template, schema: torch.FunctionSchema) -> bool:
+    """Return whether the op makes a tensor on the CPU unless it is told where."""
+    names = [argument.name for argument in schema.arguments]
+    return "device" in names and names[0] not in ("self", "input") and template.kwargs.get("device") is None
 
 
 def _builder(argument: Argument, device: torch.device) -> Build:

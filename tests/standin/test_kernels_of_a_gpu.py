@@ -121,3 +121,21 @@ def test_what_a_gpu_has_one_kernel_for_is_few_ops(session: Session) -> None:
     assert ops(optimizer.step) <= 12
     assert ops(lambda: nn.functional.dropout(values, 0.1)) == 1
     assert ops(lambda: layer(source)) <= 4
+
+
+def test_what_ops_make_is_on_the_device_also_where_they_are_not_told(session: Session) -> None:
+    """Called as ops torch leaves their device open, and means the CPU."""
+    aten = torch.ops.aten
+    with session.capture():
+        weights = torch.ones(5).cuda()
+        made = [
+            aten.zeros.default([5]),
+            aten.arange.default(5),
+            aten.linspace.Tensor_Tensor(weights[0], weights.sum(), 5),
+            aten.hann_window.default(5),
+            torch.full((5,), 2.0),
+            torch.eye(5)[1],
+        ]
+        found = [(weights * one).sum() for one in made]
+    values = [session.fetch(one).item() for one in found]
+    assert values == pytest.approx([0.0, 10.0, 15.0, torch.hann_window(5).sum().item(), 10.0, 1.0])
