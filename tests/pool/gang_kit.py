@@ -8,6 +8,7 @@ from pathlib import Path
 from threading import Thread
 
 import torch
+from device_kind import KIND
 from real_pool import PoolUnderTest, wait_for
 from torch import nn
 from torch.nn import functional as F
@@ -17,7 +18,7 @@ from djinn_lab.jobs import Terms
 
 DEVICE_BYTES = 2**28
 RATES = (0.1, 0.05, 0.02, 0.01)
-TOGETHER = "It ran on 2 devices: cpu:0, cpu:1."
+TOGETHER = f"It ran on 2 devices: {KIND}:0, {KIND}:1."
 
 
 class Search:
@@ -104,7 +105,7 @@ def running(
 
 def other_of(device: str) -> str:
     """Return the other one of two devices."""
-    return "cpu:1" if device == "cpu:0" else "cpu:0"
+    return f"{KIND}:1" if device == f"{KIND}:0" else f"{KIND}:0"
 
 
 def leaves_nothing_behind(pool: PoolUnderTest, session: Session) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 import torch
-from device_kind import KIND
+from device_kind import KIND, only_cpus
 from real_pool import PoolUnderTest, kill_worker
 
 from djinn_lab.client.cell import Cell
@@ -59,6 +59,7 @@ def run_until(session: Session, numbers: torch.Tensor, ends: Callable[[str], boo
 
 
 @needs_compiler
+@only_cpus("the stand-in's card is out of the compiler's reach")
 def test_repeated_cell_is_compiled_in_the_background_within_its_tolerance(pool: PoolUnderTest) -> None:
     numbers = torch.randn(300, 400)
     with pool.session() as session:

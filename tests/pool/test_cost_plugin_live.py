@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from device_kind import KIND
+from device_kind import KIND, only_cpus
 from example_package import EXAMPLE, import_from, install, write_package
 from pool_kit import Client, act, rest, running_pool
 from real_pool import PoolUnderTest, have_measured
@@ -102,6 +102,7 @@ def estimator_of(api: PoolClient) -> EstimatorView:
     return found
 
 
+@only_cpus("the estimator of the examples predicts theirs")
 def test_installed_estimator_predicts_convolutions_until_runs_are_known(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

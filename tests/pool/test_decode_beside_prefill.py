@@ -64,5 +64,6 @@ def test_step_stops_the_prefill_and_both_have_the_numbers_of_eager_torch(pool: P
         [job] = [one for one in pool.rest.jobs(limit=50) if one.user == name and one.cell == "prefill"]
         events = [line.event for line in pool.rest.job(job.job).events]
     assert "SegmentPreempted" in events
-    assert sums["prefill"] == [attend(prompt).sum().item()] * 3
-    assert sums["step"] == [attend(token, context).sum().item()] * 3
+    off = 0.0 if KIND == "cpu" else 1e-5  # other devices have attention of their own
+    assert sums["prefill"] == pytest.approx([attend(prompt).sum().item()] * 3, rel=off, abs=0)
+    assert sums["step"] == pytest.approx([attend(token, context).sum().item()] * 3, rel=off, abs=0)

@@ -7,6 +7,7 @@ from threading import Thread
 
 import pytest
 import torch
+from device_kind import KIND
 from gang_kit import TOGETHER, Search, leaves_nothing_behind, other_of, running
 from pool_kit import Client
 from real_pool import PoolUnderTest, kill_worker, wait_for
@@ -155,11 +156,11 @@ def test_layers_of_experts_run_side_by_side_and_compute_what_one_device_computes
     assert last.report.gang == TOGETHER
     schedule = two.rest.schedule(last.report.job)
     assert schedule.explain()[-1] == TOGETHER
-    assert sorted(schedule.measured_nodes) == ["cpu:0", "cpu:1"]
+    assert sorted(schedule.measured_nodes) == [f"{KIND}:0", f"{KIND}:1"]
     processes = {
         event["args"]["name"] for event in schedule.chrome_trace()["traceEvents"] if event["ph"] == "M"
     }
-    assert {"cpu:0 measured", "cpu:1 measured"} <= processes
+    assert {f"{KIND}:0 measured", f"{KIND}:1 measured"} <= processes
 
 
 def kill_the_other(pool: PoolUnderTest, session: Session) -> None:
@@ -196,7 +197,7 @@ def test_a_gang_takes_what_is_free_or_waits_for_all(two: PoolUnderTest, session:
 
     freed: list[str] = []
     with Client(two.info) as ann:
-        busy = ann.submit(program, target="cpu:1", priority="CRITICAL")
+        busy = ann.submit(program, target=f"{KIND}:1", priority="CRITICAL")
         ann.until(busy, "RUNNING")
         with session.capture("elastic", terms=Terms(gang=2)) as elastic:
             first = search.train(200)
