@@ -10,9 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 KIND = os.environ.get("TEST_DEVICES", "cpu")
 """The kind of the devices, before the colon of their names."""
+
+OUT_OF_RANGE: type[Exception] = IndexError if KIND == "cpu" else torch.AcceleratorError
+"""What an index beyond a tensor's size raises: an error of the op, or a fault of the device."""
 
 STANDIN_FOLDER = str(Path(__file__).parent / "standin")
 """Where an interpreter finds the stand-in, and the pool its entry points."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from device_kind import KIND
 from notebook_kernel import NotebookKernel
 from real_pool import PoolUnderTest
 
@@ -172,14 +173,14 @@ def test_a_dry_run_leaves_plain_tensors_plain_and_as_they_were(notebook: Noteboo
 
 def test_dry_run_plans_for_the_devices_that_suit_the_target(notebook: NotebookKernel) -> None:
     notebook.run("%%djinn\nplanned = torch.ones(3) + 1")
-    here = notebook.run("%%djinn --dry-run --target kind=cpu\nplanned = planned + 1")
+    here = notebook.run(f"%%djinn --dry-run --target kind={KIND}\nplanned = planned + 1")
     assert here.status == "ok", here.traceback
-    assert "Queue: cpu:" in here.text
+    assert f"Queue: {KIND}:" in here.text
     planned = next(line for line in here.text.splitlines() if line.startswith("Device "))
     assert planned in notebook.run("%djinn schedule").shown[0]
     nowhere = notebook.run("%%djinn --dry-run --target gpu=h200\nplanned = planned + 1")
     assert nowhere.status == "ok", nowhere.traceback
-    assert "It would be refused: no device is gpu=h200 (devices: cpu:0 (kind=cpu" in nowhere.text
+    assert f"It would be refused: no device is gpu=h200 (devices: {KIND}:0 (kind={KIND}" in nowhere.text
     assert "Order: " not in nowhere.text
 
 
@@ -208,15 +209,15 @@ def test_explain_says_where_when_and_why(notebook: NotebookKernel) -> None:
 
 
 def test_a_cell_runs_on_its_target_or_says_what_there_is(notebook: NotebookKernel) -> None:
-    notebook.run("%%djinn -t cpu:0\nx = torch.ones(3) + 1")
-    done = notebook.run("%%djinn -t cpu:1 --explain\ny = x + 0")
-    assert "it asked for cpu:1" in done.text
-    assert "Device cpu:1: the cell asked for cpu:1, " in notebook.run("%djinn schedule").shown[0]
-    assert "on cpu:1." in done.text
+    notebook.run(f"%%djinn -t {KIND}:0\nx = torch.ones(3) + 1")
+    done = notebook.run(f"%%djinn -t {KIND}:1 --explain\ny = x + 0")
+    assert f"it asked for {KIND}:1" in done.text
+    assert f"Device {KIND}:1: the cell asked for {KIND}:1, " in notebook.run("%djinn schedule").shown[0]
+    assert f"on {KIND}:1." in done.text
     assert notebook.run("%%djinn\nfloat(y.sum())").values == ["6.0"]
     refused = notebook.run("%%djinn --target gpu=h200\ny = torch.ones(3) + 1")
     assert "no device is gpu=h200" in refused.traceback
-    assert "kind=cpu" in refused.traceback
+    assert "kind={KIND}" in refused.traceback
     reported = notebook.run("%%djinn --target gpu=h200 --report --explain\ny = torch.ones(3) + 1")
     said = reported.text + reported.traceback
     assert ": nothing of it ran (" in said

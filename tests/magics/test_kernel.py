@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from device_kind import KIND
 from notebook_kernel import NotebookKernel
 from real_pool import PoolUnderTest
 
@@ -30,7 +31,7 @@ def test_kernel_installs_and_runs_captured_cells(
         assert kernel.run("x").values == ["tensor([2., 2., 2.])"]
         assert kernel.run("%%local\ny = torch.ones(2)\ntype(y).__name__").values == ["'Tensor'"]
         assert kernel.run("!echo hello").text.strip() == "hello"
-        assert "cpu:0" in kernel.run("%djinn status").text
+        assert f"{KIND}:0" in kernel.run("%djinn status").text
         kernel.run("%%prun -q\nprofiled = torch.ones(3) + 2")
         assert kernel.run("djinn_lab.is_lazy(profiled)").values == ["True"]
         # Every cell is captured: those without torch work do not come between.

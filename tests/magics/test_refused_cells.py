@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from device_kind import KIND
 from notebook_kernel import NotebookKernel
 from real_pool import PoolUnderTest
 
@@ -124,9 +125,9 @@ def test_cell_without_memory_leaves_tensors_and_random_numbers(notebook: Noteboo
     assert notebook.run("torch.rand(2).tolist()").values == drawn
     assert notebook.run("y.tolist(), weight.tolist()").values == ["([0.0, 2.0, 4.0], [1.0, 2.0, 3.0])"]
     assert notebook.run("x.tolist()").error == "ValueLost"
-    assert notebook.run(f"%%djinn -t cpu:0\nx = weight * 1\n{cell}").error == "DeviceMemoryError"
+    assert notebook.run(f"%%djinn -t {KIND}:0\nx = weight * 1\n{cell}").error == "DeviceMemoryError"
     assert notebook.run("%%djinn\nx = weight * 2").status == "ok"
-    assert notebook.run(f"%%djinn -t cpu:0\n{cell}").error == "DeviceMemoryError"
+    assert notebook.run(f"%%djinn -t {KIND}:0\n{cell}").error == "DeviceMemoryError"
     assert notebook.run("x.tolist()").values == ["[2.0, 4.0, 6.0]"]
 
 

@@ -7,6 +7,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from device_kind import OUT_OF_RANGE
 from notebook_kernel import NotebookKernel
 from real_pool import PoolUnderTest
 
@@ -41,7 +42,7 @@ def test_result_of_a_noblock_cell_waits_by_name_by_job_and_without(notebook: Not
 
 def test_result_of_a_failed_noblock_cell_is_its_error(notebook: NotebookKernel) -> None:
     notebook.run("%%djinn -a\ntorch.ones(3)[torch.tensor([9])]")
-    assert notebook.run("%djinn result").error == "IndexError"
+    assert notebook.run("%djinn result").error == OUT_OF_RANGE.__name__
     assert notebook.run("%%djinn\n(torch.ones(1) + 1).item()").values == ["2.0"]
 
 
@@ -163,6 +164,7 @@ def test_html_report_of_a_failed_cell_has_its_error(notebook: NotebookKernel, tm
     assert notebook.run(f"%djinn report --html {tmp_path}/failed.html").status == "ok"
     words = Page((tmp_path / "failed.html").read_text()).words
     assert "Failed" in words
-    assert "IndexError: index 9 is out of bounds" in words
+    assert f"{OUT_OF_RANGE.__name__}: " in words
+    assert "index 9 is out of bounds" in words
     nowhere = notebook.run(f"%djinn report --html {tmp_path}/missing/x.html")
     assert "cannot be written (No such file or directory)" in nowhere.traceback
