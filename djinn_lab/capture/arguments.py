@@ -90,6 +90,8 @@ class Arguments:
 def _hashable(argument: object) -> object:
     if isinstance(argument, (list, tuple)):
         return tuple(_hashable(item) for item in argument)
+    if isinstance(argument, (bool, float, complex)):  # True, 1 and 1.0 are equal, and so are 0.0 and -0.0
+        return type(argument), repr(argument)
     return argument
 
 

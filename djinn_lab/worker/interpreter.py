@@ -10,6 +10,7 @@ from time import perf_counter
 
 import torch
 
+from djinn_lab.numerics import applied
 from djinn_lab.protocol.worker import Handed, Resume, RunSegment, encode
 from djinn_lab.srg.program import Program, Source, Template, TensorMeta, decode_program
 from djinn_lab.worker import parking
@@ -20,7 +21,6 @@ from djinn_lab.worker.executor import find_executor
 from djinn_lab.worker.handing import hand_over, take_over
 from djinn_lab.worker.link import CpuLink, Link
 from djinn_lab.worker.memory_account import MemoryAccount
-from djinn_lab.worker.numeric_settings import applied
 from djinn_lab.worker.outcome import Outcome, RegionLeft, Stop, describe
 from djinn_lab.worker.parked import ParkedLayout
 from djinn_lab.worker.preparation import Preparation, Preparations

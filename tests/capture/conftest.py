@@ -13,7 +13,9 @@ from djinn_lab.capture.recorders import CHOICE, Recorder, make_recorder
 from djinn_lab.native import load, why_missing
 
 CONTRACT = {
+    "test_accelerator_settings",
     "test_checkpoints",
+    "test_found_outside_settings",
     "test_nested_sessions",
     "test_no_stale_reads",
     "test_randomness_and_data",

@@ -14,8 +14,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from djinn_lab.capture.recorders import Recorder
 from djinn_lab.capture.torch_functions.pool_devices import PoolDevice
+from djinn_lab.numerics import applied
 from djinn_lab.srg.program import NumericSettings
-from djinn_lab.worker.numeric_settings import applied
 
 CARD = PoolDevice("cuda:0", "a GPU", 2**33, "cuda")
 CPU = PoolDevice("cpu:0", "in process", 2**33)
@@ -69,7 +69,6 @@ SETTINGS: dict[str, tuple[Callable[[], AbstractContextManager[None]], dict[str, 
         {"math_attention": False, "mem_efficient_attention": False, "cudnn_attention": False},
     ),
 }
-native_only = pytest.mark.native_recorder(reason="the Python recorder sees no settings")
 
 
 def differing(settings: NumericSettings | None) -> dict[str, object]:
@@ -78,7 +77,6 @@ def differing(settings: NumericSettings | None) -> dict[str, object]:
     return {} if settings is None else {k: v for k, v in asdict(settings).items() if v != usual[k]}
 
 
-@native_only
 @pytest.mark.parametrize("name", list(SETTINGS))
 def test_a_setting_goes_with_the_ops_that_it_was_set_for(
     recorder: Recorder, backend: InProcessBackend, name: str
@@ -94,7 +92,6 @@ def test_a_setting_goes_with_the_ops_that_it_was_set_for(
     assert [one.tolist()[0] for one in (before, inside, after)] == [2.0, 3.0, 4.0]
 
 
-@native_only
 def test_they_are_of_no_concern_to_a_pool_of_cpus(recorder: Recorder, backend: InProcessBackend) -> None:
     recorder.devices = lambda: [CPU]
     recorder.replayable = True
@@ -103,7 +100,6 @@ def test_they_are_of_no_concern_to_a_pool_of_cpus(recorder: Recorder, backend: I
     assert [program.settings for program in backend.programs] == [None]
 
 
-@native_only
 def test_a_session_that_wants_the_same_bits_says_so(recorder: Recorder, backend: InProcessBackend) -> None:
     recorder.devices = lambda: [CPU, CARD]
     recorder.replayable = True

@@ -19,10 +19,6 @@ from djinn_lab.srg.program import NumericSettings, encode_program
 from djinn_lab.srg.relative import Origin, to_relative, to_whole
 from djinn_lab.worker.interpreter import ProgramRun
 
-pytestmark = pytest.mark.native_recorder(
-    reason="the Python recorder sees neither the generator's own methods nor the settings",
-)
-
 
 def _state() -> list[torch.Tensor]:
     first, state = torch.rand(1), torch.default_generator.get_state()
@@ -48,6 +44,7 @@ def _passed() -> list[torch.Tensor]:
     return [torch.randn(1), torch.randn(1, generator=torch.default_generator), torch.randn(1)]
 
 
+@pytest.mark.native_recorder(reason="the Python recorder does not see the generator's own methods")
 @pytest.mark.parametrize("body", [_state, _seed, _copy, _passed], ids=lambda body: body.__name__)
 def test_default_generator_used_directly_takes_effect(
     recorder: Recorder, body: Callable[[], list[torch.Tensor]]
@@ -201,3 +198,17 @@ def test_numeric_settings_are_sent_with_the_program_and_part_of_its_plan_key(
     relative = to_relative(encoded, Origin())
     assert to_whole(relative.data, Origin()).data == encoded
     assert len({plan_key(encode_program(program)) for program in backend.programs}) == 2
+
+
+def test_equal_numbers_of_other_types_are_other_numbers(recorder: Recorder) -> None:
+    def body() -> list[torch.Tensor]:
+        ends = [torch.arange(end) for end in (1, 1.0, True, 2, 2.0)]
+        return [
+            *ends,
+            torch.arange(0, 1),
+            torch.arange(0.0, 1),
+            torch.arange(-0.0, 1.0),
+            torch.arange(0.0, 1.0),
+        ]
+
+    check_cell(recorder, body)

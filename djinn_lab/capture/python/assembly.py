@@ -13,7 +13,17 @@ from typing import Generic, NamedTuple, TypeVar
 
 from djinn_lab.capture.shapes.inference import OpPlan
 from djinn_lab.capture.values import Layout
-from djinn_lab.srg.program import NodeRecord, Program, Residency, Scalar, Scope, Source, Template, TensorMeta
+from djinn_lab.srg.program import (
+    NodeRecord,
+    NumericSettings,
+    Program,
+    Residency,
+    Scalar,
+    Scope,
+    Source,
+    Template,
+    TensorMeta,
+)
 
 
 class PendingNode(NamedTuple):
@@ -96,6 +106,7 @@ def assemble(
     fetch: Sequence[int],
     release: Sequence[int],
     rng_state: bytes | None,
+    settings: NumericSettings,
 ) -> Assembled:
     """Assemble the program; ``sources`` describes every value that may exist before the first node. ``live``:
     ids the client still holds."""
@@ -148,5 +159,6 @@ def assemble(
         fetch=list(fetch),
         release=list(release),
         rng_state=rng_state,
+        settings=None if settings == NumericSettings() else settings,
     )
     return Assembled(program, positions, frozenset(arrived))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
@@ -14,7 +15,7 @@ from djinn_lab.capture.python.value_table import ValueTable
 from djinn_lab.capture.sending.segment import AssembledPart
 from djinn_lab.capture.shapes.inference import OpPlan, ShapeInference
 from djinn_lab.capture.shapes.signature import Signature
-from djinn_lab.srg.program import EncodedProgram
+from djinn_lab.srg.program import EncodedProgram, NumericSettings
 
 
 class _Flight(NamedTuple):
@@ -37,7 +38,9 @@ class PythonNodes:
         self.look_at = 0
         self.patience = 0
         self._inference = ShapeInference()
-        self._plans: dict[tuple[Any, ...], OpPlan] = {}
+        self._plans: defaultdict[NumericSettings, dict[tuple[Any, ...], OpPlan]] = defaultdict(dict)
+        self.settings = NumericSettings()
+        """What the pending nodes were recorded under."""
         self._nodes: list[PendingNode] = []
 
     @property
@@ -62,10 +65,10 @@ class PythonNodes:
         key = call.key
         if signature.written and len(call.values) > 1 and (aliasing := call.aliasing()):
             key = (*key, aliasing)
-        plan = self._plans.get(key)
+        plans = self._plans[self.settings]
+        plan = plans.get(key)
         if plan is None:
-            plan = self._inference.plan(signature, args, kwargs, call.values)
-            self._plans[key] = plan
+            plan = plans[key] = self._inference.plan(signature, args, kwargs, call.values)
             self.plans_made += 1
         return plan
 
@@ -106,6 +109,7 @@ class PythonNodes:
             fetch,
             release,
             rng_state,
+            self.settings,
         )
         nodes = [self._nodes[position] for position in assembled.positions]
         self._nodes = []

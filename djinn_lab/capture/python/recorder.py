@@ -20,6 +20,7 @@ from typing import Any
 from weakref import WeakSet
 
 import torch
+from msgspec.structs import replace
 from torch._ops import OpOverload
 from torch.utils._python_dispatch import _disable_current_modes
 
@@ -58,6 +59,7 @@ from djinn_lab.capture.torch_functions.pool_memory import NoMemory, SessionsMemo
 from djinn_lab.capture.torch_functions.replaced import Replacements, ask_when_data_is_set, set_data_of_torch
 from djinn_lab.capture.values import Layout, LazyStorage, LazyValue
 from djinn_lab.errors import CaptureError
+from djinn_lab.numerics import present
 
 _SAME_VALUE = {torch.ops.aten.detach.default, torch.ops.aten.alias.default, torch.ops.aten.lift_fresh.default}
 _QUESTIONS: dict[OpOverload, Callable[[torch.Tensor, torch.Tensor], bool]] = {
@@ -118,7 +120,7 @@ class PythonRecorder:
         self.may_display: Callable[[], bool] = lambda: True
         self.devices: Callable[[], Sequence[PoolDevice]] = lambda: ()
         self.device_memory: SessionsMemory = NoMemory()
-        self.replayable = False
+        self.replayable = self._for_accelerators = False
 
     def _why_lost(self, tensor: torch.Tensor) -> str | None:
         return self.table.lost.get(tensor._value.id) if type(tensor) is LazyTensor else None
@@ -242,6 +244,7 @@ class PythonRecorder:
             self.segment.stream()
         if self.host.dirty and signature.written:
             self.host.settle_views(tensors_in(args, kwargs))
+        self._look_at_settings()
         call = Arguments(self.value_of, signature, args, kwargs)
         plan = self.nodes.plan(signature, call, args, kwargs)
         if plan.dynamic:
@@ -257,6 +260,17 @@ class PythonRecorder:
             self.nodes.push(plan, call, (value.id,), (value.storage.id,), (), signature.random)
             return wrap(value)
         return self._record_aliasing(signature, plan, call, args, kwargs)
+
+    def _look_at_settings(self) -> None:
+        """Run what is pending where the next op is recorded under other numeric settings."""
+        settings = present(self._for_accelerators)
+        if self._for_accelerators and self.replayable:
+            settings = replace(settings, replayable=True)
+        if settings == self.nodes.settings:
+            return
+        if self.nodes.pending:
+            self.segment.flush(Cut("a numeric setting was changed", self.nodes.line()))
+        self.nodes.settings = settings
 
     def _record_aliasing(
         self,
@@ -502,6 +516,7 @@ class PythonRecorder:
     @one_thread
     def begin_cell(self) -> None:
         """Begin a cell, before its first op."""
+        self._for_accelerators = any(one.kind != "cpu" for one in self.devices())
         with paused():
             self.exposures.look_again()
 

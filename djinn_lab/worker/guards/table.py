@@ -7,12 +7,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from djinn_lab.numerics import deterministic, set_deterministic
 from djinn_lab.srg.ops import base_name, words
 from djinn_lab.worker.guards import layouts, losses, norms, pooling, recurrent, results, single_ops
 from djinn_lab.worker.guards.checks import CallArguments, Check
 from djinn_lab.worker.guards.layouts import side_by_side
 from djinn_lab.worker.guards.results import After
-from djinn_lab.worker.numeric_settings import deterministic, set_deterministic
 
 _CHECKS: Mapping[str, Check] = {
     "_adaptive_avg_pool2d_backward": pooling.averaged(2),

@@ -1,4 +1,4 @@
-"""Runs a program under the numeric settings of the torch that recorded it."""
+"""The numeric settings of this process's torch: recorders read them, and workers run programs under them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import torch.utils.deterministic
 from msgspec.structs import replace
 
 from djinn_lab.srg.program import NumericSettings
-from djinn_lab.worker.accelerator.device import is_accelerator
 
 _C: Any = torch._C
 _deterministic: Any = torch.utils.deterministic
@@ -25,8 +24,9 @@ def applied(settings: NumericSettings | None, device: torch.device) -> Iterator[
     """Apply ``settings`` (None: torch's defaults) to this process inside, and what was set before
     afterwards. On an accelerator a session may want deterministic algorithms wherever torch has them: what is
     run again after a loss then has the same bits."""
-    wanted, before = settings or _DEFAULTS, _present(is_accelerator(device))
-    if wanted.replayable and not wanted.deterministic and is_accelerator(device):
+    accelerator = device.type != "cpu"
+    wanted, before = settings or _DEFAULTS, present(accelerator)
+    if wanted.replayable and not wanted.deterministic and accelerator:
         wanted = replace(wanted, deterministic=True, warn_only=True, fill_uninitialized=False)
     wanted = replace(wanted, replayable=False)
     if wanted == before:
@@ -39,7 +39,7 @@ def applied(settings: NumericSettings | None, device: torch.device) -> Iterator[
         _apply(before, wanted)
 
 
-def _present(accelerator: bool) -> NumericSettings:
+def present(accelerator: bool) -> NumericSettings:
     """Return what is set; ``accelerator``: also what concerns these alone."""
     own = NumericSettings(
         str(torch.get_default_dtype()).removeprefix("torch."),
