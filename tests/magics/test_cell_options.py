@@ -76,7 +76,7 @@ def test_verify_compares_with_eager_torch_and_changes_nothing(notebook: Notebook
     assert done.status == "ok", done.traceback
     assert done.text.count("once") == 1
     [line] = [line for line in done.text.splitlines() if line.startswith("verified: ")]
-    assert "bit for bit" in line
+    assert ("bit for bit" if KIND == "cpu" else "equal within tolerance") in line
     assert int(line.split()[1]) >= 8 + 3  # parameters, buffers, gradients, optimizer state, losses
     assert notebook.run("[float(loss) for loss in losses], float(torch.rand(()))").values == plain.values
 
@@ -217,7 +217,7 @@ def test_a_cell_runs_on_its_target_or_says_what_there_is(notebook: NotebookKerne
     assert notebook.run("%%djinn\nfloat(y.sum())").values == ["6.0"]
     refused = notebook.run("%%djinn --target gpu=h200\ny = torch.ones(3) + 1")
     assert "no device is gpu=h200" in refused.traceback
-    assert "kind={KIND}" in refused.traceback
+    assert f"kind={KIND}" in refused.traceback
     reported = notebook.run("%%djinn --target gpu=h200 --report --explain\ny = torch.ones(3) + 1")
     said = reported.text + reported.traceback
     assert ": nothing of it ran (" in said

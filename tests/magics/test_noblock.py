@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from device_kind import OUT_OF_RANGE
+from device_kind import KIND, OUT_OF_RANGE
 from notebook_kernel import NotebookKernel
 from real_pool import PoolUnderTest, wait_for
 
@@ -25,7 +25,7 @@ def test_noblock_cell_returns_before_it_is_computed_and_its_handle_has_the_resul
     assert notebook.run("training.ready, training.successful").values == ["(True, True)"]
     assert notebook.run("training.progress.ops_done == training.progress.ops_total > 3000").values == ["True"]
     assert "In [2]: 30" in notebook.run("print(training.report)").text
-    assert notebook.run("training").values[0].startswith("<In [2]: DONE, on cpu:")
+    assert notebook.run("training").values[0].startswith(f"<In [2]: DONE, on {KIND}:")
 
 
 def test_noblock_cell_is_waited_for_by_the_next_use_of_the_session(notebook: NotebookKernel) -> None:
@@ -42,7 +42,7 @@ def test_noblock_output_of_the_cell_says_at_last_how_it_ended(notebook: Notebook
     notebook.run(f"%%djinn -a -o handle\n{LONG.format(ops=1500)}")
     waited = notebook.run("handle.wait()")
     assert waited.values == ["True"]
-    assert waited.shown[-1].startswith("<In [2]: DONE, on cpu:")
+    assert waited.shown[-1].startswith(f"<In [2]: DONE, on {KIND}:")
 
 
 def test_progress_of_a_noblock_cell_is_displayed_only_where_it_is_waited_for(

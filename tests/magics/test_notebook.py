@@ -76,7 +76,7 @@ def test_a_cell_stopped_while_it_was_recorded_is_the_last_one(notebook: Notebook
     assert notebook.run(f"%%djinn -t {KIND}:9\ntorch.ones(2) + 1").error == "Refused"
     loop = "w = torch.randn(600, 600)\nfor _ in range(100_000):\n    w = (w @ w).tanh()"
     assert notebook.run(f"%%djinn --timeout 1s --progress-after -1\n{loop}").error == "CellCancelled"
-    assert re.search(r"[1-9]\d* ops on cpu", notebook.run("%djinn report").text)
+    assert re.search(rf"[1-9]\d* ops on {KIND}", notebook.run("%djinn report").text)
     assert "2048 nodes" in notebook.run("%djinn graph").shown[0]
 
 
@@ -196,7 +196,7 @@ def test_progress_is_one_line_updated_in_place(notebook: NotebookKernel) -> None
     done = notebook.run(LONG)
     assert done.status == "ok", done.traceback
     assert any("ops" in line for line in done.shown)
-    assert re.match(r"In \[\d+\] is done on cpu:\d, in ", done.shown[-1])
+    assert re.match(rf"In \[\d+\] is done on {KIND}:\d, in ", done.shown[-1])
     assert notebook.run("%%djinn\ntorch.ones(1)").shown == []
 
 
@@ -277,7 +277,7 @@ def test_memory_says_where_this_notebooks_state_is(notebook: NotebookKernel) -> 
     assert "holds nothing on the pool yet" in before
     assert notebook.run("%%djinn\nheld = torch.ones(2**20) * 2").status == "ok"
     text = notebook.run("%djinn memory").text
-    assert re.search(r"this notebook \(.+\): on cpu:\d, (idle|computing), 4\.0 MiB", text)
+    assert re.search(rf"this notebook \(.+\): on {KIND}:\d, (idle|computing), 4\.0 MiB", text)
     assert f"{KIND}:0: " in text
     assert "wake-ups: " in text
 

@@ -7,7 +7,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from device_kind import OUT_OF_RANGE
+from device_kind import KIND, OUT_OF_RANGE
 from notebook_kernel import NotebookKernel
 from real_pool import PoolUnderTest
 
@@ -152,7 +152,15 @@ def test_html_report_is_one_safe_file_with_every_section(notebook: NotebookKerne
     assert "img" not in page.tags
     assert "url(" not in text
     assert "<script>alert(1)</script>" in page.words
-    for wanted in ("In [3] on cpu:", "Done", "Time by stage", "capture", "run", "Sequential.0", "Schedule"):
+    for wanted in (
+        f"In [3] on {KIND}:",
+        "Done",
+        "Time by stage",
+        "capture",
+        "run",
+        "Sequential.0",
+        "Schedule",
+    ):
         assert wanted in page.words
     for wanted in ("priority NORMAL", "Placement", "item (.item()", "cell end", "Device ran"):
         assert wanted in page.words
