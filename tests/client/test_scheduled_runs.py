@@ -135,7 +135,8 @@ def test_a_training_cell_with_cuts_gives_the_same_bits(session: Session) -> None
     for mine, theirs in zip(ordered_weights, weights, strict=True):
         assert torch.equal(mine, theirs)
     assert session.last_cell is not None
-    assert session.last_cell.schedule.order != tuple(range(len(session.last_cell.graph.nodes)))
+    if KIND == "cpu":  # elsewhere an optimizer's step is few ops, which have no other order
+        assert session.last_cell.schedule.order != tuple(range(len(session.last_cell.graph.nodes)))
 
 
 class LastFirst:

@@ -80,6 +80,17 @@ def test_a_recurrent_layer_under_autocast_computes_in_its_dtype(session: Session
     assert session.fetch(weight.grad).abs().sum() > 0
 
 
+def test_packed_sequences_are_recorded_step_by_step(session: Session) -> None:
+    layer, rows = nn.LSTM(4, 5), torch.randn(3, 7, 4)
+    expected, _ = nn.utils.rnn.pad_packed_sequence(
+        layer(nn.utils.rnn.pack_padded_sequence(rows, torch.tensor([7, 4, 2]), batch_first=True))[0]
+    )
+    with session.capture():
+        packed = nn.utils.rnn.pack_padded_sequence(rows.cuda(), torch.tensor([7, 4, 2]), batch_first=True)
+        found, _ = nn.utils.rnn.pad_packed_sequence(layer.cuda()(packed)[0])
+    torch.testing.assert_close(session.fetch(found.detach()), expected.detach())
+
+
 def test_second_derivatives_of_a_recurrent_layer_need_cudnn_to_be_off(session: Session) -> None:
     layer, source = nn.GRU(4, 5), torch.randn(7, 3, 4, requires_grad=True)
 

@@ -80,7 +80,7 @@ def _whole(mode: int, original: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(original)
     def call(source: Any, states: Any, *rest: Any, **named: Any) -> Any:
         stack = _stack(rest, named)
-        given = (states, states) if mode != _LSTM else tuple(states)
+        given = () if stack is None else tuple(states) if mode == _LSTM else (states, states)
         if stack is None or not _is_recorded_whole(mode, source, given, stack):
             return original(source, states, *rest, **named)
         output, hidden, cell = _run(mode, *_cast(source, given, stack))
@@ -91,8 +91,12 @@ def _whole(mode: int, original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _stack(rest: tuple[Any, ...], named: dict[str, Any]) -> _Stack | None:
     """Return it, None for packed sequences and for calls that are not those of torch's modules."""
-    is_plain = len(rest) == len(_Stack._fields) and isinstance(rest[0], (list, tuple)) and not named
-    return _Stack(*rest) if is_plain else None
+    if named or len(rest) != len(_Stack._fields):
+        return None
+    stack = _Stack(*rest)
+    return (
+        stack if isinstance(stack.parameters, (list, tuple)) and isinstance(stack.has_biases, bool) else None
+    )
 
 
 def _is_recorded_whole(mode: int, source: Any, given: tuple[Any, ...], stack: _Stack) -> bool:
@@ -128,19 +132,23 @@ def _fits(mode: int, source: Tensor, given: tuple[Tensor, Tensor], stack: _Stack
     return (
         all(one.shape == states for one in given)
         and [tuple(one.shape) for one in stack.parameters] == shapes
-        and (torch.is_autocast_enabled(CUDA_RULES) or len({one.dtype for one in tensors}) == 1)
+        and (_is_cast(source) or len({one.dtype for one in tensors}) == 1)
     )
 
 
 _GATES = {_LSTM: 4, RECURRENT_MODES["gru"]: 3}
 
 
+def _is_cast(source: Tensor) -> bool:
+    return torch.is_autocast_enabled(CUDA_RULES) and source.dtype is not torch.float64
+
+
 def _dtype(source: Tensor) -> torch.dtype:
-    return torch.get_autocast_dtype(CUDA_RULES) if torch.is_autocast_enabled(CUDA_RULES) else source.dtype
+    return torch.get_autocast_dtype(CUDA_RULES) if _is_cast(source) else source.dtype
 
 
 def _cast(source: Tensor, given: State, stack: _Stack) -> tuple[Tensor, State, _Stack]:
-    """Autocast has the layers of cuDNN compute in its dtype."""
+    """Autocast has the layers of cuDNN compute in its dtype, as all but those of 64-bit numbers."""
     dtype = _dtype(source)
     hidden, cell = (one.to(dtype) for one in given)
     parameters = [one.to(dtype) for one in stack.parameters]
