@@ -89,6 +89,10 @@ class StopSignal:
             self.others()
 
 
+_NO_KERNEL = "with arguments from the"
+"""Torch says so, and names all devices that have one."""
+
+
 def describe(
     error: Exception, program: Program, executed: int, running: bool, missing: Sequence[int] = ()
 ) -> RemoteFailure:
@@ -101,6 +105,11 @@ def describe(
         text = (
             f"{text.splitlines()[0]}. The device stopped at this op, or at one shortly before it: an index "
             "beyond a tensor's size does that, such as a token above the size of an embedding."
+        )
+    elif isinstance(error, NotImplementedError) and _NO_KERNEL in text:
+        text = (
+            f"{text.split('. ')[0]}. The device has no kernel for this op: run the cell on a device of "
+            "another kind, as with --target kind=cpu, or in the notebook (%%local)."
         )
     out_of_memory = isinstance(error, (DeviceMemoryError, MemoryError, torch.OutOfMemoryError)) or (
         "can't allocate memory" in text

@@ -150,3 +150,18 @@ def test_what_ops_make_is_on_the_device_also_where_they_are_not_told(session: Se
         found = [(weights * one).sum() for one in made]
     values = [session.fetch(one).item() for one in found]
     assert values == pytest.approx([0.0, 10.0, 15.0, torch.hann_window(5).sum().item(), 10.0, 1.0])
+
+
+def test_an_op_without_a_kernel_is_refused_by_the_device_and_says_what_to_do(session: Session) -> None:
+    """A GPU has one for products whose sums are more precise than their factors; a CPU has not."""
+    with session.capture():
+        factors = torch.ones(3, 3, dtype=torch.bfloat16).cuda()
+        kept = factors + 1
+    with (
+        pytest.raises(
+            NotImplementedError, match=r"has no kernel for this op: .* --target kind=cpu, or in the"
+        ),
+        session.capture(),
+    ):
+        torch.mm(factors, factors, out_dtype=torch.float32).sum().item()
+    assert session.fetch(kept).sum() == 18

@@ -39,6 +39,7 @@ from djinn_lab.capture.shapes.kernel_layouts import (
 )
 from djinn_lab.capture.shapes.signature import ArgumentKind, Signature
 from djinn_lab.capture.shapes.stand_ins import META, fake, meta, no_elements, promoting
+from djinn_lab.capture.torch_functions.pool_devices import computes_on_accelerators
 from djinn_lab.capture.values import Layout, LazyValue
 from djinn_lab.errors import CaptureError
 from djinn_lab.srg.program import Argument, Atom, ComplexNumber, Leaf, ScalarHole, Template, TensorHole
@@ -232,7 +233,7 @@ class ShapeInference:
         dtypes = tuple([layout.dtype for layout in call.layouts])
         if call.signature.is_view or not dtypes or (dtypes[0] in _ORDINARY and len(set(dtypes)) == 1):
             return
-        if may_lack_a_kernel(call.signature):
+        if computes_on_accelerators() and may_lack_a_kernel(call.signature):
             return
         kinds = (call.signature, dtypes)
         if kinds in self._accepted:

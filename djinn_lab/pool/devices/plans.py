@@ -193,10 +193,11 @@ def card_limit_bytes(card: Card, kind: str, wanted_bytes: int | None = None) -> 
     own_bytes = process_bytes(kind)
     left_bytes = card.free_bytes - own_bytes
     if max(wanted_bytes or 0, 1) > left_bytes:
-        wanted = f"{format_bytes(wanted_bytes)} are more than" if wanted_bytes else "No session fits"
+        wanted = f"{format_bytes(wanted_bytes)} for sessions" if wanted_bytes else "A session"
         raise OptionError(
-            f"{wanted} the {format_bytes(card.free_bytes)} of {format_bytes(card.total_bytes)} that are free "
-            f"on the {card.name}, of which a worker's process takes {format_bytes(own_bytes)} for itself.",
+            f"{wanted} and the {format_bytes(own_bytes)} that a worker's process takes for itself are more "
+            f"than the {format_bytes(card.free_bytes)} of {format_bytes(card.total_bytes)} that are free on "
+            f"the {card.name}.",
             "End what else runs on it (nvidia-smi lists the processes), or give a smaller --memory.",
         )
     return wanted_bytes or min(left_bytes, int(card.free_bytes * CUDA_SHARE_OF_MEMORY))
