@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import standin
 import torch
 from isolated import on_standin
 from programs import Script
@@ -179,3 +180,22 @@ def test_equal_bytes_of_two_sessions_go_over_the_link_once(tmp_path: Path) -> No
         assert copied.whole
         moved.append(copied.nbytes)
     assert moved == [36 * MIB + 4012, 0]
+
+
+@on_standin(manual=True, kernel_bytes_per_s=108e9)
+def test_a_session_is_parked_at_the_rate_of_the_link(tmp_path: Path) -> None:
+    """In the time of the device, whose memory is as many times faster than its link as that of an H200."""
+    device, nbytes = torch.device(DEVICE), 512 * MIB
+    tiers = Tiers(PieceStore(HostArena(1024 * MIB, tmp_path, DEVICE, registered_with=device)))
+    interpreter = Interpreter(device, 768 * MIB, tmp_path, tiers, link=AcceleratorLink(device))
+    script = Script()
+    value = script.load(torch.arange(nbytes // 4, dtype=torch.int32))
+    program = encode_program(script.program(keep=(value,)))
+    assert interpreter.run("ann", program, {}, StopSignal(), lambda done, total: None).failure is None
+    begin, end = (torch.Event(device, enable_timing=True) for _ in range(2))
+    begin.record()
+    list(interpreter.copies.store("ann", interpreter.values_of("ann"), Copied()))
+    end.record()
+    end.synchronize()
+    assert tiers.store.host_used_bytes == nbytes
+    assert begin.elapsed_time(end) / 1000 <= 1.1 * nbytes / standin.link_bytes_per_s
