@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import queue
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from programs import Script
 from djinn_lab.protocol import worker as messages
 from djinn_lab.protocol.host_rows import FILE_BYTES
 from djinn_lab.srg.program import encode_program
-from djinn_lab.worker import host_arena
+from djinn_lab.worker import host_arena, parking
 from djinn_lab.worker.accelerator.link import AcceleratorLink
 from djinn_lab.worker.host_account import HostAccount
 from djinn_lab.worker.host_arena import HostArena
@@ -183,7 +183,7 @@ def test_equal_bytes_of_two_sessions_go_over_the_link_once(tmp_path: Path) -> No
 
 
 @on_standin(manual=True, kernel_bytes_per_s=108e9)
-def test_a_session_is_parked_at_the_rate_of_the_link(tmp_path: Path) -> None:
+def test_a_session_is_parked_and_comes_back_at_the_rate_of_the_link(tmp_path: Path) -> None:
     """In the time of the device, whose memory is as many times faster than its link as that of an H200."""
     device, nbytes = torch.device(DEVICE), 512 * MIB
     tiers = Tiers(PieceStore(HostArena(1024 * MIB, tmp_path, DEVICE, registered_with=device)))
@@ -192,10 +192,17 @@ def test_a_session_is_parked_at_the_rate_of_the_link(tmp_path: Path) -> None:
     value = script.load(torch.arange(nbytes // 4, dtype=torch.int32))
     program = encode_program(script.program(keep=(value,)))
     assert interpreter.run("ann", program, {}, StopSignal(), lambda done, total: None).failure is None
-    begin, end = (torch.Event(device, enable_timing=True) for _ in range(2))
-    begin.record()
-    list(interpreter.copies.store("ann", interpreter.values_of("ann"), Copied()))
-    end.record()
-    end.synchronize()
-    assert tiers.store.host_used_bytes == nbytes
-    assert begin.elapsed_time(end) / 1000 <= 1.1 * nbytes / standin.link_bytes_per_s
+    copies, values = interpreter.copies, interpreter.values_of("ann")
+
+    def expect_rate(steps: Iterator[int]) -> None:
+        begin, end = (torch.Event(device, enable_timing=True) for _ in range(2))
+        begin.record()
+        assert sum(steps) == nbytes
+        end.record()
+        end.synchronize()
+        assert begin.elapsed_time(end) / 1000 <= 1.1 * nbytes / standin.link_bytes_per_s
+
+    expect_rate(copies.store("ann", values, Copied()))
+    with tiers.fences.lock:
+        parking.park(values)
+    expect_rate(copies.restore(values, Copied()))

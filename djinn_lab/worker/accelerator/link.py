@@ -1,5 +1,5 @@
-"""An accelerator's link: pinned memory, a stream for each direction and one for fingerprints, which are taken
-on the device. Its rate on a GPU is not measured yet."""
+"""An accelerator's link: pinned memory, a stream for each direction and one for its fingerprints, which are
+taken on the device. Its rate on a GPU is not measured yet."""
 
 from __future__ import annotations
 
@@ -45,6 +45,7 @@ class AcceleratorLink:
         self._looks = torch.Stream(device)
         self._out = torch.Stream(device)
         self._in = torch.Stream(device)
+        self._looks_in = torch.Stream(device)
         # Now: it stays, and would split a large block that was freed.
         self._weights = SumWeights.on(device, ACCELERATOR_PIECE_BYTES)
         self._lock = threading.Lock()
@@ -79,15 +80,18 @@ class AcceleratorLink:
 
     def copy_in(self, hosts: Sequence[torch.Tensor], devices: Sequence[torch.Tensor]) -> list[bytes]:
         weights = self._weights_for(max(device.nbytes for device in devices))
-        with self._in:
-            self._in.wait_stream(self._compute)
-            sums = []
-            for host, device in zip(hosts, devices, strict=True):
+        sums = []
+        self._in.wait_stream(self._compute)
+        for host, device in zip(hosts, devices, strict=True):
+            with self._in:
                 if device.is_contiguous():
                     device.copy_(host.view(device.shape), non_blocking=True)
                 else:  # a strided end would be staged through memory that is not pinned
                     device.copy_(host.to(self._device, non_blocking=True).view(device.shape))
+            with self._looks_in:
+                self._looks_in.wait_stream(self._in)
                 sums.append(weighted_sums(device.contiguous(), weights))
+        with self._looks_in:
             found = torch.stack(sums).cpu()
         return [row.numpy().tobytes() for row in found]
 
