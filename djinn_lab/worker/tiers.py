@@ -89,10 +89,13 @@ class Tiers:
                 slab = arena.begin_slab(nbytes)
             if slab is None:
                 return
-            pinned = arena.pin(slab)
-            with self.fences.lock:
-                arena.end_slab(slab, pinned)
-                self.fences.changed.notify_all()
+            pinned = False
+            try:
+                pinned = arena.pin(slab)
+            finally:
+                with self.fences.lock:
+                    arena.end_slab(slab, pinned)
+                    self.fences.changed.notify_all()
             if not pinned:
                 return
 
@@ -114,7 +117,9 @@ class Tiers:
 
     def _unpin(self, slabs: Sequence[int]) -> None:
         arena = self.store.arena
-        arena.unpin(slabs)
-        with self.fences.lock:
-            arena.end_unpinned(slabs)
-            self.fences.changed.notify_all()
+        try:
+            arena.unpin(slabs)
+        finally:
+            with self.fences.lock:
+                arena.end_unpinned(slabs)
+                self.fences.changed.notify_all()
