@@ -32,7 +32,10 @@ _CHECKED = {"aten._reshape_alias.default": "aten.as_strided.default"}
 """Ops that trust their caller to stay within a tensor's memory, and those that look."""
 
 
-_FILLED = ("aten.empty.memory_format", "aten.empty_strided.default")
+_FILLED = (
+    *("aten.empty.memory_format", "aten.empty_strided.default", "aten.empty_like.default"),
+    *("aten.empty_permuted.default", "aten.new_empty.default", "aten.new_empty_strided.default"),
+)
 """Those that fill it themselves where torch's deterministic algorithms ask for that."""
 
 

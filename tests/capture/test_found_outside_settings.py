@@ -212,3 +212,23 @@ def test_equal_numbers_of_other_types_are_other_numbers(recorder: Recorder) -> N
         ]
 
     check_cell(recorder, body)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_complex_numbers_under_another_default_dtype(recorder: Recorder, dtype: torch.dtype) -> None:
+    def body() -> list[torch.Tensor]:
+        with _default_dtype(dtype):
+            return [torch.full((2,), 1j), torch.full((2,), 1j, dtype=torch.complex128), torch.full((2,), 2.0)]
+
+    check_cell(recorder, body)
+
+
+def test_all_new_memory_is_filled_under_deterministic_algorithms(recorder: Recorder) -> None:
+    def body() -> list[torch.Tensor]:
+        with _deterministic():
+            x = torch.ones(2, 3)
+            made = [torch.empty(2), torch.empty_like(x), x.new_empty(2), torch.empty_strided((2,), (1,))]
+            made += [x.new_empty_strided((2,), (1,)), torch.empty_permuted((2, 3), (1, 0))]
+            return [one.isnan() for one in made]
+
+    check_cell(recorder, body)

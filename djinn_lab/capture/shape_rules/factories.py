@@ -10,6 +10,7 @@ import torch
 from djinn_lab.capture.shape_rules.layers import Answer, fresh
 from djinn_lab.capture.values import Layout
 
+_HALF = {torch.float16, torch.bfloat16}
 _REAL = {torch.float32, torch.float64, torch.bfloat16, torch.float16}
 _WHOLE = {torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64}
 
@@ -21,10 +22,14 @@ def constant(inputs: Sequence[Layout], args: Sequence[Any], kwargs: dict[str, An
 
 def filled(inputs: Sequence[Layout], args: Sequence[Any], kwargs: dict[str, Any]) -> Answer:
     """``full``: without a dtype, that of the number."""
-    of_number = {float: torch.get_default_dtype(), bool: torch.bool, int: torch.int64}.get(type(args[1]))
-    if of_number is None:
-        return None
-    return _made(args[0], kwargs.get("dtype") or of_number, kwargs)
+    default = torch.get_default_dtype()
+    of_number = {float: default, bool: torch.bool, int: torch.int64}.get(type(args[1]))
+    if of_number is not None:
+        return _made(args[0], kwargs.get("dtype") or of_number, kwargs)
+    plain = kwargs.get("dtype") is None and kwargs.get("layout") in (None, torch.strided)
+    if plain and type(args[1]) is complex and default in _HALF and min(args[0], default=0) >= 0:
+        return [fresh(torch.complex64, args[0])]  # torch's own shape rule makes halves of it
+    return None
 
 
 def drawn(inputs: Sequence[Layout], args: Sequence[Any], kwargs: dict[str, Any]) -> Answer:
