@@ -16,7 +16,7 @@ NUMBERS = frozenset((bool, int, float, complex))
 
 
 class Arguments:
-    """The arguments of one call. ``key`` says everything that can influence result layouts (offsets only
+    """The arguments of one call. ``key`` says all of them that can influence result layouts (offsets only
     where the op makes views). ``values`` are the input tensors' values in reading order."""
 
     __slots__ = ("_value_of", "key", "scalars", "values")
@@ -44,9 +44,6 @@ class Arguments:
         for name, argument in kwargs.items():
             key.append(name)
             self._read(signature.keyword_kinds[name], argument, key)
-        default = torch.get_default_dtype()
-        if signature.is_factory or default is not torch.float32:  # integers times a Python number become it
-            key.append(default)
         self.key = tuple(key)
 
     def aliasing(self) -> tuple[object, ...]:

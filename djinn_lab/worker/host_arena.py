@@ -79,11 +79,7 @@ class HostArena:
         """Return what is this worker's in the account and in no use: the rest of slabs."""
         if self._accelerator is None:
             return 0
-        taken = (len(self._slabs) + len(self._moving)) * self._slab_bytes
-        last = (self.capacity_bytes - 1) // self._slab_bytes
-        if last in self._slabs or last in self._moving:
-            taken -= (last + 1) * self._slab_bytes - self.capacity_bytes
-        return taken - self.used_bytes
+        return self.bytes_of((*self._slabs, *self._moving)) - self.used_bytes
 
     @property
     def is_moving(self) -> bool:
@@ -95,7 +91,7 @@ class HostArena:
         """Say how much of what is used other workers may have if they need it. They may have slabs in which
         nothing is, too."""
         self._kept = (idle_bytes, of_copies_bytes)
-        empty = sum(self._slab_size(number) for number, used in self._slabs.items() if not used)
+        empty = sum(self._extents.slab_size(number) for number, used in self._slabs.items() if not used)
         self.account.note_kept(idle_bytes + empty, of_copies_bytes)
 
     def take(self, nbytes: int) -> int | None:
@@ -144,7 +140,7 @@ class HostArena:
         )
         if number is None:
             return None
-        if not self.account.take(self._slab_size(number)):
+        if not self.account.take(self._extents.slab_size(number)):
             self._extents.give_back_slab(number)
             return None
         self._moving.add(number)
@@ -152,11 +148,8 @@ class HostArena:
 
     def pin(self, number: int) -> bool:
         """Allocate a slab that was begun and let the accelerator reach it; False where there is no space."""
-        begin, nbytes = number * self._slab_bytes, self._slab_size(number)
-        try:
-            os.posix_fallocate(self._file, begin, nbytes)
-        except OSError as error:
-            self.refusal = f"shared memory gave no space ({error.strerror})"
+        begin, nbytes = number * self._slab_bytes, self._extents.slab_size(number)
+        if not self._allocate(begin, nbytes):
             return False
         self._register(number, self._bytes.narrow(0, begin, nbytes))
         return True
@@ -169,7 +162,7 @@ class HostArena:
             self._slabs[number] = 0
             self.note_kept(*self._kept)
         else:
-            self.account.give_back(self._slab_size(number))
+            self.account.give_back(self._extents.slab_size(number))
 
     def take_empty(self, nbytes: int) -> list[int]:
         """Take slabs in which nothing is, of so many bytes as far as there are, to be unpinned."""
@@ -181,16 +174,16 @@ class HostArena:
             del self._slabs[number]
             self._moving.add(number)
             taken.append(number)
-            nbytes -= self._slab_size(number)
+            nbytes -= self._extents.slab_size(number)
         return taken
 
     def bytes_of(self, numbers: Sequence[int]) -> int:
-        return sum(map(self._slab_size, numbers))
+        return sum(map(self._extents.slab_size, numbers))
 
     def unpin(self, numbers: Sequence[int]) -> None:
         """Return the memory of slabs that were taken to the file system."""
         for number in numbers:
-            begin, nbytes = number * self._slab_bytes, self._slab_size(number)
+            begin, nbytes = number * self._slab_bytes, self._extents.slab_size(number)
             if number in self._unregistered:
                 self._unregistered.discard(number)
             else:
@@ -203,7 +196,7 @@ class HostArena:
         for number in numbers:
             self._moving.discard(number)
             self._extents.give_back_slab(number)
-            self.account.give_back(self._slab_size(number))
+            self.account.give_back(self._extents.slab_size(number))
         self.note_kept(*self._kept)
 
     # -- parts ---------------------------------------------------------------------------------------------
@@ -216,7 +209,7 @@ class HostArena:
             return self._take_space(offset, size)
         number = offset // self._slab_bytes
         if number not in self._slabs:
-            slab = self._slab_size(number)
+            slab = self._extents.slab_size(number)
             if not self.account.take(slab):
                 return False
             if not self.pin(number):
@@ -228,9 +221,6 @@ class HostArena:
         if was_empty:
             self.note_kept(*self._kept)
         return True
-
-    def _slab_size(self, number: int) -> int:
-        return min(self._slab_bytes, self.capacity_bytes - number * self._slab_bytes)
 
     def _register(self, number: int, slab: torch.Tensor) -> None:
         """Register a slab with the accelerator; an error in the log, when it is refused."""
@@ -248,10 +238,15 @@ class HostArena:
     def _take_space(self, offset: int, size: int) -> bool:
         if not self.account.take(size):
             return False
+        if not self._allocate(offset, size):
+            self.account.give_back(size)
+            return False
+        return True
+
+    def _allocate(self, offset: int, size: int) -> bool:
         try:
             os.posix_fallocate(self._file, offset, size)
         except OSError as error:
-            self.account.give_back(size)
             self.refusal = f"shared memory gave no space ({error.strerror})"
             return False
         return True
@@ -295,7 +290,7 @@ class Extents:
 
     def take_slab(self, number: int) -> bool:
         """Take a whole slab, if all of it is free."""
-        start, size = number * self._slab_bytes, self._slab_size(number)
+        start, size = number * self._slab_bytes, self.slab_size(number)
         place = bisect_left(self._starts, start)
         if place == len(self._starts) or (self._starts[place], self._sizes[place]) != (start, size):
             return False
@@ -306,9 +301,10 @@ class Extents:
         """Undo :meth:`take_slab`."""
         place = bisect_left(self._starts, number * self._slab_bytes)
         self._starts.insert(place, number * self._slab_bytes)
-        self._sizes.insert(place, self._slab_size(number))
+        self._sizes.insert(place, self.slab_size(number))
 
-    def _slab_size(self, number: int) -> int:
+    def slab_size(self, number: int) -> int:
+        """The last slab may be smaller."""
         return min(self._slab_bytes, self._end - number * self._slab_bytes)
 
     def give_back(self, offset: int, nbytes: int) -> tuple[int, int]:

@@ -41,12 +41,6 @@ _STRIDED_BY_KERNEL = (
 """Such as do so when an input is not row-major."""
 _OF_ACCELERATORS = ("mkldnn_rnn_layer",)
 """Ops that are recorded in dtypes and modes for which a CPU has no kernel, for devices that have."""
-_ANY_DEVICE = (
-    "CompositeImplicitAutograd",
-    "CompositeExplicitAutograd",
-    "CompositeExplicitAutogradNonFunctional",
-)
-"""Torch's keys of kernels that are made of other ops."""
 _TRIAL_BYTES_MAX = 2**20
 _DYNAMIC = torch.Tag.dynamic_output_shape
 
@@ -85,13 +79,8 @@ def calls_a_library(signature: Signature) -> bool:
 @cache
 def may_lack_a_kernel(signature: Signature) -> bool:
     """Return whether a refusal of the CPU's kernel says nothing of an accelerator's."""
-    name = signature.func._schema.name
-    overload = signature.func._schema.overload_name
-    op = f"{name}.{overload}" if overload else name
-    has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
-    return _has_part(signature, _OF_ACCELERATORS) or not any(
-        has_kernel(op, key) for key in ("CPU", *_ANY_DEVICE)
-    )
+    has_kernel = torch._C._dispatch_has_computed_kernel_for_dispatch_key
+    return _has_part(signature, _OF_ACCELERATORS) or not has_kernel(signature.func.name(), "CPU")
 
 
 def refuses_only_shapes(signature: Signature) -> bool:

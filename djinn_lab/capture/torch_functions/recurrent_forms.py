@@ -19,6 +19,7 @@ from djinn_lab.srg.ops import RECURRENT_MODES
 
 _aten = torch.ops.aten
 _LSTM = RECURRENT_MODES["lstm"]
+_GATES = {_LSTM: 4, RECURRENT_MODES["gru"]: 3}
 State = tuple[Tensor, Tensor]
 """Hidden state and cell; of all but an LSTM the cell is the hidden state again, and nothing reads it."""
 
@@ -134,9 +135,6 @@ def _fits(mode: int, source: Tensor, given: tuple[Tensor, Tensor], stack: _Stack
         and [tuple(one.shape) for one in stack.parameters] == shapes
         and (_is_cast(source) or len({one.dtype for one in tensors}) == 1)
     )
-
-
-_GATES = {_LSTM: 4, RECURRENT_MODES["gru"]: 3}
 
 
 def _is_cast(source: Tensor) -> bool:

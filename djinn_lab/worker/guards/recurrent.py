@@ -7,9 +7,10 @@ from typing import NamedTuple
 
 import torch
 
+from djinn_lab.srg.ops import RECURRENT_MODES
 from djinn_lab.worker.guards.checks import CallArguments
 
-_LSTM, _GATES = 2, 4
+_LSTM, _GATES = RECURRENT_MODES["lstm"], 4
 
 
 class _Sizes(NamedTuple):
