@@ -13,7 +13,7 @@ import torch
 
 PIECE_BYTES = 2**20
 ACCELERATOR_PIECE_BYTES = 2**24
-"""Seeing to a piece takes the host as long for any size, while a fast link waits. No GPU has shown how long."""
+"""Seeing to a piece takes the host as long for any size, while a fast link waits."""
 TOKENS_PER_PIECE = 256
 KV_PIECE_BYTES_MAX = 4 * 2**20
 
