@@ -149,7 +149,8 @@ class Extension:
         def djinn_config(line: str) -> None:
             if line.strip():
                 self.notebook.configure(line)
-            print(describe_options(self.notebook.options("", "%djinn_config")))
+            options = self.notebook.options("", "%djinn_config")
+            print(describe_options(options, self.notebook.session if self.notebook.has_session else None))
 
         djinn_config.__doc__ = (
             f"Set this notebook's defaults for %%djinn.\n\n{make_parser('%djinn_config').format_help()}"

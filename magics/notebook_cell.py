@@ -236,7 +236,7 @@ class NotebookCell:
         names, self._names = self._names, None
         if names is not None and self._cell.has_not_run(ended):
             names.put_back()
-            ended.add_note("Nothing of the cell ran: variables of before it are what they were.")
+            ended.add_note("Nothing of the cell ran on the pool: variables of before it are what they were.")
 
     def _leave(self) -> None:
         """Send the cell, keep what it would have displayed for its handle, and display the handle."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from djinn_lab.client.dry_run import suitable_devices
 from djinn_lab.client.profile_terms import first_choice, terms_of
 from djinn_lab.client.session import Session
 from djinn_lab.config import default_profile, list_profiles
@@ -50,14 +51,15 @@ def describe_switch(options: CellOptions, session: Session | None) -> str:
     return f"{first}; this session's values stay on {device}, and the next session begins by it"
 
 
-def describe_options(options: CellOptions) -> str:
-    """Return what ``%djinn_config`` prints: the defaults of the notebook's cells."""
+def describe_options(options: CellOptions, session: Session | None) -> str:
+    """Return what ``%djinn_config`` prints: the defaults of the notebook's cells. ``session``: None before
+    the first cell; the pool is asked only where there is one."""
     terms = options.terms
     switches = [name for name in SWITCHES if getattr(options, name[2:].replace("-", "_"))]
     rows = [
         ("profile", options.profile),
         ("priority", options.priority),
-        ("target", terms.target or "any device"),
+        ("target", _target(options, session)),
         ("tolerates", ", ".join(terms.tolerates) or "no taint"),
         ("tolerance", f"{options.tolerance:g}" if options.tolerance else "0: results are those of the ops"),
         ("progress", _progress(options)),
@@ -65,6 +67,19 @@ def describe_options(options: CellOptions) -> str:
         ("typing", "restores what was parked" if options.typing else "is not watched"),
     ]
     return "\n".join(["each cell of this notebook, where it says nothing else:", *aligned(rows)])
+
+
+def _target(options: CellOptions, session: Session | None) -> str:
+    target = options.terms.target
+    if target is None or session is None or not session.connected:
+        return target or "any device"
+    try:
+        suitable_devices(session.pool.status(), options.terms)
+    except ValueError as none:
+        return f"{target}, and now cells with it are refused: {none}"
+    except PoolError as error:
+        return f"{target} (the pool cannot be asked whether it has one: {error.message})"
+    return target
 
 
 def _progress(options: CellOptions) -> str:

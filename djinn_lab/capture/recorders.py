@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 import torch
 
+from djinn_lab.capture.former_tensors import FormerTensors
 from djinn_lab.capture.host.placement import Placement
 from djinn_lab.capture.sending.backend import Backend
 from djinn_lab.capture.sending.segment import Launched, Segment
@@ -51,6 +52,7 @@ class Recorder(Protocol):
     device_memory: SessionsMemory
     replayable: bool
     placement: Placement
+    former: FormerTensors
     host_only: bool
 
     @property
@@ -105,6 +107,35 @@ class Recorder(Protocol):
     def checkpoint(self) -> Checkpoint: ...
 
     def value_of_lazy(self, tensor: torch.Tensor) -> object: ...
+
+    def value_to_keep(self, tensor: torch.Tensor) -> object:
+        """Return the value of a lazy tensor, which is about to be given another, for
+        :meth:`restore_value`."""
+        ...
+
+    def identity_of(self, tensor: torch.Tensor) -> object:
+        """Return what tells the memory and the layout of a lazy tensor from others, and holds neither."""
+        ...
+
+    def made_in_cell(self, tensor: torch.Tensor) -> bool:
+        """Return whether an op of this cell made the memory of a tensor."""
+        ...
+
+    def why_lost(self, tensor: torch.Tensor) -> str | None:
+        """Return why a tensor has no value, None where it has one."""
+        ...
+
+    def begin_histories(self, keep: bool) -> None:
+        """Forget what tensors were to autograd before they were written; ``keep`` it from now on, or not."""
+        ...
+
+    def leave_histories(self) -> None:
+        """Note that the cell has written what it writes."""
+        ...
+
+    def put_back_histories(self) -> None:
+        """Let tensors that the cell wrote, and nothing has since, be to autograd what they were."""
+        ...
 
     def restore_value(self, tensor: torch.Tensor, value: Any) -> None: ...
 

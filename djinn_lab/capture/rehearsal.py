@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from djinn_lab.capture.lazy import is_lazy
+from djinn_lab.capture.lazy import is_lazy, recorder_of
 from djinn_lab.capture.recorders import Checkpoint, Recorder
 from djinn_lab.capture.sending.backend import Cut, RunResult
 from djinn_lab.capture.sending.segment import paused
@@ -108,15 +108,14 @@ class _Writes(UnwrappedDispatchMode):
 class _TorchObjects:
     """Gradients, optimizers and learning-rate schedulers of the whole process, as they were."""
 
-    def __init__(self, recorder: Recorder) -> None:
-        self._recorder = recorder
+    def __init__(self) -> None:
         self._tensors: list[tuple[torch.Tensor, Any, torch.Tensor | None]] = []
         self._restore: list[Callable[[], None]] = []
         with paused():
             for item in gc.get_objects():
                 kind = type(item)
                 if issubclass(kind, torch.Tensor):
-                    value = self._recorder.value_of_lazy(item) if is_lazy(item) else None
+                    value = recorder_of(item).value_of_lazy(item) if is_lazy(item) else None
                     if value is not None or (item.requires_grad and item.is_leaf):
                         self._tensors.append((item, value, item.grad if item.is_leaf else None))
                 elif issubclass(kind, torch.optim.Optimizer):
@@ -144,7 +143,7 @@ class _TorchObjects:
         with paused():
             for tensor, value, gradient in self._tensors:
                 if value is not None:
-                    self._recorder.restore_value(tensor, value)
+                    recorder_of(tensor).restore_value(tensor, value)
                 if tensor.is_leaf and tensor.grad is not gradient:
                     tensor.grad = gradient
 
@@ -171,7 +170,7 @@ class Rehearsal:
         recorder = self._recorder
         recorder.segment.settle_launched()
         recorder.finish("before a dry run")
-        self._objects = _TorchObjects(recorder)
+        self._objects = _TorchObjects()
         self._checkpoint = recorder.checkpoint()
         self._writes = _Writes(recorder, self._checkpoint)
         self._stream = torch.default_generator.get_state()
@@ -182,6 +181,7 @@ class Rehearsal:
 
     def watch(self) -> AbstractContextManager[object]:
         """A mode to enter around the cell's code."""
+        self._recorder.former.rehearsed = True
         return self._writes
 
     def _end(self, cut: Cut) -> None:
@@ -198,6 +198,7 @@ class Rehearsal:
         segment = recorder.segment
         segment.backend, segment.before_cut = self._backend, self._allowed
         self._writes.take_back()
+        recorder.former.put_back()
         self._objects.take_back()
         self._checkpoint.restore(NOT_COMPUTED)
         del self._objects, self._writes, self._checkpoint

@@ -149,6 +149,8 @@ class StorageOwner(Protocol):
 
     def make_lazy_share(self, lazy: Any, plain: torch.Tensor) -> None: ...
 
+    def look_at(self, tensor: Any, other: Any) -> None: ...
+
 
 class Exposure:
     """Others hold a storage's host memory. ``digest`` of its bytes when last compared; ``for_good``: it

@@ -180,6 +180,8 @@ class Cell:
         self._plans = recorder.plans_made
         self._moved = executor.bytes_moved()
         stack.enter_context(capturing(recorder, job.cell, file))
+        if recorder.segment.launched is None:
+            recorder.former.forget()
 
     @whole
     def __exit__(
@@ -198,6 +200,8 @@ class Cell:
         outcome, message = "done", ""
         self._stream_after = torch.default_generator.get_state()
         self._host_writes = self._recorder.placement.writes.collect()
+        if self._recorder.segment.launched is None:
+            self._recorder.former.leave()
         pending = PendingCell(self._recorder, executor, job, self._close_left)
         try:
             if error is None and not job.waits and self._launch(pending):
@@ -297,7 +301,10 @@ class Cell:
         or written, since. An op that failed leaves both as it does in plain torch."""
         failed = isinstance(error, RemoteError) and not isinstance(error, DeviceMemoryError)
         if failed or not self.has_not_run(error):
+            if self._recorder.segment.launched is None:
+                self._recorder.former.forget()
             return
+        self._recorder.former.put_back()
         for write in self._host_writes:
             write.take_back()
         self._host_writes = ()

@@ -16,6 +16,7 @@ from djinn_lab.client.cuts import cure_of, name_of
 from djinn_lab.client.profile_terms import first_choice, scheduler_profile
 from djinn_lab.client.session import Session
 from djinn_lab.errors import DeviceMemoryError
+from djinn_lab.jobs import Terms
 from djinn_lab.jobs.resources import error_sentence
 from djinn_lab.jobs.targets import allowed
 from djinn_lab.protocol.rest.status import PoolStatus
@@ -72,7 +73,7 @@ class DryRun:
         status = self._session.pool.status()
         bound, terms = self._session.device, self._cell.terms
         try:
-            suitable = [one.device for one in allowed(terms.target, terms.tolerates, _described(status))]
+            suitable = suitable_devices(status, terms)
         except ValueError as error:
             yield f"It would be refused: {error}."
             return
@@ -122,10 +123,13 @@ class _DescribedDevice(NamedTuple):
     taints: frozenset[str]
 
 
-def _described(status: PoolStatus) -> list[_DescribedDevice]:
-    return [
+def suitable_devices(status: PoolStatus, terms: Terms) -> list[str]:
+    """Return the names of the devices that a cell with these terms may run on. Raises ValueError, which says
+    why there is none and what is there."""
+    described = [
         _DescribedDevice(one.device, frozenset(one.labels), frozenset(one.taints)) for one in status.devices
     ]
+    return [one.device for one in allowed(terms.target, terms.tolerates, described)]
 
 
 def _held_by_others(status: PoolStatus, device: str, graph: SRG) -> int:

@@ -7,10 +7,12 @@ from typing import NamedTuple
 
 import pytest
 import torch
+from device_kind import only_cpus
 from real_pool import PoolUnderTest
 
+from djinn_lab.client.dry_run import DryRun
 from djinn_lab.client.session import Session
-from djinn_lab.errors import DeviceMemoryError, Refused, ValueLost
+from djinn_lab.errors import DeviceMemoryError, Refused, RemoteError, ValueLost
 from djinn_lab.jobs import Terms
 from djinn_lab.jobs.fairness.limits import Limits
 
@@ -94,3 +96,130 @@ def test_refused_block_that_was_left_keeps_a_seed_set_since(session: Session) ->
     assert torch.equal(after, torch.rand(2))
     with pytest.raises(ValueLost):
         drawn.tolist()
+
+
+def _model() -> torch.nn.Module:
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.BatchNorm1d(2))
+
+
+def _look(tensor: torch.Tensor) -> object:
+    history = None if tensor.grad_fn is None else type(tensor.grad_fn).__name__
+    return tensor.tolist(), tensor.shape, tensor.stride(), tensor.dtype, tensor.requires_grad, history
+
+
+class Tensors:
+    """Of each kind that a cell may give other memory, another layout or a history."""
+
+    def __init__(self, session: Session) -> None:
+        self.plain, self.used, self.trained = _model(), _model(), _model()
+        self.models = self.plain, self.used, self.trained
+        self.row, self.wide, self.free = (torch.arange(6.0).view(2, 3) for _ in range(3))
+        self.alone, self.weight = (torch.nn.Parameter(torch.ones(2)) for _ in range(2))
+        with session.capture():
+            self.used(torch.ones(2, 3))
+            self.trained(torch.ones(2, 3)).sum().backward()
+            self.lazy, self.turned, self.set, self.given, self.written = (
+                torch.arange(6.0).view(2, 3) * 2 for _ in range(5)
+            )
+            self.small = torch.ones(2) * 3
+            self.product = self.weight * self.small
+
+    def now(self) -> list[object]:
+        """Return everything that a user can see of them."""
+        found = [tensor for model in self.models for tensor in (*model.parameters(), *model.buffers())]
+        found += [parameter.grad for parameter in self.trained.parameters() if parameter.grad is not None]
+        found += [self.row, self.wide, self.free, self.alone, self.weight, self.lazy, self.turned, self.set]
+        found += [self.given, self.written, self.small, self.product]
+        return [*map(_look, found), self.free.data_ptr()]
+
+    def change(self, recorder: str) -> None:
+        self.plain.half()
+        self.used.double()
+        self.trained.to(torch.bfloat16)
+        self.alone.data = self.lazy[0, :2] * 2
+        self.row.t_()
+        self.turned.t_()
+        self.turned.unsqueeze_(0)
+        self.wide.data = self.lazy * 2
+        self.lazy.data = self.lazy * 3
+        self.given.data = self.free
+        self.free.data = torch.zeros(2)
+        self.written.mul_(self.trained[0].weight.sum())
+        self.small.add_(self.plain[0].bias)
+        if recorder == "native":  # for the other one they are cuts, or refused
+            self.set.set_(self.lazy)
+            self.weight.data = self.alone * 2
+            self.product.mul_(self.weight)
+
+
+@pytest.mark.parametrize("recorder", ["native", "python"])
+@pytest.mark.parametrize("name", ["target", "queued", "memory"])
+@pytest.mark.parametrize("waits", [True, False], ids=["waits", "left"])
+def test_refused_block_leaves_tensors_that_it_gave_other_memory(
+    pool: PoolUnderTest, monkeypatch: pytest.MonkeyPatch, recorder: str, name: str, waits: bool
+) -> None:
+    monkeypatch.setenv("DJINN_LAB_RECORDER", recorder)
+    case = CASES[name]
+    with pool.session() as session:
+        tensors = Tensors(session)
+        before = tensors.now()
+        if case.limits is not None:
+            pool.rest.set_targets(session.welcome.user, limits=case.limits)
+        left = False
+        with pytest.raises((Refused, DeviceMemoryError)):
+            with session.capture(terms=case.terms, wait=waits) as cell:
+                tensors.change(recorder)
+                _large = torch.ones(case.side, case.side)[0, 0] * tensors.lazy
+                left = True
+            cell.handle.get()
+        pool.rest.set_targets(session.welcome.user, limits=Limits())
+        assert left
+        assert tensors.now() == before
+        tensors.product.sum().backward()
+        assert tensors.weight.grad is not None
+        assert tensors.weight.grad.tolist() == [3.0, 3.0]
+        with session.capture():
+            plain, used = (model(torch.ones(2, 3)) for model in (tensors.plain, tensors.used))
+            tensors.trained(torch.ones(2, 3)).sum().backward()
+            after = tensors.written + tensors.lazy
+        assert torch.equal(plain, used)
+        assert after.tolist() == [[0.0, 4.0, 8.0], [12.0, 16.0, 20.0]]
+
+
+@pytest.mark.parametrize("recorder", ["native", "python"])
+def test_dry_run_leaves_tensors_that_it_gave_other_memory(
+    pool: PoolUnderTest, monkeypatch: pytest.MonkeyPatch, recorder: str
+) -> None:
+    monkeypatch.setenv("DJINN_LAB_RECORDER", recorder)
+    with pool.session() as session:
+        tensors = Tensors(session)
+        before = tensors.now()
+        with DryRun(session, session.capture()) as cell:
+            tensors.change(recorder)
+        assert cell.report.ops_recorded > 10
+        assert tensors.now() == before
+
+
+@only_cpus("an op that fails leaves the device as it is")
+@pytest.mark.parametrize("recorder", ["native", "python"])
+def test_what_an_op_before_it_kept_from_being_computed_replaces_nothing(
+    pool: PoolUnderTest, monkeypatch: pytest.MonkeyPatch, recorder: str
+) -> None:
+    monkeypatch.setenv("DJINN_LAB_RECORDER", recorder)
+    with pool.session() as session:
+        model, computed = _model(), torch.nn.Parameter(torch.ones(2))
+        with session.capture():
+            values = torch.arange(3.0) * 2
+        before = [_look(tensor) for tensor in (*model.parameters(), *model.buffers())]
+        with pytest.raises(RemoteError, match="out of bounds"), session.capture():
+            computed.data = computed.data * 2
+            kept = values.gather(0, torch.tensor([9]))
+            model.half()
+        assert [_look(tensor) for tensor in (*model.parameters(), *model.buffers())] == before
+        assert computed.tolist() == [2.0, 2.0]
+        with pytest.raises(ValueLost):
+            kept.tolist()
+        with session.capture():
+            model.half()
+        assert {tensor.dtype for tensor in model.parameters()} == {torch.float16}

@@ -131,6 +131,17 @@ def test_cell_without_memory_leaves_tensors_and_random_numbers(notebook: Noteboo
     assert notebook.run("x.tolist()").values == ["[2.0, 4.0, 6.0]"]
 
 
+def test_config_says_that_no_device_is_the_target(notebook: NotebookKernel) -> None:
+    begun(notebook)
+    unknown = notebook.run("%djinn_config --target gpu=h200")
+    assert unknown.status == "ok", unknown.traceback
+    assert "target       gpu=h200, and now cells with it are refused: no device is gpu=h200" in unknown.text
+    assert notebook.run("%%djinn\ny + 1").error == "Refused"
+    known = notebook.run(f"%djinn_config --target {KIND}:0")
+    assert f"target       {KIND}:0\n" in known.text
+    assert notebook.run("%%djinn\ny + 1").values == ["tensor([1., 3., 5.])"]
+
+
 def test_error_of_the_cells_own_code_leaves_its_variables(notebook: NotebookKernel) -> None:
     begun(notebook)
     failed = notebook.run("%%djinn --target kind=cpu\nx = 5\ntorch.ones(3) + 1\nraise ValueError")

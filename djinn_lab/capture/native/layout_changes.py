@@ -33,14 +33,17 @@ class LayoutChanges:
 
     def change(self, signature: Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run an op that changes the layout or the memory of its first argument, and return that."""
-        tensor = args[0]
+        tensor, former = args[0], self._recorder.former
         if signature.sets_storage:
-            self._set(signature, args, kwargs)
+            with former.changing(tensor):
+                self._set(signature, args, kwargs)
         elif not native.is_lazy(tensor):
-            self._change_plain(signature, args, kwargs)
+            with former.changing(tensor):
+                self._change_plain(signature, args, kwargs)
         elif signature.as_view is not None:
             made = self._recorder.view(signature_of(signature.as_view), args, kwargs)
-            native.look_at(tensor, native.value_of(made))
+            with former.changing(tensor):
+                native.look_at(tensor, native.value_of(made))
         elif signature.name in _RESIZE:
             self._resize(tensor, resized_layout(signature, args, kwargs))
         else:
@@ -58,7 +61,7 @@ class LayoutChanges:
                 self._resize(tensor, layout)
             else:
                 self._leave_pool(tensor)
-                with paused(), torch.no_grad():
+                with self._recorder.former.changing(tensor), paused(), torch.no_grad():
                     tensor.resize_(layout.shape).as_strided_(layout.shape, layout.stride)
         self._recorder.bring_all(signature, args, kwargs)  # a resized plain one may have sent others home
 
@@ -100,15 +103,17 @@ class LayoutChanges:
         if layout is value.layout:
             return
         end = value.offset * layout.dtype.itemsize + layout.span_bytes
-        if end <= value.storage.nbytes or not layout.numel:
-            native.look_at(tensor, native.Value(value.storage, layout, value.offset))
-        elif shared:
+        grows = bool(layout.numel) and end > value.storage.nbytes
+        if grows and shared:
             raise CaptureError(
                 f"a tensor resized to {layout.shape} needs more memory, which it shares with others.",
                 "Make a new tensor of that shape and copy into it.",
             )
-        else:
-            self._grow(tensor, value, layout)
+        with self._recorder.former.changing(tensor):
+            if grows:
+                self._grow(tensor, value, layout)
+            else:
+                native.look_at(tensor, native.Value(value.storage, layout, value.offset))
 
     def _grow(self, tensor: torch.Tensor, value: NativeValue, layout: Layout) -> None:
         """Give a lazy tensor new memory, which begins with what it had."""

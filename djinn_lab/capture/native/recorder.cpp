@@ -182,6 +182,12 @@ PYBIND11_MODULE(djinn_recorder, m) {
              std::lock_guard<std::mutex> guard(lock);
              s.recorder->drop_base(&s);
            })
+      .def("leave_to_host",
+           [](LazyStorage& s) {
+             std::lock_guard<std::mutex> guard(lock);
+             if (s.base) s.base->spare = s.rare->host;
+             s.recorder->drop_base(&s);
+           }, "Pending nodes read the pool's copy, which goes then; the host's bytes, which are current, are sent again when they are needed.")
       .def("send", [](LazyStorage& s, py::object layout, std::optional<std::string> blob, std::optional<py::bytes> inline_bytes) {
         auto* known = layout_from_python(layout);
         std::lock_guard<std::mutex> guard(lock);
@@ -315,7 +321,17 @@ PYBIND11_MODULE(djinn_recorder, m) {
            [](Recorder& r, const std::string& cell, const std::string& file) {
              std::lock_guard<std::mutex> guard(lock);
              r.scopes.enter_cell(cell, file);
+             r.made_before = r.last_serial();
            })
+      .def("begin_histories",
+           [](Recorder& r, bool open) {
+             Histories gone(open);
+             std::lock_guard<std::mutex> guard(lock);
+             std::swap(gone, r.histories);
+           }, "Forget what was kept. `open`: and keep what is written from now on.")
+      .def("leave_histories", [](Recorder& r) { r.histories.leave(); })
+      .def("put_back_histories", [](Recorder& r) { r.histories.put_back(); }, "Tensors that the cell wrote are to autograd what they were.")
+      .def("made_in_cell", [](Recorder& r, LazyStorage& s) { return s.made_since(r.made_before); }, "An op of this cell made the memory.")
       .def("begin_optimizer", [](Recorder& r) { r.scopes.in_optimizer = true, r.scopes.optimizer_line = r.scopes.line(); })
       .def("end_optimizer", [](Recorder& r) { r.scopes.in_optimizer = false; })
       .def("module_names", [](Recorder& r, py::dict names) {

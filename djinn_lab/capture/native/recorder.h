@@ -2,6 +2,7 @@
 #pragma once
 #include <unordered_map>
 #include <unordered_set>
+#include "histories.h"
 #include "messagepack.h"
 #include "ops.h"
 #include "settings.h"
@@ -84,6 +85,8 @@ class Recorder {
   bool for_accelerators = false, replayable = false;  // the pool has some; they compute by deterministic algorithms
   uint64_t segment = 1, ops_recorded = 0, plans_made = 0;
   size_t look_at = 1024, patience = 1024;  // with so many nodes pending the cell is sent ahead
+  Histories histories;                     // of tensors that this cell wrote
+  uint64_t made_before = 0;                // the last storage before the cell
   bool begins_call = false;                // the op in hand is the first of a root module's call
 
   // ---- values. All need the lock.
@@ -115,6 +118,7 @@ class Recorder {
 
   std::unordered_map<const c10::StorageImpl*, c10::SmallVector<Twin, 1>> twins;
   uint64_t new_serial() { return ++last_serial_; }
+  uint64_t last_serial() const { return last_serial_; }
   uint64_t new_id() { return next_id_++; }
   void died(Base* base);
   std::vector<Base*> living();

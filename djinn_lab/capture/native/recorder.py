@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 
+from djinn_lab.capture.former_tensors import FormerTensors
 from djinn_lab.capture.host.interrupts import locked
 from djinn_lab.capture.host.ops import (
     has_generator,
@@ -54,6 +55,7 @@ from djinn_lab.capture.torch_functions.optimizer_state import SteppedOptimizers
 from djinn_lab.capture.torch_functions.packed_sequences import PACK, pack
 from djinn_lab.capture.torch_functions.pool_devices import PoolDevice
 from djinn_lab.capture.torch_functions.pool_memory import NoMemory, SessionsMemory
+from djinn_lab.capture.torch_functions.replaced import forget_type
 from djinn_lab.capture.values import Layout
 from djinn_lab.errors import CaptureError
 
@@ -84,10 +86,6 @@ def _captured_by(core: NativeCore | None) -> Iterator[None]:
         native.set_capturing(before)
 
 
-def _why_lost(tensor: torch.Tensor) -> str | None:
-    return native.storage_of(tensor).lost if native.is_lazy(tensor) else None
-
-
 class NativeRecorder:
     """``lock``: of the thread that uses it now."""
 
@@ -101,8 +99,10 @@ class NativeRecorder:
         self.plain = PlainTensors(self.core, self.memory)
         self.placement = Placement(self.plain, self.segment, native.is_lazy)
         self.layouts = LayoutChanges(self)
-        self.optimizers = SteppedOptimizers(_why_lost)
-        self.segment.on_not_computed = self.optimizers.undo
+        self.optimizers = SteppedOptimizers(self.why_lost)
+        self.former = FormerTensors(self)
+        self.segment.on_sent, self.segment.on_computed = self.former.sent, self.former.computed
+        self.segment.on_not_computed = self._take_back
         self.owner: object = None
         self.may_display: Callable[[], bool] = lambda: True
         self.devices: Callable[[], Sequence[PoolDevice]] = lambda: ()
@@ -413,10 +413,51 @@ class NativeRecorder:
     def value_of_lazy(self, tensor: torch.Tensor) -> object:
         return native.value_of(tensor)
 
+    def value_to_keep(self, tensor: torch.Tensor) -> object:
+        """Return the value of a lazy tensor, which is about to be given another. Where no other tensor has
+        its memory and the host has the bytes, the pool need not keep them."""
+        alone = native.storage_users(tensor) == 1
+        value = native.value_of(tensor)
+        if alone and value.storage.host_is_current() and value.storage.exposure is None:
+            value.storage.leave_to_host()
+        return value
+
+    def identity_of(self, tensor: torch.Tensor) -> object:
+        """Return what tells the memory and the layout of a lazy tensor from others, and holds neither."""
+        return native.value_of(tensor).key()
+
+    def made_in_cell(self, tensor: torch.Tensor) -> bool:
+        """Return whether an op of this cell made the memory of a tensor."""
+        return native.is_lazy(tensor) and self.core.made_in_cell(native.storage_of(tensor))
+
+    def why_lost(self, tensor: torch.Tensor) -> str | None:
+        """Return why a tensor has no value, None where it has one."""
+        return native.storage_of(tensor).lost if native.is_lazy(tensor) else None
+
+    def begin_histories(self, keep: bool) -> None:
+        """Forget what tensors were to autograd before they were written; ``keep`` it from now on, or not."""
+        self.core.begin_histories(keep)
+
+    def leave_histories(self) -> None:
+        """Note that the cell has written what it writes."""
+        self.core.leave_histories()
+
+    def put_back_histories(self) -> None:
+        """Let tensors that the cell wrote, and nothing has since, be to autograd what they were."""
+        self.core.put_back_histories()
+
+    def _take_back(self, reason: str) -> str:
+        """Take back what a part of the cell changed here that was not computed for ``reason``."""
+        self.former.put_back_lost()
+        return self.optimizers.undo(reason)
+
     def restore_value(self, tensor: torch.Tensor, value: NativeValue) -> None:
         """Make a tensor name a value again."""
-        if not native.is_lazy(tensor) or native.value_of(tensor) != value:
-            native.look_at(tensor, value)
+        if native.is_lazy(tensor) and native.value_of(tensor) == value:
+            return
+        if tensor.dtype is not value.layout.dtype:
+            forget_type(tensor, value.layout.dtype)
+        native.look_at(tensor, value)
 
     @one_thread
     def drop_dirty(self) -> list[int]:
@@ -434,8 +475,9 @@ class NativeRecorder:
     def replace(self, lazy: torch.Tensor, plain: torch.Tensor) -> None:
         """Make the object ``lazy`` be what ``plain`` is."""
         with paused():
+            if lazy.dtype is not plain.dtype:
+                forget_type(lazy, plain.dtype)
             native.become(lazy, plain)
-            lazy.grad = plain.grad
 
     @one_thread
     def finish(self, cause: str) -> None:

@@ -81,6 +81,8 @@ class LazyStorage final : public c10::StorageImpl {
     return *rare;
   }
   void release_resources() override;  // while weak references remain
+  // An op made it after the storage `serial`; what came from the host was there before.
+  bool made_since(uint64_t last) const { return residency == Residency::activation && serial > last; }
   bool exposed() const { return rare && rare->exposure; }
   bool usable() const { return base && base->usable && covered == nbytes() && !(rare && rare->exposure); }
   bool host_is_current() const { return rare && rare->host && rare->host_version == version; }

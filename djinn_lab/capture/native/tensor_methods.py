@@ -20,7 +20,11 @@ from djinn_lab.capture.native.extension import native
 from djinn_lab.capture.native.memory import all_of
 from djinn_lab.capture.sending.segment import paused
 from djinn_lab.capture.torch_functions.cuda_answers import FetchToHost
-from djinn_lab.capture.torch_functions.replaced import ask_when_data_is_set, set_data_of_torch
+from djinn_lab.capture.torch_functions.replaced import (
+    ask_when_data_is_set,
+    forget_type,
+    set_data_of_torch,
+)
 
 if TYPE_CHECKING:
     from djinn_lab.capture.native.recorder import NativeRecorder
@@ -255,12 +259,21 @@ def _settling(name: str, original: Method) -> Method:
 
 @whole
 def _set_data(tensor: torch.Tensor, new: torch.Tensor) -> bool:
-    if native.is_captured_here():
-        native.capturing_owner()().plain.write_back("a tensor's data was replaced")
+    if not native.is_captured_here():
+        return _share_data(tensor, new)
+    recorder = native.capturing_owner()()
+    recorder.plain.write_back("a tensor's data was replaced")
+    with recorder.former.changing(tensor):
+        if not _share_data(tensor, new):
+            set_data_of_torch(tensor, new)
+    return True
+
+
+def _share_data(tensor: torch.Tensor, new: torch.Tensor) -> bool:
+    """Set the data where one of the two is lazy, and return whether it is set."""
     if _is_lazy(new):
         if tensor.dtype != new.dtype:
-            # torch lets go of a gradient of another type
-            set_data_of_torch(tensor, torch.empty(0, dtype=new.dtype))
+            forget_type(tensor, new.dtype)
         native.look_at(tensor, native.value_of(new))
         return True
     if _is_lazy(tensor) and new.layout is torch.strided and type(new) is torch.Tensor:

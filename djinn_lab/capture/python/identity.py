@@ -66,11 +66,14 @@ def set_storage(recorder: PythonRecorder, func: Any, args: tuple[Any, ...], kwar
         )
     if type(tensor) is not LazyTensor:
         recorder.host.settle(tensor)
-        return func(*args, **kwargs)
+        with recorder.former.changing(tensor):
+            return func(*args, **kwargs)
     with recorder.paused_recording(), torch.no_grad():
         plain = torch.empty(0, dtype=tensor.dtype)
         plain.set_(*args[1:], **kwargs)
-    if is_in_a_graph(tensor) or not take_over(tensor, plain):
+    with recorder.former.changing(tensor):
+        taken = not is_in_a_graph(tensor) and take_over(tensor, plain)
+    if not taken:
         raise CaptureError("set_() cannot change a tensor that a graph is built on.", "Use .detach() first.")
     return tensor
 

@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import cached_property
 from threading import RLock, get_ident
-from typing import Any
-from weakref import WeakSet
+from typing import Any, NamedTuple
+from weakref import WeakSet, ref
 
 import torch
 from msgspec.structs import replace
@@ -25,6 +25,7 @@ from torch._ops import OpOverload
 from torch.utils._python_dispatch import _disable_current_modes
 
 from djinn_lab.capture.arguments import Arguments
+from djinn_lab.capture.former_tensors import FormerTensors, former_modules
 from djinn_lab.capture.host.interrupts import locked, whole
 from djinn_lab.capture.host.ops import (
     has_generator,
@@ -38,7 +39,7 @@ from djinn_lab.capture.host.turns import one_thread
 from djinn_lab.capture.python.assembly import PendingSource
 from djinn_lab.capture.python.autocast import FORGETTING
 from djinn_lab.capture.python.host_tensors import HostTensors
-from djinn_lab.capture.python.identity import is_in_a_graph
+from djinn_lab.capture.python.identity import is_in_a_graph, take_over
 from djinn_lab.capture.python.local import run_locally
 from djinn_lab.capture.python.nodes import PythonNodes
 from djinn_lab.capture.python.pool_copies import PoolCopies
@@ -92,6 +93,15 @@ def _is_known(tensor: torch.Tensor) -> bool:
     return tensor._value.storage.host_is_current()
 
 
+class _History(NamedTuple):
+    """What a tensor was to autograd; ``left``: its version when the cell's code had ended."""
+
+    tensor: torch.Tensor
+    had_graph: bool
+    version: int
+    left: int
+
+
 class PythonRecorder:
     """``lock``: of the thread that uses it now. ``capturing``: a cell runs, in ``thread``. ``aside``: another
     session's cell runs inside it."""
@@ -107,13 +117,17 @@ class PythonRecorder:
         self.host = HostTensors(self, self.copies, self.table)
         self.host_only = False
         self.placement = Placement(self.host, self.segment, _is_lazy)
-        self.resizing = Resizing(self._record, self.host)
+        self.former = FormerTensors(self)
+        self.resizing = Resizing(self._record, self.host, self.former)
         self.lock = RLock()
         self.capturing = self.aside = False
         self.thread = 0
         self.ops_recorded = 0
-        self.optimizers = SteppedOptimizers(self._why_lost)
-        self.segment.on_not_computed = self.optimizers.undo
+        self.optimizers = SteppedOptimizers(self.why_lost)
+        self.segment.on_sent, self.segment.on_computed = self.former.sent, self.former.computed
+        self.segment.on_not_computed = self._take_back
+        self._histories: dict[int, _History] | None = None
+        self._made_before = 0
         self.owner: object = None
         _recorders.add(self)
         ask_when_data_is_set(_set_data)
@@ -122,11 +136,59 @@ class PythonRecorder:
         self.device_memory: SessionsMemory = NoMemory()
         self.replayable = self._for_accelerators = False
 
-    def _why_lost(self, tensor: torch.Tensor) -> str | None:
+    def why_lost(self, tensor: torch.Tensor) -> str | None:
+        """Return why a tensor has no value, None where it has one."""
         return self.table.lost.get(tensor._value.id) if type(tensor) is LazyTensor else None
 
     def value_of_lazy(self, tensor: Any) -> LazyValue:
         return tensor._value  # type: ignore[no-any-return]
+
+    value_to_keep = value_of_lazy
+
+    def identity_of(self, tensor: Any) -> object:
+        """Return what tells the memory and the layout of a lazy tensor from others, and holds neither."""
+        return ref(tensor._value)
+
+    def made_in_cell(self, tensor: Any) -> bool:
+        """Return whether an op of this cell made the memory of a tensor; what came from the host was there
+        before."""
+        if type(tensor) is not LazyTensor:
+            return False
+        storage = tensor._value.storage
+        return storage.residency == "activation" and storage.id > self._made_before
+
+    def begin_histories(self, keep: bool) -> None:
+        """Forget what tensors were to autograd before they were written; ``keep`` it from now on, or not."""
+        self._histories = {} if keep else None
+
+    def leave_histories(self) -> None:
+        """Note that the cell has written what it writes."""
+        written = self._histories or {}
+        for key, one in written.items():
+            written[key] = one._replace(left=one.tensor._version)
+
+    def put_back_histories(self) -> None:
+        """Let tensors that the cell wrote, and nothing has since, be to autograd what they were; but for
+        those that had a graph, which Python cannot give back."""
+        with self.paused_recording():
+            for tensor, had_graph, version, left in (self._histories or {}).values():
+                if tensor._version != left:
+                    continue
+                if tensor.grad_fn is not None and not had_graph:
+                    tensor.detach_()
+                torch._C._autograd._unsafe_set_version_counter((tensor,), (version,))
+
+    def _remember_history(self, tensor: torch.Tensor) -> None:
+        written = self._histories
+        if written is None or tensor.is_inference() or id(tensor) in written or self.made_in_cell(tensor):
+            return
+        had_graph = tensor.grad_fn is not None or tensor._is_view()
+        written[id(tensor)] = _History(tensor, had_graph, tensor._version, tensor._version)
+
+    def _take_back(self, reason: str) -> str:
+        """Take back what a part of the cell changed here that was not computed for ``reason``."""
+        self.former.put_back_lost()
+        return self.optimizers.undo(reason)
 
     def restore_value(self, tensor: Any, value: LazyValue) -> None:
         """Make a lazy tensor name a value again."""
@@ -147,7 +209,8 @@ class PythonRecorder:
 
     def replace(self, lazy: torch.Tensor, plain: torch.Tensor) -> None:
         """Make the object ``lazy`` be what ``plain`` is."""
-        torch.utils.swap_tensors(lazy, plain)
+        if not take_over(lazy, plain):
+            torch.utils.swap_tensors(lazy, plain)  # raises why not
 
     @property
     def plans_made(self) -> int:
@@ -325,6 +388,7 @@ class PythonRecorder:
             value = self.value_of(tensor)
             value.storage.written_on_pool()
             storages.append(value.storage.id)
+            self._remember_history(tensor)
             if type(tensor) is not LazyTensor and value.layout.numel:
                 self.host.mark_written(tensor, value)
         return tuple(storages)
@@ -397,6 +461,7 @@ class PythonRecorder:
         with paused():
             if self.capturing:
                 self.host.write_back("a tensor's data was replaced")
+        with self.former.changing(tensor), paused():
             ordinary = type(tensor) in (torch.Tensor, torch.nn.Parameter) and not is_in_a_graph(tensor)
             if not (ordinary and self.host.become(tensor, wrap(lazy._value))):
                 set_data_of_torch(tensor, self.copies.window(lazy._value, "data"))
@@ -406,7 +471,14 @@ class PythonRecorder:
         """``lazy.data = plain``."""
         with paused():
             self.host.write_back("a tensor's memory was shared with a lazy one")
-            become(lazy, self.copies.shared(plain))
+            shared = self.copies.shared(plain)
+        self.look_at(lazy, shared)
+
+    @one_thread
+    def look_at(self, tensor: LazyTensor, other: LazyTensor) -> None:
+        """``tensor.data = other``, where both are lazy."""
+        with self.former.changing(tensor), paused():
+            become(tensor, other)
 
     @one_thread
     def fetch(self, values: Sequence[LazyValue], cause: str) -> list[torch.Tensor]:
@@ -511,11 +583,13 @@ class PythonRecorder:
     def replacements(self) -> Replacements:
         """Return the attributes of torch that are replaced while a cell is captured."""
         overriding = (torch.overrides, "has_torch_function", overrides_torch)
-        return Replacements([*kept_on_host(self), *cuda_answers(self), FORGETTING, overriding])
+        kept = [*kept_on_host(self), *cuda_answers(self), *former_modules(self)]
+        return Replacements([*kept, FORGETTING, overriding])
 
     @one_thread
     def begin_cell(self) -> None:
         """Begin a cell, before its first op."""
+        self._made_before = self.table.new_id()
         self._for_accelerators = any(one.kind != "cpu" for one in self.devices())
         with paused():
             self.exposures.look_again()

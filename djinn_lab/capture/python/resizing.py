@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from djinn_lab.capture.former_tensors import FormerTensors
 from djinn_lab.capture.python.host_tensors import HostTensors
 from djinn_lab.capture.python.tensor import LazyTensor, become
 from djinn_lab.capture.sending.segment import paused
@@ -29,18 +30,25 @@ class Resizing:
     """``record``: records one op of the graph."""
 
     def __init__(
-        self, record: Callable[[Signature, tuple[Any, ...], dict[str, Any]], Any], host: HostTensors
+        self,
+        record: Callable[[Signature, tuple[Any, ...], dict[str, Any]], Any],
+        host: HostTensors,
+        former: FormerTensors,
     ) -> None:
         self._record = record
         self._host = host
+        self._former = former
 
     def change(self, signature: Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run an op that changes the layout of its first argument, and return that."""
         tensor = args[0]
         if type(tensor) is not LazyTensor:
-            self._change_plain(signature, args, kwargs)
+            with self._former.changing(tensor):
+                self._change_plain(signature, args, kwargs)
         elif signature.as_view is not None:
-            become(tensor, self._record(signature_of(signature.as_view), args, kwargs))
+            made = self._record(signature_of(signature.as_view), args, kwargs)
+            with self._former.changing(tensor):
+                become(tensor, made)
         elif signature.name in _RESIZE:
             self._resize(tensor, resized_layout(signature, args, kwargs))
         else:
@@ -62,7 +70,7 @@ class Resizing:
                 self._resize(tensor, layout)
                 continue
             self._leave_pool(tensor)
-            with paused(), torch.no_grad():
+            with self._former.changing(tensor), paused(), torch.no_grad():
                 tensor.resize_(layout.shape).as_strided_(layout.shape, layout.stride)
 
     def _change_plain(self, signature: Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -84,14 +92,16 @@ class Resizing:
         end = value.offset * layout.dtype.itemsize + layout.span_bytes
         if end <= value.storage.nbytes:
             arguments = (tensor, list(layout.shape), list(layout.stride), value.offset)
-            become(tensor, self._record(_AS_STRIDED, arguments, {}))
+            made = self._record(_AS_STRIDED, arguments, {})
         elif value.storage.nbytes == 0:
-            become(tensor, self._new(layout))
+            made = self._new(layout)
         else:
             raise CaptureError(
                 f"a resized tensor of {layout.shape} needs more memory than this lazy tensor has.",
                 "Make a new tensor of that shape and copy into it.",
             )
+        with self._former.changing(tensor):
+            become(tensor, made)
 
     def _new(self, layout: Layout) -> LazyTensor:
         arguments = (list(layout.shape), list(layout.stride))

@@ -148,10 +148,8 @@ class LazyTensor(torch.Tensor):
 
     @data.setter
     def data(self, new: torch.Tensor) -> None:
-        if type(new) is LazyTensor:
-            become(self, new)
-        else:
-            self._value.storage.recorder.make_lazy_share(self, new)
+        recorder = self._value.storage.recorder
+        recorder.look_at(self, new) if type(new) is LazyTensor else recorder.make_lazy_share(self, new)
 
 
 def _reduce_to_shared(tensor: LazyTensor) -> Any:

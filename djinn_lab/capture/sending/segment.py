@@ -128,6 +128,10 @@ def _allow(cut: Cut) -> None:
     pass
 
 
+def _nothing_to_do() -> None:
+    pass
+
+
 def _nothing_to_say(reason: str) -> str:
     return ""
 
@@ -140,6 +144,9 @@ class Segment:
         self.backend = backend
         self.random = RandomStream()
         self.before_cut: Callable[[Cut], None] = _allow
+        self.on_sent: Callable[[], None] = _nothing_to_do
+        self.on_computed: Callable[[], None] = _nothing_to_do
+        """Called for each part of a cell, in order, unless one fails."""
         self.on_not_computed: Callable[[str], str] = _nothing_to_say
         """Given why values do not exist, takes back what points to them; returns a sentence for the user."""
         self._process = os.getpid()
@@ -320,6 +327,7 @@ class Segment:
         assembled = self._nodes.assemble(fetch, self.random.start_state())
         if assembled.program is not None:
             self.random.sent()
+            self.on_sent()
             self._taken += assembled.program.nodes
         self._look_again()
         return assembled
@@ -411,6 +419,7 @@ class Segment:
             self._rhythm.ran(result.run_s)
         if result.error is None:
             self.random.finish(result.rng_state)
+            self.on_computed()
             return None
         unreleased = [*behind.unreleased, *(() if result.arrived else assembled.release)]
         if unreleased and not (result.pool_lost or behind.pool_lost):

@@ -83,6 +83,11 @@ class Replacements:
         return self._made[1]
 
 
+def forget_type(tensor: torch.Tensor, dtype: torch.dtype) -> None:
+    """Let torch forget that gradients of ``tensor`` were of another type, as its setter does."""
+    set_data_of_torch(tensor, torch.empty(0, dtype=dtype))
+
+
 def _get_data(tensor: torch.Tensor) -> object:
     return _DATA_OF_TORCH.__get__(tensor)
 
