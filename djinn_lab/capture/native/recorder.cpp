@@ -329,8 +329,13 @@ PYBIND11_MODULE(djinn_recorder, m) {
              std::lock_guard<std::mutex> guard(lock);
              std::swap(gone, r.histories);
            }, "Forget what was kept. `open`: and keep what is written from now on.")
-      .def("leave_histories", [](Recorder& r) { r.histories.leave(); })
-      .def("put_back_histories", [](Recorder& r) { r.histories.put_back(); }, "Tensors that the cell wrote are to autograd what they were.")
+      .def("leave_histories", [](Recorder& r) {
+        Histories kept = r.take_histories();
+        kept.leave();
+        std::lock_guard<std::mutex> guard(lock);
+        std::swap(kept, r.histories);
+      })
+      .def("put_back_histories", [](Recorder& r) { r.take_histories().put_back(); }, "Tensors that the cell wrote are to autograd what they were.")
       .def("made_in_cell", [](Recorder& r, LazyStorage& s) { return s.made_since(r.made_before); }, "An op of this cell made the memory.")
       .def("begin_optimizer", [](Recorder& r) { r.scopes.in_optimizer = true, r.scopes.optimizer_line = r.scopes.line(); })
       .def("end_optimizer", [](Recorder& r) { r.scopes.in_optimizer = false; })

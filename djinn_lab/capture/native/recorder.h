@@ -72,6 +72,9 @@ class Scopes {
   uint32_t last_index_ = 0;
 };
 
+extern std::mutex lock;         // of everything here
+extern std::mutex deaths_lock;  // taken inside `lock`, or alone
+
 class Recorder {
  public:
   explicit Recorder(py::object owner);
@@ -120,6 +123,12 @@ class Recorder {
   uint64_t new_serial() { return ++last_serial_; }
   uint64_t last_serial() const { return last_serial_; }
   uint64_t new_id() { return next_id_++; }
+  Histories take_histories() {  // what they hold may ask the recorder as it goes
+    Histories taken;
+    std::lock_guard<std::mutex> guard(lock);
+    std::swap(taken, histories);
+    return taken;
+  }
   void died(Base* base);
   std::vector<Base*> living();
 
@@ -146,7 +155,4 @@ class Recorder {
   std::unordered_map<std::string, std::unique_ptr<Plan>> view_plans_;
   friend struct Assembly;
 };
-
-extern std::mutex lock;         // of everything here
-extern std::mutex deaths_lock;  // taken inside `lock`, or alone
 }  // namespace djinn
