@@ -51,7 +51,7 @@ _DENIED_LAYOUTS = re.compile(
 )
 _DENIED_BACKENDS = re.compile(
     r"_?(cudnn|miopen|cuda|cufft|mps|xpu|vulkan|metal|triton|cslt|nnpack|xnnpack|neuron)_.*|_thnn_fused_.*"
-    r"|_flash_attention_.*|_efficient_attention_.*|_fill_mem_eff_.*|_scaled_dot_product_(efficient|cudnn|fused)_.*"
+    r"|_flash_attention_.*|_efficient_attention_.*|_fill_mem_eff_.*|_scaled_dot_product_(cudnn|fused)_.*"
     r"|_scaled_dot_product_flash_attention(?!_for_cpu).*|_scaled_grouped_mm.*|_(use|has)_.*|.*_mps(_.*)?"
 )
 _DENIED_KERNELS = re.compile(
@@ -83,6 +83,8 @@ _WRITES_WITHOUT_SAYING = {
     "aten.mkldnn_rnn_layer_backward.default": ("workspace",),
 }
 """Ops that write to arguments which their schema does not mark."""
+_OPTIONAL_WITHOUT_SAYING = {"aten._scaled_dot_product_efficient_attention_backward.default": ("attn_bias",)}
+"""Ops that torch calls without arguments which their schema says they need."""
 
 
 def _schemas() -> Iterator[tuple[str, torch.FunctionSchema]]:
@@ -118,12 +120,12 @@ def table() -> Iterator[str]:
     numbers."""
     schemas = dict(sorted((op, schema) for op, schema in _schemas() if _is_allowed(schema)))
     for op, schema in schemas.items():
-        written = _WRITES_WITHOUT_SAYING.get(op, ())
+        written, optional = _WRITES_WITHOUT_SAYING.get(op, ()), _OPTIONAL_WITHOUT_SAYING.get(op, ())
         random = ("random",) if draws(_overload(op)) else ()
-        yield " ".join((op, *(_described(argument, written) for argument in schema.arguments), *random))
+        yield " ".join((op, *(_described(one, written, optional) for one in schema.arguments), *random))
 
 
-def _described(argument: Any, written: Sequence[str]) -> str:
+def _described(argument: Any, written: Sequence[str], may_be_none: Sequence[str]) -> str:
     """``name:kind``, then ``?`` where None is allowed, ``=`` where it may be left out, ``!`` where the op
     writes it. Before a name, ``*``: by keyword only."""
     optional, kind = _KIND.fullmatch(str(argument.real_type)).groups()  # type: ignore[union-attr]
@@ -133,7 +135,8 @@ def _described(argument: Any, written: Sequence[str]) -> str:
         kind = f"{'Tensor?' if inner == 'Optional[Tensor]' else inner}[{argument.N or ''}]"
     alias = argument.alias_info
     writes = (alias is not None and alias.is_write) or argument.name in written
-    marks = (("?", optional), ("=", argument.has_default_value()), ("!", writes))
+    takes_none = optional or argument.name in may_be_none
+    marks = (("?", takes_none), ("=", argument.has_default_value()), ("!", writes))
     ends = "".join(mark for mark, meant in marks if meant)
     return f"{'*' if argument.kwarg_only else ''}{argument.name}:{kind}{ends}"
 

@@ -11,8 +11,12 @@ from torch._ops import OpOverload
 
 from djinn_lab.srg.ops import WRITE_IN_TRAINING, allowed_ops
 
-_NEVER_DRAWS = "aten._scaled_dot_product_flash_attention_for_cpu.default"
-"""Tagged as random because of its argument for dropout, for which it takes nothing but 0."""
+_NEVER_DRAW = (
+    "aten._scaled_dot_product_flash_attention_for_cpu.default",
+    "aten._scaled_dot_product_efficient_attention_backward.default",
+)
+"""Tagged as random because of their argument for dropout. The first takes nothing but 0 for it, the other is
+given what was drawn."""
 SHAPE_FROM_SCALAR = {"aten::arange", "aten::range"}
 
 
@@ -89,7 +93,7 @@ def _as_view(func: OpOverload) -> OpOverload | None:
 
 def draws(func: OpOverload) -> bool:
     """Return whether an op draws from the random stream."""
-    return torch.Tag.nondeterministic_seeded in func.tags and str(func) != _NEVER_DRAWS
+    return torch.Tag.nondeterministic_seeded in func.tags and str(func) not in _NEVER_DRAW
 
 
 class Signature:

@@ -20,6 +20,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from djinn_lab.capture.sending.segment import paused
 from djinn_lab.capture.torch_functions.accelerator_forms import ACCELERATOR_FORMS
+from djinn_lab.capture.torch_functions.attention_forms import ATTENTION_FORMS
 from djinn_lab.capture.torch_functions.pool_devices import (
     CUDA_RULES,
     PoolDeviceProperties,
@@ -379,7 +380,7 @@ def cuda_answers(recorder: Asks) -> list[Wanted]:
         *((torch.cuda, name, answer) for name, answer in memory_answers(recorder).items()),
     )
     instead = ((owner, name, partial(_instead, new)) for owner, name, new in wanted)
-    return [*instead, *ACCELERATOR_FORMS, *RECURRENT_FORMS]
+    return [*instead, *ACCELERATOR_FORMS, *ATTENTION_FORMS, *RECURRENT_FORMS]
 
 
 def _instead(new: object, original: object) -> object:

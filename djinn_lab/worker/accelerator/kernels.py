@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from djinn_lab.srg.ops import RECURRENT_MODES, base_name, words
+from djinn_lab.worker.accelerator.draws import draw_seed, note_seed, noted_seed, seeded_with
 
 Kernel = Callable[..., Any]
 _OWN: Mapping[str, tuple[int, ...]] = {
@@ -23,6 +24,7 @@ _OWN: Mapping[str, tuple[int, ...]] = {
         (1, 2, 3),
     ),
     "_scaled_dot_product_flash_attention_for_cpu": (1,),
+    "_scaled_dot_product_efficient_attention": (1, 2, 3),
     "mkldnn_rnn_layer": (3,),
     **dict.fromkeys(words("_fused_rms_norm _weight_norm_interface _ctc_loss"), (1,)),
 }
@@ -49,9 +51,12 @@ def _attention(
     attn_mask: torch.Tensor | None = None,
     scale: float | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """With zeros for the logarithms of the sums, which only the backward of a CPU reads."""
-    unread = query.new_zeros(query.shape[:3], dtype=torch.float32)
-    return _attend(query, key, value, dropout_p, is_causal, attn_mask, scale), unread
+    """With a zero for the logarithms of the sums, which only the backward of a CPU reads."""
+    return _attend(query, key, value, dropout_p, is_causal, attn_mask, scale), _unread(query)
+
+
+def _unread(beside: torch.Tensor) -> torch.Tensor:
+    return torch.zeros(1, dtype=torch.uint8, device=beside.device)
 
 
 def _attend(
@@ -93,6 +98,52 @@ def _attention_backward(
     return _gradients(forward, (query, key, value), (grad_out,))
 
 
+def _dropping_attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    bias: torch.Tensor | None,
+    compute_log_sumexp: bool,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """With the seed that it drew where torch's kernel has it, for the backward pass."""
+    seed = draw_seed()
+    with seeded_with(seed, query.device):
+        made = _attend(query, key, value, dropout_p, is_causal, bias, scale)
+    return made, _unread(query), note_seed(seed, query.device), _unread(query)
+
+
+def _dropping_attention_backward(
+    grad_out: torch.Tensor,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    bias: torch.Tensor | None,
+    out: torch.Tensor,
+    logsumexp: torch.Tensor,
+    seed: torch.Tensor,
+    offset: torch.Tensor,
+    dropout_p: float,
+    wanted: Sequence[bool],
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
+) -> tuple[torch.Tensor | None, ...]:
+    """The forward pass is computed again, and drops what it dropped."""
+
+    def forward(*given: torch.Tensor) -> Sequence[torch.Tensor]:
+        query, key, value, *of_bias = given
+        with seeded_with(noted_seed(seed), query.device):
+            return (_attend(query, key, value, dropout_p, is_causal, of_bias[0] if of_bias else bias, scale),)
+
+    inputs = (query, key, value) if bias is None or not wanted[3] else (query, key, value, bias)
+    found = _gradients(forward, inputs, (grad_out,))
+    return (*found, None)[:4]
+
+
 def _recurrent_layer(
     source: torch.Tensor,
     weight: torch.Tensor,
@@ -113,8 +164,7 @@ def _recurrent_layer(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     """With a byte for the workspace, which only the backward of a CPU reads."""
     weights = (weight, recurrent_weight, bias, recurrent_bias)
-    unread = torch.zeros(1, dtype=torch.uint8, device=source.device)
-    return *_recur(mode, source, weights, hidden, cell, reverse, has_biases), unread
+    return *_recur(mode, source, weights, hidden, cell, reverse, has_biases), _unread(source)
 
 
 def _recur(
@@ -215,6 +265,8 @@ def _convolution(
 _KERNELS: Mapping[str, Kernel] = {
     "_scaled_dot_product_flash_attention_for_cpu": _attention,
     "_scaled_dot_product_flash_attention_for_cpu_backward": _attention_backward,
+    "_scaled_dot_product_efficient_attention": _dropping_attention,
+    "_scaled_dot_product_efficient_attention_backward": _dropping_attention_backward,
     "mkldnn_rnn_layer": _recurrent_layer,
     "mkldnn_rnn_layer_backward": _recurrent_layer_backward,
     "mkldnn_convolution": _convolution,

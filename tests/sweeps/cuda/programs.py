@@ -57,6 +57,25 @@ def _attending(dtype: torch.dtype, causal: bool, mask: bool) -> Callable[[], Pro
     return prepare
 
 
+def _dropping(dtype: torch.dtype) -> Callable[[], Program]:
+    """Whether the gradient of the values is that of the probabilities which were kept; these are random."""
+
+    def prepare() -> Program:
+        query, key, upstream = torch.randn(3, 2, 4, 16, 16).to(dtype)
+
+        def run() -> Sequence[torch.Tensor]:
+            value = torch.eye(16, dtype=dtype).repeat(2, 4, 1, 1).cuda().requires_grad_()
+            kept = F.scaled_dot_product_attention(query.cuda(), key.cuda(), value, dropout_p=0.3)
+            kept.backward(upstream.cuda())
+            assert value.grad is not None
+            expected = kept.detach().float().mT @ upstream.cuda().float()
+            return [((value.grad.float() - expected).abs() < 0.05).float()]
+
+        return run
+
+    return prepare
+
+
 class _Block(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -124,4 +143,6 @@ PROGRAMS: dict[str, Callable[[], Program]] = {
         for dtype in (torch.float32, torch.bfloat16)
         for causal, mask in ((False, False), (True, False), (False, True))
     },
+    **{f"attention with dropout in {name}": _dropping(dtype) for name, dtype in HALF.items()},
+    "attention with dropout": _dropping(torch.float32),
 }
