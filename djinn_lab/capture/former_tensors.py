@@ -8,10 +8,11 @@ belongs to, and put back where the pool has not.
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
@@ -31,7 +32,6 @@ class _FormerTensor:
     """A tensor, before its memory or layout was changed."""
 
     def __init__(self, recorder: Recorder, tensor: torch.Tensor) -> None:
-        self.part: int | None = None
         self._tensor = tensor  # no weak reference, which torch.utils.swap_tensors refuses
         self._recorder = recorder
         self._lazy = is_lazy(tensor)
@@ -43,9 +43,7 @@ class _FormerTensor:
 
     def put_back(self, lost_only: bool) -> None:
         tensor, recorder = self._tensor, self._recorder
-        if self._given != _identity(recorder, tensor):
-            return
-        if lost_only and not (is_lazy(tensor) and recorder.why_lost(tensor) is not None):
+        if self._given != _identity(recorder, tensor) or (lost_only and not _is_lost(recorder, tensor)):
             return
         if self._lazy:
             recorder.restore_value(tensor, self._was)
@@ -57,7 +55,6 @@ class _FormerNames:
     """What a module's parameters and buffers were, before it named them anew."""
 
     def __init__(self, recorder: Recorder, module: torch.nn.Module) -> None:
-        self.part: int | None = None
         self._recorder = recorder
         self._tables: list[Names] = [module._parameters, module._buffers]
         self._was = [dict(table) for table in self._tables]
@@ -72,40 +69,54 @@ class _FormerNames:
                 now = given.get(name)
                 if now is tensor or table.get(name) is not now:
                     continue
-                lost = now is not None and is_lazy(now) and self._recorder.why_lost(now) is not None
-                if lost or not lost_only:
+                if not lost_only or (now is not None and _is_lost(self._recorder, now)):
                     table[name] = tensor
 
 
+class _Kept(NamedTuple):
+    """``place``: the part of the cell, and how many nodes of it had been recorded."""
+
+    former: _FormerTensor | _FormerNames
+    place: tuple[int, int]
+
+
 class FormerTensors:
-    """Of the cell that is recorded. ``rehearsed``: nothing of it is to run, so nothing is forgotten until all
-    is put back."""
+    """Of the cell that is recorded, as a follower of its parts."""
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
-        self._kept: list[_FormerTensor | _FormerNames] = []
-        self._open: dict[int, _FormerTensor] = {}
-        """Tensors whose former selves the part has that is recorded now."""
+        self._kept: list[_Kept] = []
+        self._open: dict[int, int] = {}
+        """Where tensors are in the list that have memory from the part that is recorded now."""
         self._sent = self._computed = 0
-        self.rehearsed = False
+        self._rehearsed = False
+
+    @property
+    def _place(self) -> tuple[int, int]:
+        return self._sent + 1, self._recorder.segment.pending
 
     @contextmanager
     def changing(self, tensor: torch.Tensor) -> Iterator[None]:
-        """Keep what a tensor is, whose memory or layout is changed inside."""
+        """Keep what a tensor is, whose memory or layout is changed inside; not what it is in between, of
+        memory that this part of the cell makes."""
         recorder = self._recorder
-        if not recorder.capturing or not _has_memory(tensor) or recorder.made_in_cell(tensor):
+        made_here = recorder.made_in_part(tensor)
+        known = self._open.get(id(tensor)) if made_here else None
+        if not recorder.capturing or not _has_memory(tensor) or (made_here and known is None):
             yield
             return
         recorder.segment.settle_launched()
         with paused():
-            known = self._open.get(id(tensor))
-            former = known or _FormerTensor(recorder, tensor)
+            former = _FormerTensor(recorder, tensor) if known is None else self._kept[known].former
         yield
         with paused():
             former.leave()
-        if known is None:
-            self._kept.append(former)
-            self._open[id(tensor)] = former
+        kept = _Kept(former, self._place)
+        if known is not None and self._open.get(id(tensor)) == known:
+            self._kept[known] = kept
+            return
+        self._open[id(tensor)] = len(self._kept)
+        self._kept.append(kept)
 
     @contextmanager
     def naming(self, module: torch.nn.Module) -> Iterator[None]:
@@ -114,52 +125,71 @@ class FormerTensors:
         former = _FormerNames(self._recorder, module)
         yield
         former.leave()
-        self._kept.append(former)
+        self._kept.append(_Kept(former, self._place))
+
+    def rehearse(self) -> None:
+        """Forget nothing until all is put back: nothing of this cell is to run."""
+        self._rehearse(True)
+
+    def _rehearse(self, on: bool) -> None:
+        self._rehearsed = self._recorder.keeps_histories = on
 
     def sent(self) -> None:
-        """Note that what was recorded so far is a part of the cell, and goes to the pool."""
         self._sent += 1
         self._open.clear()
-        for former in reversed(self._kept):
-            if former.part is not None:
-                break
-            former.part = self._sent
+        self._recorder.begin_part()
 
     def computed(self) -> None:
-        """Note that the pool has computed the oldest part that was sent."""
         self._computed += 1
-        if not self.rehearsed:
-            late = (former.part is None or former.part > self._computed for former in self._kept)
-            self._kept = [former for former, is_late in zip(self._kept, late, strict=True) if is_late]
-            self._recorder.begin_histories(False)
+        if not self._rehearsed and self._kept and self._kept[0].place[0] <= self._computed:
+            self._kept = [kept for kept in self._kept if kept.place[0] > self._computed]
+            self._open.clear()
+
+    def failed(self, position: int) -> None:
+        """Put back what the cell changed later, or gave memory that was not computed, and let go of gradients
+        that were not."""
+        last = self._computed + 1, position
+        self._computed = self._sent
+        with paused():
+            for former, place in reversed(self._kept):
+                former.put_back(lost_only=place <= last)
+        self._open.clear()
+        self._look_at_all()
+
+    def put_back(self) -> None:
+        """Put back all: nothing of the cell has run."""
+        with paused():
+            for former, _ in reversed(self._kept):
+                former.put_back(lost_only=False)
+        self._recorder.take_histories(True)
+        self._look_at_all()
+        self._rehearse(False)
+        self.forget()
+
+    def _look_at_all(self) -> None:
+        """See to what nothing told of: gradients that were not computed, and views of what was put back."""
+        with paused():
+            tensors = [item for item in gc.get_objects() if issubclass(type(item), torch.Tensor)]
+            tensors = [tensor for tensor in tensors if _has_memory(tensor)]
+            for tensor in tensors:
+                if tensor.is_leaf and tensor.grad is not None and _is_lost(self._recorder, tensor.grad):
+                    tensor.grad = None
+            self._recorder.renew_views([tensor for tensor in tensors if tensor._is_view()])
 
     def leave(self) -> None:
         """The cell's code has ended: what is changed from now on stays."""
         self._recorder.leave_histories()
 
-    def put_back_lost(self) -> None:
-        """Put back what the cell replaced by something that was not computed. Nothing is under way."""
-        self._computed = self._sent
-        self._put_back(lost_only=True)
-
-    def put_back(self) -> None:
-        """Put back all: nothing of the cell has run."""
-        self._put_back(lost_only=False)
-        self._recorder.put_back_histories()
-        self.rehearsed = False
-        self.forget()
-
-    def _put_back(self, lost_only: bool) -> None:
-        with paused():
-            for former in reversed(self._kept):
-                former.put_back(lost_only)
-
     def forget(self) -> None:
         """Forget what is kept: the cell stands as it is, and what is recorded now is the next one's."""
-        if not self.rehearsed:
+        if not self._rehearsed:
             self._kept.clear()
             self._open.clear()
-            self._recorder.begin_histories(self._recorder.capturing)
+            self._recorder.take_histories(False)
+
+
+def _is_lost(recorder: Recorder, tensor: torch.Tensor) -> bool:
+    return is_lazy(tensor) and recorder.why_lost(tensor) is not None
 
 
 def _has_memory(tensor: torch.Tensor) -> bool:
@@ -175,9 +205,10 @@ def _identity(recorder: Recorder, tensor: torch.Tensor) -> object:
     return place, tensor.dtype, tuple(tensor.shape), tensor.stride(), tensor.storage_offset()
 
 
-def former_modules(recorder: Recorder) -> list[Wanted]:
-    """Keep what modules name while a cell is captured: ``half``, ``to`` and their kind give buffers, and some
-    parameters, other tensors."""
+def kept_former(recorder: Recorder) -> list[Wanted]:
+    """Keep, while a cell is captured, what functions of torch change without an op: ``half``, ``to`` and
+    their kind give a module other buffers, and sometimes parameters; a tensor is detached, or is to require
+    gradients."""
 
     def keeping(apply: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(apply)
@@ -189,4 +220,15 @@ def former_modules(recorder: Recorder) -> list[Wanted]:
 
         return kept
 
-    return [(torch.nn.Module, "_apply", keeping)]
+    def remembering(method: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(method)
+        def remembered(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+            if recorder.captures_here and _has_memory(tensor):
+                recorder.segment.settle_launched()
+                recorder.remember_history(tensor)
+            return method(tensor, *args, **kwargs)
+
+        return remembered
+
+    changing_itself = [(torch.Tensor, name, remembering) for name in ("detach_", "requires_grad_")]
+    return [(torch.nn.Module, "_apply", keeping), *changing_itself]

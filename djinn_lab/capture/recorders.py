@@ -53,6 +53,7 @@ class Recorder(Protocol):
     replayable: bool
     placement: Placement
     former: FormerTensors
+    keeps_histories: bool
     host_only: bool
 
     @property
@@ -117,24 +118,33 @@ class Recorder(Protocol):
         """Return what tells the memory and the layout of a lazy tensor from others, and holds neither."""
         ...
 
-    def made_in_cell(self, tensor: torch.Tensor) -> bool:
-        """Return whether an op of this cell made the memory of a tensor."""
+    def begin_part(self) -> None:
+        """Note that what is recorded from now on is another part of the cell, or another cell."""
+        ...
+
+    def made_in_part(self, tensor: torch.Tensor) -> bool:
+        """Return whether an op of this part of the cell made the memory of a tensor."""
         ...
 
     def why_lost(self, tensor: torch.Tensor) -> str | None:
         """Return why a tensor has no value, None where it has one."""
         ...
 
-    def begin_histories(self, keep: bool) -> None:
-        """Forget what tensors were to autograd before they were written; ``keep`` it from now on, or not."""
+    def take_histories(self, puts_back: bool) -> None:
+        """Forget what tensors that the cell wrote were to autograd. ``puts_back``: let those that nothing has
+        written since be that again."""
+        ...
+
+    def renew_views(self, views: Sequence[torch.Tensor]) -> None:
+        """Let views be to autograd a part of what their bases are, some of which were put back."""
         ...
 
     def leave_histories(self) -> None:
         """Note that the cell has written what it writes."""
         ...
 
-    def put_back_histories(self) -> None:
-        """Let tensors that the cell wrote, and nothing has since, be to autograd what they were."""
+    def remember_history(self, tensor: torch.Tensor) -> None:
+        """Note that something else than an op is about to change what a tensor is to autograd."""
         ...
 
     def restore_value(self, tensor: torch.Tensor, value: Any) -> None: ...

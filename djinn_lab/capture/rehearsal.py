@@ -181,7 +181,7 @@ class Rehearsal:
 
     def watch(self) -> AbstractContextManager[object]:
         """A mode to enter around the cell's code."""
-        self._recorder.former.rehearsed = True
+        self._recorder.former.rehearse()
         return self._writes
 
     def _end(self, cut: Cut) -> None:

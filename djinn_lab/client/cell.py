@@ -10,7 +10,6 @@ from typing import TypeGuard
 
 import torch
 
-from djinn_lab.capture.host.host_writes import HostWrite
 from djinn_lab.capture.host.interrupts import entering, file_of_caller, locked, whole
 from djinn_lab.capture.host.turns import only_cell
 from djinn_lab.capture.recorders import Recorder, capturing
@@ -55,7 +54,6 @@ class Cell:
         self._pending: PendingCell | None = None
         self._stream_before: torch.Tensor | None = None
         self._stream_after: torch.Tensor | None = None
-        self._host_writes: Sequence[HostWrite] = ()
         self.planned: ExecutionSchedule | None = None
         """Of a cell that is only rehearsed."""
         self.result: object = None
@@ -175,12 +173,12 @@ class Cell:
         recorder.segment.gather(job.sent_whole)
         if recorder.segment.launched is None:  # else the pool has the stream
             self._stream_before = torch.default_generator.get_state()
-        recorder.placement.writes.begin()
         self._ops = recorder.ops_recorded
         self._plans = recorder.plans_made
         self._moved = executor.bytes_moved()
         stack.enter_context(capturing(recorder, job.cell, file))
         if recorder.segment.launched is None:
+            recorder.placement.writes.begin()
             recorder.former.forget()
 
     @whole
@@ -199,8 +197,8 @@ class Cell:
         executor, job = self._executor, self._job
         outcome, message = "done", ""
         self._stream_after = torch.default_generator.get_state()
-        self._host_writes = self._recorder.placement.writes.collect()
         if self._recorder.segment.launched is None:
+            self._recorder.placement.writes.leave()
             self._recorder.former.leave()
         pending = PendingCell(self._recorder, executor, job, self._close_left)
         try:
@@ -305,9 +303,7 @@ class Cell:
                 self._recorder.former.forget()
             return
         self._recorder.former.put_back()
-        for write in self._host_writes:
-            write.take_back()
-        self._host_writes = ()
+        self._recorder.placement.writes.take_back()
         before, after = self._stream_before, self._stream_after
         if before is None or after is None:
             return

@@ -160,3 +160,23 @@ def test_a_librarys_kernel_is_not_called_here_for_half_precision(
     with RanWithData(without=True) as watch, suppress(RuntimeError, CaptureError):
         planned(ShapeInference(), func, made)
     assert watch.names == []
+
+
+@pytest.mark.parametrize(
+    ("func", "args"),
+    [
+        (_aten._weight_norm.default, [torch.tensor(1.0), torch.ones(1, 2, 1, 1, dtype=torch.float64)]),
+        (_aten._masked_softmax.default, [torch.ones(1), torch.ones(1, dtype=torch.bool)]),
+        (
+            _aten._sobol_engine_ff_.default,
+            [
+                *(torch.zeros(2, 3, 3, 1, dtype=torch.int64), 1),
+                *(torch.zeros(2, 3, 3, 1, dtype=torch.int64), 1, 1),
+            ],
+        ),
+    ],
+)
+def test_a_kernel_that_needs_elements_is_not_called_without(func: OpOverload, args: list[Any]) -> None:
+    with RanWithData(without=True) as watch, suppress(RuntimeError):
+        planned(ShapeInference(), func, args)
+    assert watch.names == []

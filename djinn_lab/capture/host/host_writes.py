@@ -1,41 +1,54 @@
 """What ops of a cell wrote on the host, and what was there before.
 
 Some ops run on plain tensors at once, while the cell is recorded: those on numbers (``optimizer`` counts its
-steps so). Where the pool then runs nothing of the cell, these tensors are to be what they were."""
+steps so). Where the pool then does not compute what the cell recorded around them, these tensors are to be
+what they were."""
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 
+from djinn_lab.capture.sending.segment import Segment
+
 NBYTES_MAX = 2**20
 """Of a tensor's memory. Numbers stay on the host, and larger tensors where numpy or a process sees them."""
+NUMBER_BYTES_MAX = 64
+"""Of memory, each of whose writes is kept, and not the first alone."""
 
 
-class HostWrite(NamedTuple):
-    """``before`` and ``after`` the cell."""
+class _Write(NamedTuple):
+    """Of the memory ``storage``, when so many nodes of that part of the cell had been recorded. ``before``:
+    its bytes then."""
 
     storage: torch.UntypedStorage
     before: bytes
-    after: bytes
+    part: int
+    position: int
 
-    def take_back(self) -> None:
-        """Put the bytes back, unless something else was written since."""
-        if len(self.before) == len(self.after) and _bytes_of(self.storage) == self.after:
-            ctypes.memmove(self.storage.data_ptr(), self.before, len(self.before))
+    @property
+    def key(self) -> int:
+        return self.storage.data_ptr()
 
 
 class HostWrites:
-    """Of the cell that is recorded."""
+    """Of the cell that is recorded, as a follower of its parts."""
 
-    def __init__(self) -> None:
-        self._before: dict[int, tuple[torch.UntypedStorage, bytes]] = {}
+    def __init__(self, segment: Segment) -> None:
+        self._segment = segment
+        self._kept: list[_Write] = []
+        self._known: set[int] = set()
+        self._left: dict[int, bytes] | None = None
+        """What the memory held when the cell's code had ended."""
+        self._sent = self._computed = 0
 
     def begin(self) -> None:
-        self._before.clear()
+        """Begin a cell: forget the one before."""
+        self._kept.clear()
+        self._known.clear()
+        self._left = None
 
     def remember(self, tensor: torch.Tensor) -> None:
         """An op is about to write it."""
@@ -44,15 +57,42 @@ class HostWrites:
         storage = tensor.untyped_storage()
         if storage.device.type != "cpu":  # a fake tensor's is not, whatever the tensor says
             return
-        key = storage.data_ptr()
-        if key not in self._before and 0 < storage.nbytes() <= NBYTES_MAX:
-            self._before[key] = storage, _bytes_of(storage)
+        self._segment.settle_launched()
+        key, nbytes = storage.data_ptr(), storage.nbytes()
+        if 0 < nbytes <= NBYTES_MAX and (nbytes <= NUMBER_BYTES_MAX or key not in self._known):
+            self._known.add(key)
+            self._kept.append(_Write(storage, _bytes_of(storage), self._sent + 1, self._segment.pending))
 
-    def collect(self) -> Sequence[HostWrite]:
-        """The cell has ended; return what it wrote."""
-        found = [HostWrite(storage, was, _bytes_of(storage)) for storage, was in self._before.values()]
-        self._before.clear()
-        return [one for one in found if one.before != one.after]
+    def leave(self) -> None:
+        """The cell's code has ended: what others write from now on stays."""
+        self._left = {one.key: _bytes_of(one.storage) for one in self._kept}
+
+    def sent(self) -> None:
+        self._sent += 1
+
+    def computed(self) -> None:
+        self._computed += 1
+        if self._kept and self._kept[0].part <= self._computed:
+            self._kept = [one for one in self._kept if one.part > self._computed]
+
+    def failed(self, position: int) -> None:
+        """Put back what was written after so many nodes of the part that failed."""
+        last = self._computed + 1, position
+        self._computed = self._sent
+        self._take_back([one for one in self._kept if (one.part, one.position) > last])
+
+    def take_back(self) -> None:
+        """Put back all: nothing of the cell has run."""
+        self._take_back(self._kept)
+
+    def _take_back(self, writes: list[_Write]) -> None:
+        taken = {id(one) for one in writes}
+        for one in reversed(writes):
+            if self._left is None or self._left.get(one.key) == _bytes_of(one.storage):
+                ctypes.memmove(one.key, one.before, len(one.before))
+                if self._left is not None:
+                    self._left[one.key] = one.before
+        self._kept = [one for one in self._kept if id(one) not in taken]
 
 
 def _bytes_of(storage: torch.UntypedStorage) -> bytes:

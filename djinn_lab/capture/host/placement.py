@@ -37,7 +37,7 @@ class Placement:
         self._plain = plain
         self._segment = segment
         self._is_lazy = is_lazy
-        self.writes = HostWrites()
+        self.writes = HostWrites(segment)
 
     def is_host(
         self,

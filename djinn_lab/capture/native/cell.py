@@ -17,7 +17,7 @@ import torch
 from torch._ops import HigherOrderOperator
 from torch.jit import _builtins
 
-from djinn_lab.capture.former_tensors import former_modules
+from djinn_lab.capture.former_tensors import kept_former
 from djinn_lab.capture.host.interrupts import whole
 from djinn_lab.capture.native.extension import native
 from djinn_lab.capture.refusals import from_own_device, has_other_memory, kernel_of_parts
@@ -202,7 +202,7 @@ class CellSurroundings:
         wanted: list[Wanted] = [
             *kept_on_host(recorder),
             *cuda_answers(recorder),
-            *former_modules(recorder),
+            *kept_former(recorder),
             (torch, "compile", self._compiled.compile),
             (torch.nn.Module, "__call__", native.module_call),
             *((owner, name, _mapped) for owner, name in _device_functions()),

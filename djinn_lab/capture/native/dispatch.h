@@ -457,7 +457,7 @@ inline void check_reach(const Plan* plan, const Call& call) {
 }
 inline void record(Recorder& recorder, const OpInfo* info, const Plan* plan, const Call& call, Stack* stack, std::unique_lock<std::mutex>& held) {
   if (C10_UNLIKELY(plan->reaches)) check_reach(plan, call);
-  if (!plan->written.empty()) recorder.histories.remember(call, plan, recorder.made_before);
+  if (!plan->written.empty()) recorder.histories.remember(call, plan, recorder.made_before, recorder.segment, recorder.pending());
   recorder.push(plan, call);
   size_t count = info->arguments.size();
   if (C10_LIKELY(plan->simple)) {

@@ -68,6 +68,9 @@ class NativeNodes:
         self._core.draws_open = False
         self._core.settle(flight, executed, arrived, reason)
 
+    def position(self, flight: NativeFlight, executed: int) -> int:
+        return flight.position(executed)
+
     def lose_pending(self, reason: str) -> None:
         self._core.draws_open = False
         self._core.lose_pending(reason)

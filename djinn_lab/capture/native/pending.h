@@ -408,6 +408,8 @@ inline py::tuple Recorder::assemble(const std::vector<uint64_t>& fetch, std::opt
   Assembly assembly(*this, fetch);
   assembly.select();
   auto flight = std::make_unique<Flight>();
+  flight->segment = segment;
+  flight->kept.assign(assembly.kept.begin(), assembly.kept.end());
   Table<const Layout*> metas;
   Table<const std::string*> templates;
   Table<uint32_t> used_scopes;

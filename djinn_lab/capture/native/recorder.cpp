@@ -218,7 +218,10 @@ PYBIND11_MODULE(djinn_recorder, m) {
       .def("__eq__", [](Value& v, Value& w) { return v.storage == w.storage && v.layout == w.layout && v.offset == w.offset; })
       .def("__hash__", [](Value& v) { return mix(mix(v.storage->serial, reinterpret_cast<uint64_t>(v.layout)), uint64_t(v.offset)); });
 
-  py::class_<Flight>(m, "Flight").def_property_readonly("nodes", [](Flight& f) { return f.nodes; });
+  py::class_<Flight>(m, "Flight")
+      .def_property_readonly("nodes", [](Flight& f) { return f.nodes; })
+      .def("position", [](Flight& f, size_t node) { return node < f.kept.size() ? size_t(f.kept[node]) : SIZE_MAX; },
+           "The place of one of its nodes among those recorded; SIZE_MAX for none of them.");
   py::class_<ModuleNames>(m, "ModuleNames");
   py::class_<Paused>(m, "Paused").def(py::init<>()).def("__enter__", &Paused::enter).def("__exit__", &Paused::exit);
 
@@ -235,6 +238,7 @@ PYBIND11_MODULE(djinn_recorder, m) {
       .def_readwrite("for_accelerators", &Recorder::for_accelerators)
       .def_readwrite("replayable", &Recorder::replayable)
       .def_readwrite("host_dirty", &Recorder::host_dirty)
+      .def_readwrite("keeps_histories", &Recorder::keeps_histories)
       .def_readwrite("draws_open", &Recorder::draws_open)
       .def_property("capturing", [](Recorder& r) { return r.capturing.load(); }, [](Recorder& r, bool on) { r.capturing = on; })
       .def_property_readonly("captures_here", [](Recorder& r) { return capturing_recorder == &r && is_captured_here(); })
@@ -262,8 +266,20 @@ PYBIND11_MODULE(djinn_recorder, m) {
              return r.assemble(fetch, state ? std::optional<std::string>(std::string(*state)) : std::nullopt);
            }, "(program or None, nodes, ids to release, flight) of what is pending and needed; begins a new segment.",
            py::arg("fetch"), py::arg("state"))
-      .def("settle", &Recorder::settle)
-      .def("lose_pending", &Recorder::lose_pending)
+      .def("settle", [](Recorder& r, const Flight& flight, size_t executed, bool arrived, const std::string& reason) {
+        r.settle(flight, executed, arrived, reason);
+        auto written = r.take_written(flight, executed);
+        for (auto& late : {&written.pending, &written.not_run}) put_back(*late, r.put_back);
+      })
+      .def("lose_pending", [](Recorder& r, const std::string& reason) {
+        Written late;
+        {
+          std::lock_guard<std::mutex> guard(lock);
+          late = r.histories.take(r.segment, 0);  // unless a part before it failed, which has them by now
+        }
+        put_back(late, r.put_back);
+        r.lose_pending(reason);
+      })
       .def("lose_pool", &Recorder::lose_pool)
       .def("lose_held", &Recorder::lose_held)
       .def("bytes_of", [](Recorder& r, const Flight& flight, uint64_t id) {
@@ -323,20 +339,32 @@ PYBIND11_MODULE(djinn_recorder, m) {
              r.scopes.enter_cell(cell, file);
              r.made_before = r.last_serial();
            })
-      .def("begin_histories",
-           [](Recorder& r, bool open) {
-             Histories gone(open);
-             std::lock_guard<std::mutex> guard(lock);
-             std::swap(gone, r.histories);
-           }, "Forget what was kept. `open`: and keep what is written from now on.")
+      .def("take_histories", [](Recorder& r, bool puts_back) {
+        Written all;
+        {
+          std::lock_guard<std::mutex> guard(lock);
+          all = r.histories.take_all();
+        }
+        if (puts_back) put_back(all, r.put_back);
+      }, "Forget what tensors that the cell wrote were to autograd. `puts_back`: they are that again.")
+      .def("renew_views", [](Recorder& r, const std::vector<Tensor>& views) {
+        for (auto& view : views) renew_view(view, r.put_back);
+        r.put_back.clear();
+      }, "Views are a part of what their bases are to autograd now, which were put back.")
       .def("leave_histories", [](Recorder& r) {
-        Histories kept = r.take_histories();
-        kept.leave();
         std::lock_guard<std::mutex> guard(lock);
-        std::swap(kept, r.histories);
+        r.histories.leave();
       })
-      .def("put_back_histories", [](Recorder& r) { r.take_histories().put_back(); }, "Tensors that the cell wrote are to autograd what they were.")
-      .def("made_in_cell", [](Recorder& r, LazyStorage& s) { return s.made_since(r.made_before); }, "An op of this cell made the memory.")
+      .def("remember_history", [](Recorder& r, const Tensor& tensor) {
+        std::lock_guard<std::mutex> guard(lock);
+        r.histories.remember(tensor, r.segment, r.pending());
+      }, "Something else than an op of the graph is about to change what a tensor is to autograd.")
+      .def("begin_part",
+           [](Recorder& r) {
+             std::lock_guard<std::mutex> guard(lock);
+             r.made_before = r.last_serial();
+           })
+      .def("made_in_part", [](Recorder& r, LazyStorage& s) { return s.made_since(r.made_before); }, "An op of this part made the memory.")
       .def("begin_optimizer", [](Recorder& r) { r.scopes.in_optimizer = true, r.scopes.optimizer_line = r.scopes.line(); })
       .def("end_optimizer", [](Recorder& r) { r.scopes.in_optimizer = false; })
       .def("module_names", [](Recorder& r, py::dict names) {

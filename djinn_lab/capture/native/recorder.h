@@ -28,6 +28,8 @@ struct Flight {
   std::vector<std::pair<uint32_t, uint64_t>> made;  // node, base id
   std::vector<uint64_t> sources;
   std::unordered_map<uint64_t, at::Storage> spares;  // bytes of sources that the host has no longer
+  uint64_t segment = 0;
+  std::vector<uint32_t> kept;  // the places of its nodes among those recorded
   size_t nodes = 0;
 };
 
@@ -83,13 +85,14 @@ class Recorder {
   py::handle owner;  // the Python recorder, which owns this one
   Scopes scopes;
   std::atomic<bool> capturing{false};  // a cell is open; another session's cell inside it may be the one that is captured
-  bool host_only = false, host_dirty = false, draws_open = false;
+  bool host_only = false, host_dirty = false, draws_open = false, keeps_histories = false;
   uint64_t settings = DEFAULT_SETTINGS;  // of the pending nodes
   bool for_accelerators = false, replayable = false;  // the pool has some; they compute by deterministic algorithms
   uint64_t segment = 1, ops_recorded = 0, plans_made = 0;
   size_t look_at = 1024, patience = 1024;  // with so many nodes pending the cell is sent ahead
+  std::unordered_set<const c10::TensorImpl*> put_back;  // lately
   Histories histories;                     // of tensors that this cell wrote
-  uint64_t made_before = 0;                // the last storage before the cell
+  uint64_t made_before = 0;                // the last storage before this part of the cell
   bool begins_call = false;                // the op in hand is the first of a root module's call
 
   // ---- values. All need the lock.
@@ -123,10 +126,19 @@ class Recorder {
   uint64_t new_serial() { return ++last_serial_; }
   uint64_t last_serial() const { return last_serial_; }
   uint64_t new_id() { return next_id_++; }
-  Histories take_histories() {  // what they hold may ask the recorder as it goes
-    Histories taken;
+  // Of the nodes of a program that did not run; those of one that ran are forgotten. What they hold may ask the recorder as it goes.
+  struct Taken {
+    Written pending, not_run, ran;
+  };
+  Taken take_written(const Flight& flight, size_t executed) {
     std::lock_guard<std::mutex> guard(lock);
-    std::swap(taken, histories);
+    Taken taken;
+    if (keeps_histories) return taken;
+    if (executed < flight.kept.size()) {  // what was recorded behind it is given up, too
+      taken.pending = histories.take(segment, 0);
+      taken.not_run = histories.take(flight.segment, flight.kept[executed]);
+    }
+    taken.ran = histories.take(flight.segment, 0);
     return taken;
   }
   void died(Base* base);

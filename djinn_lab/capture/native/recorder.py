@@ -101,8 +101,8 @@ class NativeRecorder:
         self.layouts = LayoutChanges(self)
         self.optimizers = SteppedOptimizers(self.why_lost)
         self.former = FormerTensors(self)
-        self.segment.on_sent, self.segment.on_computed = self.former.sent, self.former.computed
-        self.segment.on_not_computed = self._take_back
+        self.segment.followers = self.placement.writes, self.former
+        self.segment.on_not_computed = self.optimizers.undo
         self.owner: object = None
         self.may_display: Callable[[], bool] = lambda: True
         self.devices: Callable[[], Sequence[PoolDevice]] = lambda: ()
@@ -426,30 +426,44 @@ class NativeRecorder:
         """Return what tells the memory and the layout of a lazy tensor from others, and holds neither."""
         return native.value_of(tensor).key()
 
-    def made_in_cell(self, tensor: torch.Tensor) -> bool:
-        """Return whether an op of this cell made the memory of a tensor."""
-        return native.is_lazy(tensor) and self.core.made_in_cell(native.storage_of(tensor))
+    def begin_part(self) -> None:
+        """Note that what is recorded from now on is another part of the cell, or another cell."""
+        self.core.begin_part()
+
+    def made_in_part(self, tensor: torch.Tensor) -> bool:
+        """Return whether an op of this part of the cell made the memory of a tensor."""
+        return native.is_lazy(tensor) and self.core.made_in_part(native.storage_of(tensor))
 
     def why_lost(self, tensor: torch.Tensor) -> str | None:
         """Return why a tensor has no value, None where it has one."""
         return native.storage_of(tensor).lost if native.is_lazy(tensor) else None
 
-    def begin_histories(self, keep: bool) -> None:
-        """Forget what tensors were to autograd before they were written; ``keep`` it from now on, or not."""
-        self.core.begin_histories(keep)
+    def take_histories(self, puts_back: bool) -> None:
+        """Forget what tensors that the cell wrote were to autograd. ``puts_back``: let those that nothing has
+        written since be that again."""
+        self.core.take_histories(puts_back)
+
+    def renew_views(self, views: Sequence[torch.Tensor]) -> None:
+        """Let views be to autograd a part of what their bases are, some of which were put back."""
+        self.core.renew_views(list(views))
+
+    def remember_history(self, tensor: torch.Tensor) -> None:
+        """Note that something else than an op is about to change what a tensor is to autograd."""
+        if not self.made_in_part(tensor):
+            self.core.remember_history(tensor)
+
+    @property
+    def keeps_histories(self) -> bool:
+        """Keep what tensors were to autograd also where an op that wrote them has run."""
+        return bool(self.core.keeps_histories)
+
+    @keeps_histories.setter
+    def keeps_histories(self, on: bool) -> None:
+        self.core.keeps_histories = on
 
     def leave_histories(self) -> None:
         """Note that the cell has written what it writes."""
         self.core.leave_histories()
-
-    def put_back_histories(self) -> None:
-        """Let tensors that the cell wrote, and nothing has since, be to autograd what they were."""
-        self.core.put_back_histories()
-
-    def _take_back(self, reason: str) -> str:
-        """Take back what a part of the cell changed here that was not computed for ``reason``."""
-        self.former.put_back_lost()
-        return self.optimizers.undo(reason)
 
     def restore_value(self, tensor: torch.Tensor, value: NativeValue) -> None:
         """Make a tensor name a value again."""

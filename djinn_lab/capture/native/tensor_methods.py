@@ -119,6 +119,15 @@ def _deepcopy(tensor: torch.Tensor, memo: dict[int, Any]) -> Any:
     return copied
 
 
+def _parameter_deepcopy(parameter: torch.nn.Parameter, memo: dict[int, Any]) -> Any:
+    """As torch copies one: its values alone, in memory of their own."""
+    if id(parameter) not in memo:
+        with torch.no_grad():
+            values = _recorder(parameter).clone(parameter.detach())
+        memo[id(parameter)] = type(parameter)(values, parameter.requires_grad)
+    return memo[id(parameter)]
+
+
 def _in_copied_memory(tensor: torch.Tensor, memo: dict[int, Any]) -> Any:
     """The same view of a copy of the tensor's memory, which is copied once for all that share it."""
     value = native.value_of(tensor)
@@ -252,6 +261,9 @@ def _settling(name: str, original: Method) -> Method:
     def call(tensor: torch.Tensor, *args: object, **kwargs: object) -> object:
         if native.is_captured_here() and tensor.layout is torch.strided and tensor.device.type == "cpu":
             _settle(tensor)
+            if name == "share_memory_":  # torch copies the bytes to the new memory by an op
+                with paused():
+                    return original(tensor, *args, **kwargs)
         return original(tensor, *args, **kwargs)
 
     return call
@@ -304,7 +316,10 @@ _LAZY: dict[str, Method] = {
     "pin_memory": _same,
     "is_pinned": _never,
 }
-_SETTLED = ("numpy", "tolist", "__array__", "data_ptr", "untyped_storage", "__dlpack__", "apply_", "map_")
+_SETTLED = (
+    *("numpy", "tolist", "__array__", "data_ptr", "untyped_storage", "__dlpack__", "apply_", "map_"),
+    "share_memory_",
+)
 
 
 def _choosing(name: str, lazy: Method, original: Method) -> Method:
@@ -351,7 +366,7 @@ def install() -> None:
     parameter: Any = torch.nn.Parameter
     for name, lazy in (
         ("__repr__", _parameter_repr),
-        ("__deepcopy__", _deepcopy),
+        ("__deepcopy__", _parameter_deepcopy),
         ("__reduce_ex__", _reduce),
     ):
         setattr(parameter, name, _choosing(name, lazy, getattr(parameter, name)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import defaultdict
 from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
@@ -19,10 +20,12 @@ from djinn_lab.srg.program import EncodedProgram, NumericSettings
 
 
 class _Flight(NamedTuple):
-    """The sources and nodes of a program under way, and the ids that died before it."""
+    """The sources and nodes of a program under way, which of those recorded they are, and the ids that died
+    before it."""
 
     sent: Collection[int]
     nodes: Sequence[PendingNode]
+    positions: Sequence[int]
     dead: Sequence[int]
 
 
@@ -116,10 +119,9 @@ class PythonNodes:
         self.scopes.clear()
         if not (nodes or fetch):
             table.settle((), (), dead)
-            return AssembledPart(None, release, _Flight(assembled.sent, nodes, dead))
-        return AssembledPart(
-            EncodedProgram.of(assembled.program), release, _Flight(assembled.sent, nodes, dead)
-        )
+            return AssembledPart(None, release, _Flight(assembled.sent, nodes, (), dead))
+        flight = _Flight(assembled.sent, nodes, assembled.positions, dead)
+        return AssembledPart(EncodedProgram.of(assembled.program), release, flight)
 
     def settle(self, flight: _Flight, executed: int, arrived: bool, reason: str) -> None:
         table = self.table
@@ -127,6 +129,9 @@ class PythonNodes:
         if not arrived:
             table.keep_back(flight.sent)
         table.lose(flight.nodes[executed:], reason)
+
+    def position(self, flight: _Flight, executed: int) -> int:
+        return flight.positions[executed] if executed < len(flight.positions) else sys.maxsize
 
     def lose_pending(self, reason: str) -> None:
         self.table.lose(self._nodes, reason)

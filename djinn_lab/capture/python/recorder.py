@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import cached_property
 from threading import RLock, get_ident
-from typing import Any, NamedTuple
+from typing import Any
 from weakref import WeakSet, ref
 
 import torch
@@ -25,7 +25,7 @@ from torch._ops import OpOverload
 from torch.utils._python_dispatch import _disable_current_modes
 
 from djinn_lab.capture.arguments import Arguments
-from djinn_lab.capture.former_tensors import FormerTensors, former_modules
+from djinn_lab.capture.former_tensors import FormerTensors, kept_former
 from djinn_lab.capture.host.interrupts import locked, whole
 from djinn_lab.capture.host.ops import (
     has_generator,
@@ -38,6 +38,7 @@ from djinn_lab.capture.host.placement import Placement
 from djinn_lab.capture.host.turns import one_thread
 from djinn_lab.capture.python.assembly import PendingSource
 from djinn_lab.capture.python.autocast import FORGETTING
+from djinn_lab.capture.python.histories import Histories
 from djinn_lab.capture.python.host_tensors import HostTensors
 from djinn_lab.capture.python.identity import is_in_a_graph, take_over
 from djinn_lab.capture.python.local import run_locally
@@ -93,15 +94,6 @@ def _is_known(tensor: torch.Tensor) -> bool:
     return tensor._value.storage.host_is_current()
 
 
-class _History(NamedTuple):
-    """What a tensor was to autograd; ``left``: its version when the cell's code had ended."""
-
-    tensor: torch.Tensor
-    had_graph: bool
-    version: int
-    left: int
-
-
 class PythonRecorder:
     """``lock``: of the thread that uses it now. ``capturing``: a cell runs, in ``thread``. ``aside``: another
     session's cell runs inside it."""
@@ -124,9 +116,9 @@ class PythonRecorder:
         self.thread = 0
         self.ops_recorded = 0
         self.optimizers = SteppedOptimizers(self.why_lost)
-        self.segment.on_sent, self.segment.on_computed = self.former.sent, self.former.computed
-        self.segment.on_not_computed = self._take_back
-        self._histories: dict[int, _History] | None = None
+        self._histories = Histories(self.segment)
+        self.segment.followers = self.placement.writes, self.former, self._histories
+        self.segment.on_not_computed = self.optimizers.undo
         self._made_before = 0
         self.owner: object = None
         _recorders.add(self)
@@ -149,46 +141,44 @@ class PythonRecorder:
         """Return what tells the memory and the layout of a lazy tensor from others, and holds neither."""
         return ref(tensor._value)
 
-    def made_in_cell(self, tensor: Any) -> bool:
-        """Return whether an op of this cell made the memory of a tensor; what came from the host was there
-        before."""
+    def begin_part(self) -> None:
+        """Note that what is recorded from now on is another part of the cell, or another cell."""
+        self._made_before = self.table.new_id()
+
+    def made_in_part(self, tensor: Any) -> bool:
+        """Return whether an op of this part of the cell made the memory of a tensor; what came from the host
+        was there before."""
         if type(tensor) is not LazyTensor:
             return False
         storage = tensor._value.storage
         return storage.residency == "activation" and storage.id > self._made_before
 
-    def begin_histories(self, keep: bool) -> None:
-        """Forget what tensors were to autograd before they were written; ``keep`` it from now on, or not."""
-        self._histories = {} if keep else None
+    @property
+    def keeps_histories(self) -> bool:
+        """Keep what tensors were to autograd also where an op that wrote them has run."""
+        return self._histories.keeps
+
+    @keeps_histories.setter
+    def keeps_histories(self, on: bool) -> None:
+        self._histories.keeps = on
 
     def leave_histories(self) -> None:
         """Note that the cell has written what it writes."""
-        written = self._histories or {}
-        for key, one in written.items():
-            written[key] = one._replace(left=one.tensor._version)
+        self._histories.leave()
 
-    def put_back_histories(self) -> None:
-        """Let tensors that the cell wrote, and nothing has since, be to autograd what they were; but for
-        those that had a graph, which Python cannot give back."""
+    def renew_views(self, views: Sequence[torch.Tensor]) -> None:
+        """Leave them: Python cannot."""
+
+    def take_histories(self, puts_back: bool) -> None:
+        """Forget what tensors that the cell wrote were to autograd. ``puts_back``: let those that nothing has
+        written since be that again, as far as Python can."""
         with self.paused_recording():
-            for tensor, had_graph, version, left in (self._histories or {}).values():
-                if tensor._version != left:
-                    continue
-                if tensor.grad_fn is not None and not had_graph:
-                    tensor.detach_()
-                torch._C._autograd._unsafe_set_version_counter((tensor,), (version,))
+            self._histories.take(puts_back)
 
-    def _remember_history(self, tensor: torch.Tensor) -> None:
-        written = self._histories
-        if written is None or tensor.is_inference() or id(tensor) in written or self.made_in_cell(tensor):
-            return
-        had_graph = tensor.grad_fn is not None or tensor._is_view()
-        written[id(tensor)] = _History(tensor, had_graph, tensor._version, tensor._version)
-
-    def _take_back(self, reason: str) -> str:
-        """Take back what a part of the cell changed here that was not computed for ``reason``."""
-        self.former.put_back_lost()
-        return self.optimizers.undo(reason)
+    def remember_history(self, tensor: torch.Tensor) -> None:
+        """Note that something is about to change what a tensor is to autograd."""
+        if not self.made_in_part(tensor):
+            self._histories.remember(tensor)
 
     def restore_value(self, tensor: Any, value: LazyValue) -> None:
         """Make a lazy tensor name a value again."""
@@ -388,7 +378,7 @@ class PythonRecorder:
             value = self.value_of(tensor)
             value.storage.written_on_pool()
             storages.append(value.storage.id)
-            self._remember_history(tensor)
+            self.remember_history(tensor)
             if type(tensor) is not LazyTensor and value.layout.numel:
                 self.host.mark_written(tensor, value)
         return tuple(storages)
@@ -583,13 +573,13 @@ class PythonRecorder:
     def replacements(self) -> Replacements:
         """Return the attributes of torch that are replaced while a cell is captured."""
         overriding = (torch.overrides, "has_torch_function", overrides_torch)
-        kept = [*kept_on_host(self), *cuda_answers(self), *former_modules(self)]
+        kept = [*kept_on_host(self), *cuda_answers(self), *kept_former(self)]
         return Replacements([*kept, FORGETTING, overriding])
 
     @one_thread
     def begin_cell(self) -> None:
         """Begin a cell, before its first op."""
-        self._made_before = self.table.new_id()
+        self.begin_part()
         self._for_accelerators = any(one.kind != "cpu" for one in self.devices())
         with paused():
             self.exposures.look_again()

@@ -105,8 +105,8 @@ class LazyTensor(torch.Tensor):
         with torch.no_grad():
             copied = self._value.storage.recorder.clone(self).requires_grad_(self.requires_grad)
         if getattr(self, "_is_param", False):
-            copied._is_param = True
-        if self.grad is not None:
+            copied._is_param = True  # torch copies the values of a parameter, and nothing else of it
+        elif self.grad is not None:
             copied.grad = self.grad.__deepcopy__(memo)
         memo[id(self)] = copied
         return copied
@@ -132,6 +132,27 @@ class LazyTensor(torch.Tensor):
             value.storage.exposure.pinned = window
         return window.data_ptr()
 
+    def apply_(self, function: Callable[[Any], Any]) -> LazyTensor:
+        """A Python function over the elements, on the host's copy."""
+        return self._on_host("apply_", function)
+
+    def map_(self, other: torch.Tensor, function: Callable[[Any, Any], Any]) -> LazyTensor:
+        """A Python function over the elements of two tensors, on the host's copy."""
+        return self._on_host("map_", other, function)
+
+    def map2_(
+        self, one: torch.Tensor, other: torch.Tensor, function: Callable[[Any, Any, Any], Any]
+    ) -> LazyTensor:
+        """A Python function over the elements of three tensors, on the host's copy."""
+        return self._on_host("map2_", one, other, function)
+
+    def _on_host(self, name: str, *args: object) -> LazyTensor:
+        known = [plain(item, name) if type(item) is LazyTensor else item for item in args]
+        window = self._value.storage.recorder.window(self._value, name)
+        with _disable_current_modes(), torch._C.DisableTorchFunction():
+            getattr(window, name)(*known)
+        return self
+
     def share_memory_(self) -> LazyTensor:
         """Other processes see the host's copy from now on, and ops that write it run here."""
         self._value.storage.recorder.share_between_processes(self._value)
@@ -143,8 +164,7 @@ class LazyTensor(torch.Tensor):
 
     @property
     def data(self) -> torch.Tensor:
-        with torch.no_grad():
-            return self.detach()
+        return wrap(self._value)  # writes to it do not count as changes of this tensor
 
     @data.setter
     def data(self, new: torch.Tensor) -> None:

@@ -78,6 +78,11 @@ class Nodes(Protocol):
         ``reason``. ``arrived``: its sources are on the pool."""
         ...
 
+    def position(self, flight: Any, executed: int) -> int:
+        """Return how many nodes of its part had been recorded when the first was that a program did not run;
+        more than all of them where it ran all."""
+        ...
+
     def lose_pending(self, reason: str) -> None:
         """Give up what was recorded since."""
         ...
@@ -112,6 +117,23 @@ class FollowerOutcomes(NamedTuple):
     stop: BaseException | None = None
 
 
+class PartFollower(Protocol):
+    """Keeps what a cell changed in the notebook, part by part, until it is known that the part has run."""
+
+    def sent(self) -> None:
+        """Note that what was recorded so far is a part of the cell, and goes to the pool."""
+        ...
+
+    def computed(self) -> None:
+        """Note that the pool has computed the oldest part that was sent."""
+        ...
+
+    def failed(self, position: int) -> None:
+        """Take back what the cell did after it had recorded ``position`` nodes of the oldest part that was
+        sent: the pool has computed none of it, and nothing is under way or pending any more."""
+        ...
+
+
 class Launched(Protocol):
     """A cell that ended before the pool had computed it: its parts are under way."""
 
@@ -128,10 +150,6 @@ def _allow(cut: Cut) -> None:
     pass
 
 
-def _nothing_to_do() -> None:
-    pass
-
-
 def _nothing_to_say(reason: str) -> str:
     return ""
 
@@ -144,9 +162,7 @@ class Segment:
         self.backend = backend
         self.random = RandomStream()
         self.before_cut: Callable[[Cut], None] = _allow
-        self.on_sent: Callable[[], None] = _nothing_to_do
-        self.on_computed: Callable[[], None] = _nothing_to_do
-        """Called for each part of a cell, in order, unless one fails."""
+        self.followers: Sequence[PartFollower] = ()
         self.on_not_computed: Callable[[str], str] = _nothing_to_say
         """Given why values do not exist, takes back what points to them; returns a sentence for the user."""
         self._process = os.getpid()
@@ -182,6 +198,11 @@ class Segment:
         self._taken = 0
         self._rhythm.begin(perf_counter())
         self._look_again()
+
+    @property
+    def pending(self) -> int:
+        """Return how many ops were recorded since the last part was sent."""
+        return self._nodes.pending
 
     @property
     def recorded(self) -> int:
@@ -327,7 +348,8 @@ class Segment:
         assembled = self._nodes.assemble(fetch, self.random.start_state())
         if assembled.program is not None:
             self.random.sent()
-            self.on_sent()
+            for follower in self.followers:
+                follower.sent()
             self._taken += assembled.program.nodes
         self._look_again()
         return assembled
@@ -419,13 +441,16 @@ class Segment:
             self._rhythm.ran(result.run_s)
         if result.error is None:
             self.random.finish(result.rng_state)
-            self.on_computed()
+            for follower in self.followers:
+                follower.computed()
             return None
         unreleased = [*behind.unreleased, *(() if result.arrived else assembled.release)]
         if unreleased and not (result.pool_lost or behind.pool_lost):
             self.backend.release(unreleased)
         not_computed = _not_computed(result)
         self._nodes.lose_pending(not_computed)
+        for follower in self.followers:
+            follower.failed(self._nodes.position(assembled.flight, result.executed))
         self._look_again()
         self.random.fail(result.rng_state)
         taken_back = self.on_not_computed(not_computed)

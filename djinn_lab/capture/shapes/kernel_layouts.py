@@ -22,10 +22,12 @@ _NEEDS_ELEMENTS = frozenset(
         "_scaled_dot_product_flash_attention_for_cpu",
         "_scaled_dot_product_flash_attention_for_cpu_backward",
         "_native_multi_head_attention",
-        *("native_batch_norm_backward", "batch_norm_backward"),
+        *("native_batch_norm_backward", "batch_norm_backward", "_weight_norm", "_weight_norm_interface"),
+        *("_masked_softmax", "_sobol_engine_draw", "_sobol_engine_ff_", "_sobol_engine_scramble_"),
+        "_sobol_engine_initialize_state_",
     )
 )
-"""Ops whose CPU kernel divides by sizes: called for no elements, it ends the process."""
+"""Ops whose CPU kernel divides by sizes, or reads what must be there: for no elements it ends the process."""
 _SHAPED_BY_KERNEL = (
     *("native_batch_norm", "_batch_norm_with_update", "native_layer_norm.", "_embedding_bag"),
     *("mkldnn_rnn_layer.default", "nonzero_static", "max_unpool", "linalg_eig."),

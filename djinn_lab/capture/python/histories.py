@@ -1,0 +1,81 @@
+"""What tensors were to autograd before a cell wrote them in place: such an op counts their version on, and
+gives them another graph where a gradient flows through it, whether it runs or not."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+
+from djinn_lab.capture.sending.segment import Segment
+
+
+class _History(NamedTuple):
+    """``place``: the part of the cell, and how many nodes of it had been recorded. ``left``: the version when
+    the cell's code had ended."""
+
+    tensor: torch.Tensor
+    had_graph: bool
+    required: bool
+    version: int
+    place: tuple[int, int]
+    left: int | None = None
+
+
+class Histories:
+    """Of the cell that is recorded, as a follower of its parts. Python cannot give a tensor back a graph that
+    it had, nor see to views."""
+
+    def __init__(self, segment: Segment) -> None:
+        self._segment = segment
+        self._kept: dict[int, _History] = {}
+        self._sent = self._computed = 0
+        self.keeps = False
+        """Also those of a part that was computed."""
+
+    def remember(self, tensor: torch.Tensor) -> None:
+        """A tensor is about to be written, or changed otherwise."""
+        if tensor.is_inference() or id(tensor) in self._kept:
+            return
+        had_graph = tensor.grad_fn is not None or tensor._is_view()
+        place = self._sent + 1, self._segment.pending
+        self._kept[id(tensor)] = _History(tensor, had_graph, tensor.requires_grad, tensor._version, place)
+
+    def leave(self) -> None:
+        """The cell's code has ended: what others write from now on stays."""
+        for key, one in self._kept.items():
+            self._kept[key] = one._replace(left=one.tensor._version)
+
+    def sent(self) -> None:
+        self._sent += 1
+
+    def computed(self) -> None:
+        self._computed += 1
+        if self.keeps:
+            return
+        self._kept = {key: one for key, one in self._kept.items() if one.place[0] > self._computed}
+
+    def failed(self, position: int) -> None:
+        """Let tensors be what they were that were written later."""
+        first = self._computed + 1, position
+        self._computed = self._sent
+        late = {key: one for key, one in self._kept.items() if one.place >= first}
+        self._kept = {key: one for key, one in self._kept.items() if key not in late}
+        _put_back(late)
+
+    def take(self, puts_back: bool) -> None:
+        """Forget them all. ``puts_back``: let tensors be what they were, unless they were written since."""
+        kept, self._kept = self._kept, {}
+        if puts_back:
+            _put_back(kept)
+
+
+def _put_back(histories: dict[int, _History]) -> None:
+    for tensor, had_graph, required, version, _, left in histories.values():
+        if left is not None and tensor._version != left:
+            continue
+        if tensor.grad_fn is not None and not had_graph:
+            tensor.detach_()
+        if tensor.is_leaf and not had_graph and tensor.requires_grad is not required:
+            tensor.requires_grad_(required)
+        torch._C._autograd._unsafe_set_version_counter((tensor,), (version,))
