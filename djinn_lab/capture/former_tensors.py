@@ -12,7 +12,7 @@ import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -29,9 +29,10 @@ Names = dict[str, Any]
 
 
 class _FormerTensor:
-    """A tensor, before its memory or layout was changed."""
+    """A tensor, before its memory or layout was changed; ``place``: when it was that last."""
 
     def __init__(self, recorder: Recorder, tensor: torch.Tensor) -> None:
+        self.place = 0, 0
         self._tensor = tensor  # no weak reference, which torch.utils.swap_tensors refuses
         self._recorder = recorder
         self._lazy = is_lazy(tensor)
@@ -52,9 +53,10 @@ class _FormerTensor:
 
 
 class _FormerNames:
-    """What a module's parameters and buffers were, before it named them anew."""
+    """What a module's parameters and buffers were, before it named them anew at ``place``."""
 
     def __init__(self, recorder: Recorder, module: torch.nn.Module) -> None:
+        self.place = 0, 0
         self._recorder = recorder
         self._tables: list[Names] = [module._parameters, module._buffers]
         self._was = [dict(table) for table in self._tables]
@@ -73,21 +75,15 @@ class _FormerNames:
                     table[name] = tensor
 
 
-class _Kept(NamedTuple):
-    """``place``: the part of the cell, and how many nodes of it had been recorded."""
-
-    former: _FormerTensor | _FormerNames
-    place: tuple[int, int]
-
-
 class FormerTensors:
-    """Of the cell that is recorded, as a follower of its parts."""
+    """Of the cell that is recorded, as a follower of its parts. A place is the number of a part, and how many
+    nodes of it had been recorded."""
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
-        self._kept: list[_Kept] = []
-        self._open: dict[int, int] = {}
-        """Where tensors are in the list that have memory from the part that is recorded now."""
+        self._kept: list[_FormerTensor | _FormerNames] = []
+        self._open: dict[int, _FormerTensor] = {}
+        """Of tensors that have memory from the part that is recorded now."""
         self._sent = self._computed = 0
         self._rehearsed = False
 
@@ -107,16 +103,14 @@ class FormerTensors:
             return
         recorder.segment.settle_launched()
         with paused():
-            former = _FormerTensor(recorder, tensor) if known is None else self._kept[known].former
+            former = known or _FormerTensor(recorder, tensor)
         yield
         with paused():
             former.leave()
-        kept = _Kept(former, self._place)
-        if known is not None and self._open.get(id(tensor)) == known:
-            self._kept[known] = kept
-            return
-        self._open[id(tensor)] = len(self._kept)
-        self._kept.append(kept)
+        former.place = self._place
+        if known is None:
+            self._open[id(tensor)] = former
+            self._kept.append(former)
 
     @contextmanager
     def naming(self, module: torch.nn.Module) -> Iterator[None]:
@@ -125,7 +119,8 @@ class FormerTensors:
         former = _FormerNames(self._recorder, module)
         yield
         former.leave()
-        self._kept.append(_Kept(former, self._place))
+        former.place = self._place
+        self._kept.append(former)
 
     def rehearse(self) -> None:
         """Forget nothing until all is put back: nothing of this cell is to run."""
@@ -141,9 +136,8 @@ class FormerTensors:
 
     def computed(self) -> None:
         self._computed += 1
-        if not self._rehearsed and self._kept and self._kept[0].place[0] <= self._computed:
-            self._kept = [kept for kept in self._kept if kept.place[0] > self._computed]
-            self._open.clear()
+        if not self._rehearsed:
+            self._kept = [former for former in self._kept if former.place[0] > self._computed]
 
     def failed(self, position: int) -> None:
         """Put back what the cell changed later, or gave memory that was not computed, and let go of gradients
@@ -151,15 +145,15 @@ class FormerTensors:
         last = self._computed + 1, position
         self._computed = self._sent
         with paused():
-            for former, place in reversed(self._kept):
-                former.put_back(lost_only=place <= last)
+            for former in reversed(self._kept):
+                former.put_back(lost_only=former.place <= last)
         self._open.clear()
         self._look_at_all()
 
     def put_back(self) -> None:
         """Put back all: nothing of the cell has run."""
         with paused():
-            for former, _ in reversed(self._kept):
+            for former in reversed(self._kept):
                 former.put_back(lost_only=False)
         self._recorder.take_histories(True)
         self._look_at_all()
