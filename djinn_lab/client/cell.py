@@ -261,6 +261,16 @@ class Cell:
             if error is None:
                 raise
             error.add_note(f"While finishing the cell's earlier work on the pool: {failure}")
+            error.args = tuple(self._as_shown(argument) for argument in error.args)
+
+    def _as_shown(self, argument: object) -> object:
+        """Return an argument of an exception; of a tensor without a value, whose text would raise another
+        error in place of this one, what it is."""
+        reason = self._recorder.why_lost(argument) if isinstance(argument, torch.Tensor) else None
+        if reason is None:
+            return argument
+        assert isinstance(argument, torch.Tensor)
+        return f"a tensor of shape {tuple(argument.shape)}, {argument.dtype}; {reason}"
 
     def _run_recorded(self, error: BaseException) -> None:
         """After an interrupt of the cell's own Python, or what else is no Exception, compute what was

@@ -182,6 +182,16 @@ def test_what_detaches_a_tensor_is_taken_back(session: Session, recorder: str) -
     assert weight.grad.tolist() == [2.0, 2.0]
 
 
+def test_an_exception_with_a_value_that_was_not_computed_is_shown(session: Session) -> None:
+    with pytest.raises(
+        ValueError, match=r"a tensor of shape \(2,\), torch\.float32; .* not computed"
+    ) as raised:
+        with session.capture(terms=NOWHERE):
+            raise ValueError(torch.ones(2) + 1, 5)
+    assert raised.value.args[1] == 5
+    assert "The pool refuses" in raised.value.__notes__[0]
+
+
 def test_copies_of_a_module_have_no_gradients(session: Session) -> None:
     model = nn.Linear(2, 1)
     model(torch.ones(1, 2)).sum().backward()
