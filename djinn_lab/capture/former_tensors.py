@@ -29,10 +29,12 @@ Names = dict[str, Any]
 
 
 class _FormerTensor:
-    """A tensor, before its memory or layout was changed; ``place``: when it was that last."""
+    """A tensor, before its memory or layout was changed. ``place``: when it was that last. ``is_of_values``:
+    each time it kept its shape and dtype."""
 
     def __init__(self, recorder: Recorder, tensor: torch.Tensor) -> None:
         self.place = 0, 0
+        self.is_of_values = False
         self._tensor = tensor  # no weak reference, which torch.utils.swap_tensors refuses
         self._recorder = recorder
         self._lazy = is_lazy(tensor)
@@ -93,8 +95,8 @@ class FormerTensors:
 
     @contextmanager
     def changing(self, tensor: torch.Tensor) -> Iterator[None]:
-        """Keep what a tensor is, whose memory or layout is changed inside; not what it is in between, of
-        memory that this part of the cell makes."""
+        """Keep what a tensor is, whose memory or layout is changed inside; but not each of the values that it
+        has in between, in memory that this part of the cell makes: a loop makes many."""
         recorder = self._recorder
         made_here = recorder.made_in_part(tensor)
         known = self._open.get(id(tensor)) if made_here else None
@@ -103,14 +105,25 @@ class FormerTensors:
             return
         recorder.segment.settle_launched()
         with paused():
-            former = known or _FormerTensor(recorder, tensor)
+            before, former = _form(tensor), _FormerTensor(recorder, tensor)
+        recorder.remember_history(tensor)  # what is written from now on has memory of this part
         yield
+        former.is_of_values = _form(tensor) == before
+        if known is not None and known.is_of_values and former.is_of_values:
+            former = known
+        else:
+            self._kept.append(former)
+            self._open[id(tensor)] = former
         with paused():
             former.leave()
         former.place = self._place
-        if known is None:
-            self._open[id(tensor)] = former
-            self._kept.append(former)
+
+    def detaching(self, tensor: torch.Tensor) -> None:
+        """Keep what a tensor is to autograd, which is about to be changed without an op."""
+        recorder = self._recorder
+        if _has_memory(tensor) and (id(tensor) in self._open or not recorder.made_in_part(tensor)):
+            recorder.segment.settle_launched()
+            recorder.remember_history(tensor)
 
     @contextmanager
     def naming(self, module: torch.nn.Module) -> Iterator[None]:
@@ -152,10 +165,10 @@ class FormerTensors:
 
     def put_back(self) -> None:
         """Put back all: nothing of the cell has run."""
+        self._recorder.take_histories(True)
         with paused():
             for former in reversed(self._kept):
                 former.put_back(lost_only=False)
-        self._recorder.take_histories(True)
         self._look_at_all()
         self._rehearse(False)
         self.forget()
@@ -184,6 +197,10 @@ class FormerTensors:
 
 def _is_lost(recorder: Recorder, tensor: torch.Tensor) -> bool:
     return is_lazy(tensor) and recorder.why_lost(tensor) is not None
+
+
+def _form(tensor: torch.Tensor) -> tuple[torch.dtype, torch.Size]:
+    return tensor.dtype, tensor.shape
 
 
 def _has_memory(tensor: torch.Tensor) -> bool:
@@ -217,9 +234,8 @@ def kept_former(recorder: Recorder) -> list[Wanted]:
     def remembering(method: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(method)
         def remembered(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-            if recorder.captures_here and _has_memory(tensor):
-                recorder.segment.settle_launched()
-                recorder.remember_history(tensor)
+            if recorder.captures_here:
+                recorder.former.detaching(tensor)
             return method(tensor, *args, **kwargs)
 
         return remembered

@@ -449,8 +449,7 @@ class NativeRecorder:
 
     def remember_history(self, tensor: torch.Tensor) -> None:
         """Note that something else than an op is about to change what a tensor is to autograd."""
-        if not self.made_in_part(tensor):
-            self.core.remember_history(tensor)
+        self.core.remember_history(tensor)
 
     @property
     def keeps_histories(self) -> bool:

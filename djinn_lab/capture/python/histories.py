@@ -7,7 +7,10 @@ from typing import NamedTuple
 
 import torch
 
-from djinn_lab.capture.sending.segment import Segment
+from djinn_lab.capture.sending.segment import Segment, paused
+
+_BASE = torch._C.TensorBase
+"""Whose methods no cell replaces."""
 
 
 class _History(NamedTuple):
@@ -29,6 +32,8 @@ class Histories:
     def __init__(self, segment: Segment) -> None:
         self._segment = segment
         self._kept: dict[int, _History] = {}
+        self._late: dict[int, _History] = {}
+        """Of what was not computed."""
         self._sent = self._computed = 0
         self.keeps = False
         """Also those of a part that was computed."""
@@ -56,26 +61,29 @@ class Histories:
         self._kept = {key: one for key, one in self._kept.items() if one.place[0] > self._computed}
 
     def failed(self, position: int) -> None:
-        """Let tensors be what they were that were written later."""
+        """Let tensors be what they were that were written later, once the cell is over: torch may be in the
+        middle of an op, where it changes no graph."""
         first = self._computed + 1, position
         self._computed = self._sent
         late = {key: one for key, one in self._kept.items() if one.place >= first}
         self._kept = {key: one for key, one in self._kept.items() if key not in late}
-        _put_back(late)
+        self._late = {**late, **self._late}
 
     def take(self, puts_back: bool) -> None:
-        """Forget them all. ``puts_back``: let tensors be what they were, unless they were written since."""
+        """The cell is over: forget them all. ``puts_back``: let tensors be what they were, unless they were
+        written since."""
+        late, self._late = self._late, {}
         kept, self._kept = self._kept, {}
-        if puts_back:
-            _put_back(kept)
+        _put_back({**late, **kept} if puts_back else late)
 
 
 def _put_back(histories: dict[int, _History]) -> None:
-    for tensor, had_graph, required, version, _, left in histories.values():
-        if left is not None and tensor._version != left:
-            continue
-        if tensor.grad_fn is not None and not had_graph:
-            tensor.detach_()
-        if tensor.is_leaf and not had_graph and tensor.requires_grad is not required:
-            tensor.requires_grad_(required)
-        torch._C._autograd._unsafe_set_version_counter((tensor,), (version,))
+    with paused():
+        for tensor, had_graph, required, version, _, left in histories.values():
+            if left is not None and tensor._version != left:
+                continue
+            if tensor.grad_fn is not None and not had_graph:
+                _BASE.detach_(tensor)
+            if tensor.is_leaf and not had_graph and tensor.requires_grad is not required:
+                _BASE.requires_grad_(tensor, required)
+            torch._C._autograd._unsafe_set_version_counter((tensor,), (version,))

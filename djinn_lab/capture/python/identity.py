@@ -35,7 +35,10 @@ def take_over(tensor: torch.Tensor, fresh: torch.Tensor) -> bool:
     if getattr(tensor, "_is_param", False) or isinstance(tensor, torch.nn.Parameter):
         fresh._is_param = True
     if tensor.is_leaf and tensor.grad is not None and tensor.grad.shape == fresh.shape:
-        fresh.grad = tensor.grad
+        gradient = tensor.grad
+        if type(gradient) is not LazyTensor and gradient.dtype is not fresh.dtype:
+            gradient = gradient.to(fresh.dtype)  # torch takes no other; ``model.double()`` converts it next
+        fresh.grad = gradient
     fresh._backward_hooks = tensor._backward_hooks
     fresh._post_accumulate_grad_hooks = tensor._post_accumulate_grad_hooks
     hook = None

@@ -117,7 +117,7 @@ class PythonRecorder:
         self.ops_recorded = 0
         self.optimizers = SteppedOptimizers(self.why_lost)
         self._histories = Histories(self.segment)
-        self.segment.followers = self.placement.writes, self.former, self._histories
+        self.segment.followers = self.placement.writes, self._histories, self.former
         self.segment.on_not_computed = self.optimizers.undo
         self._made_before = 0
         self.owner: object = None
@@ -172,13 +172,11 @@ class PythonRecorder:
     def take_histories(self, puts_back: bool) -> None:
         """Forget what tensors that the cell wrote were to autograd. ``puts_back``: let those that nothing has
         written since be that again, as far as Python can."""
-        with self.paused_recording():
-            self._histories.take(puts_back)
+        self._histories.take(puts_back)
 
     def remember_history(self, tensor: torch.Tensor) -> None:
         """Note that something is about to change what a tensor is to autograd."""
-        if not self.made_in_part(tensor):
-            self._histories.remember(tensor)
+        self._histories.remember(tensor)
 
     def restore_value(self, tensor: Any, value: LazyValue) -> None:
         """Make a lazy tensor name a value again."""
@@ -378,7 +376,8 @@ class PythonRecorder:
             value = self.value_of(tensor)
             value.storage.written_on_pool()
             storages.append(value.storage.id)
-            self.remember_history(tensor)
+            if not self.made_in_part(tensor):
+                self.remember_history(tensor)
             if type(tensor) is not LazyTensor and value.layout.numel:
                 self.host.mark_written(tensor, value)
         return tuple(storages)
