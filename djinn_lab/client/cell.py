@@ -178,8 +178,7 @@ class Cell:
         self._moved = executor.bytes_moved()
         stack.enter_context(capturing(recorder, job.cell, file))
         if recorder.segment.launched is None:
-            recorder.placement.writes.begin()
-            recorder.former.forget()
+            self._forget_former()
 
     @whole
     def __exit__(
@@ -308,17 +307,24 @@ class Cell:
         seeds and draws are part of that, and put back what its ops wrote on the host; unless they were used,
         or written, since. An op that failed leaves both as it does in plain torch."""
         failed = isinstance(error, RemoteError) and not isinstance(error, DeviceMemoryError)
-        if failed or not self.has_not_run(error):
-            if self._recorder.segment.launched is None:
-                self._recorder.former.forget()
-            return
-        self._recorder.former.put_back()
-        self._recorder.placement.writes.take_back()
+        if self.has_not_run(error) and not failed:
+            self._recorder.former.put_back()
+            self._recorder.placement.writes.take_back()
+            self._take_back_draws()
+        if self._recorder.segment.launched is None:
+            self._forget_former()
+
+    def _take_back_draws(self) -> None:
         before, after = self._stream_before, self._stream_after
         if before is None or after is None:
             return
         if torch.equal(after, torch.default_generator.get_state()):
             torch.default_generator.set_state(before)
+
+    def _forget_former(self) -> None:
+        """Keep from now on what the next cell changes, which may be recorded already."""
+        self._recorder.placement.writes.begin()
+        self._recorder.former.forget()
 
     def _close_left(self, error: BaseException | None) -> None:
         """Complete a cell that was left, now that its outcome is known."""

@@ -81,6 +81,23 @@ def test_a_loop_that_fails_leaves_what_was_computed(session: Session) -> None:
 
 
 @only_cpus("an op that fails leaves the device as it is")
+def test_a_cell_that_fails_behind_one_that_was_left_is_taken_back_alone(session: Session) -> None:
+    count, x = torch.tensor(0), torch.ones(3)
+    with session.capture():
+        values = torch.arange(3.0) * 2
+    with session.capture(wait=False):
+        count += 10
+        x.data = x.data * 2
+    with pytest.raises(RuntimeError, match="out of bounds"), session.capture():
+        count += 1
+        kept = values.gather(0, torch.tensor([9]))
+        count += 1
+        x.data = x.data * 2
+    assert kept.shape == (1,)
+    assert (count.item(), x.tolist()) == (11, [2.0] * 3)
+
+
+@only_cpus("an op that fails leaves the device as it is")
 def test_training_that_fails_goes_on_from_the_step_that_was_computed(session: Session) -> None:
     torch.manual_seed(0)
     model, x = nn.Linear(4, 3), torch.ones(2, 4)

@@ -57,9 +57,9 @@ class HostWrites:
         storage = tensor.untyped_storage()
         if storage.device.type != "cpu":  # a fake tensor's is not, whatever the tensor says
             return
-        self._segment.settle_launched()
         key, nbytes = storage.data_ptr(), storage.nbytes()
         if 0 < nbytes <= NBYTES_MAX and (nbytes <= NUMBER_BYTES_MAX or key not in self._known):
+            self._segment.settle_launched()  # or it would be taken for a write of the cell before
             self._known.add(key)
             self._kept.append(_Write(storage, _bytes_of(storage), self._sent + 1, self._segment.pending))
 
