@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from djinn_lab.capture.lazy import is_lazy
-from djinn_lab.capture.sending.segment import paused
+from djinn_lab.capture.sending.segment import Place, paused
 from djinn_lab.capture.torch_functions.replaced import Wanted
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class _FormerTensor:
 
     def put_back(self, lost_only: bool) -> None:
         tensor, recorder = self._tensor, self._recorder
-        if self._given != _identity(recorder, tensor) or (lost_only and not _is_lost(recorder, tensor)):
+        if self._given != _identity(recorder, tensor) or (lost_only and recorder.why_lost(tensor) is None):
             return
         if self._lazy:
             recorder.restore_value(tensor, self._was)
@@ -73,25 +73,18 @@ class _FormerNames:
                 now = given.get(name)
                 if now is tensor or table.get(name) is not now:
                     continue
-                if not lost_only or (now is not None and _is_lost(self._recorder, now)):
+                if not lost_only or (now is not None and self._recorder.why_lost(now) is not None):
                     table[name] = tensor
 
 
 class FormerTensors:
-    """Of the cell that is recorded, as a follower of its parts. A place is the number of a part, and how many
-    nodes of it had been recorded."""
+    """Of the cell that is recorded, as a follower of its parts."""
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
         self._kept: list[_FormerTensor | _FormerNames] = []
         self._open: dict[int, _FormerTensor] = {}
         """Of tensors that have memory from the part that is recorded now."""
-        self._sent = self._computed = 0
-        self._rehearsed = False
-
-    @property
-    def _place(self) -> tuple[int, int]:
-        return self._sent + 1, self._recorder.segment.pending
 
     @contextmanager
     def changing(self, tensor: torch.Tensor) -> Iterator[None]:
@@ -116,7 +109,7 @@ class FormerTensors:
             self._open[id(tensor)] = former
         with paused():
             former.leave()
-        former.place = self._place
+        former.place = recorder.segment.place
 
     def detaching(self, tensor: torch.Tensor) -> None:
         """Keep what a tensor is to autograd, which is about to be changed without an op."""
@@ -132,34 +125,27 @@ class FormerTensors:
         former = _FormerNames(self._recorder, module)
         yield
         former.leave()
-        former.place = self._place
+        former.place = self._recorder.segment.place
         self._kept.append(former)
 
     def rehearse(self) -> None:
         """Forget nothing until all is put back: nothing of this cell is to run."""
-        self._rehearse(True)
-
-    def _rehearse(self, on: bool) -> None:
-        self._rehearsed = self._recorder.keeps_histories = on
+        self._recorder.keeps_histories = True
 
     def sent(self) -> None:
-        self._sent += 1
         self._open.clear()
         self._recorder.begin_part()
 
-    def computed(self) -> None:
-        self._computed += 1
-        if not self._rehearsed:
-            self._kept = [former for former in self._kept if former.place[0] > self._computed]
+    def computed(self, part: int) -> None:
+        if not self._recorder.keeps_histories:
+            self._kept = [former for former in self._kept if former.place[0] > part]
 
-    def failed(self, position: int) -> None:
+    def failed(self, place: Place) -> None:
         """Put back what the cell changed later, or gave memory that was not computed, and let go of gradients
         that were not."""
-        last = self._computed + 1, position
-        self._computed = self._sent
         with paused():
             for former in reversed(self._kept):
-                former.put_back(lost_only=former.place <= last)
+                former.put_back(lost_only=former.place <= place)
         self._open.clear()
         self._look_at_all()
 
@@ -170,7 +156,7 @@ class FormerTensors:
             for former in reversed(self._kept):
                 former.put_back(lost_only=False)
         self._look_at_all()
-        self._rehearse(False)
+        self._recorder.keeps_histories = False
         self.forget()
 
     def _look_at_all(self) -> None:
@@ -179,7 +165,7 @@ class FormerTensors:
             tensors = [item for item in gc.get_objects() if issubclass(type(item), torch.Tensor)]
             tensors = [tensor for tensor in tensors if _has_memory(tensor)]
             for tensor in tensors:
-                if tensor.is_leaf and tensor.grad is not None and _is_lost(self._recorder, tensor.grad):
+                if tensor.is_leaf and tensor.grad is not None and self._recorder.why_lost(tensor.grad):
                     tensor.grad = None
             self._recorder.renew_views([tensor for tensor in tensors if tensor._is_view()])
 
@@ -189,14 +175,10 @@ class FormerTensors:
 
     def forget(self) -> None:
         """Forget what is kept: the cell stands as it is, and what is recorded now is the next one's."""
-        if not self._rehearsed:
+        if not self._recorder.keeps_histories:
             self._kept.clear()
             self._open.clear()
             self._recorder.take_histories(False)
-
-
-def _is_lost(recorder: Recorder, tensor: torch.Tensor) -> bool:
-    return is_lazy(tensor) and recorder.why_lost(tensor) is not None
 
 
 def _form(tensor: torch.Tensor) -> tuple[torch.dtype, torch.Size]:

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from real_pool import PoolUnderTest, found_by_module
 
+from djinn_lab.capture.recorders import CHOICE
 from djinn_lab.client.session import Session
 
 
@@ -36,3 +37,10 @@ def shared_pool_is_found(request: pytest.FixtureRequest) -> Iterator[None]:
 def session(pool: PoolUnderTest) -> Iterator[Session]:
     with pool.session() as opened:
         yield opened
+
+
+@pytest.fixture(params=["native", "python"])
+def recorder(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Have each recorder record the sessions that a test opens after it."""
+    monkeypatch.setenv(CHOICE, request.param)
+    return str(request.param)

@@ -13,7 +13,6 @@ from device_kind import only_cpus
 from real_pool import PoolUnderTest
 from torch import Tensor, nn
 
-from djinn_lab.capture.recorders import CHOICE
 from djinn_lab.client.session import Session
 from djinn_lab.errors import DjinnError, Refused
 from djinn_lab.jobs import Terms
@@ -125,12 +124,6 @@ def _run(state: State, names: list[str]) -> list[str]:
                 raise
             failed.append(name)
     return failed
-
-
-@pytest.fixture(params=["native", "python"])
-def recorder(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setenv(CHOICE, request.param)
-    return str(request.param)
 
 
 @pytest.fixture

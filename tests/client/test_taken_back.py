@@ -11,19 +11,12 @@ from device_kind import only_cpus
 from real_pool import PoolUnderTest
 from torch import nn
 
-from djinn_lab.capture.recorders import CHOICE
 from djinn_lab.client.session import Session
 from djinn_lab.errors import Refused
 from djinn_lab.jobs import Terms
 
 pytestmark = pytest.mark.processes
 NOWHERE = Terms(target="gpu=h200")
-
-
-@pytest.fixture(params=["native", "python"])
-def recorder(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setenv(CHOICE, request.param)
-    return str(request.param)
 
 
 @pytest.fixture

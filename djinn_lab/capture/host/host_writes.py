@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import torch
 
-from djinn_lab.capture.sending.segment import Segment
+from djinn_lab.capture.sending.segment import Place, Segment
 
 NBYTES_MAX = 2**20
 """Of a tensor's memory. Numbers stay on the host, and larger tensors where numpy or a process sees them."""
@@ -20,13 +20,11 @@ NUMBER_BYTES_MAX = 64
 
 
 class _Write(NamedTuple):
-    """Of the memory ``storage``, when so many nodes of that part of the cell had been recorded. ``before``:
-    its bytes then."""
+    """Of the memory ``storage``, at a place of the recording. ``before``: its bytes then."""
 
     storage: torch.UntypedStorage
     before: bytes
-    part: int
-    position: int
+    place: Place
 
     @property
     def key(self) -> int:
@@ -42,7 +40,6 @@ class HostWrites:
         self._known: set[int] = set()
         self._left: dict[int, bytes] | None = None
         """What the memory held when the cell's code had ended."""
-        self._sent = self._computed = 0
 
     def begin(self) -> None:
         """Begin a cell: forget the one before."""
@@ -61,25 +58,21 @@ class HostWrites:
         if 0 < nbytes <= NBYTES_MAX and (nbytes <= NUMBER_BYTES_MAX or key not in self._known):
             self._segment.settle_launched()  # or it would be taken for a write of the cell before
             self._known.add(key)
-            self._kept.append(_Write(storage, _bytes_of(storage), self._sent + 1, self._segment.pending))
+            self._kept.append(_Write(storage, _bytes_of(storage), self._segment.place))
 
     def leave(self) -> None:
         """The cell's code has ended: what others write from now on stays."""
         self._left = {one.key: _bytes_of(one.storage) for one in self._kept}
 
     def sent(self) -> None:
-        self._sent += 1
+        pass
 
-    def computed(self) -> None:
-        self._computed += 1
-        if self._kept and self._kept[0].part <= self._computed:
-            self._kept = [one for one in self._kept if one.part > self._computed]
+    def computed(self, part: int) -> None:
+        self._kept = [one for one in self._kept if one.place[0] > part]
 
-    def failed(self, position: int) -> None:
-        """Put back what was written after so many nodes of the part that failed."""
-        last = self._computed + 1, position
-        self._computed = self._sent
-        self._take_back([one for one in self._kept if (one.part, one.position) > last])
+    def failed(self, place: Place) -> None:
+        """Put back what was written behind a place."""
+        self._take_back([one for one in self._kept if one.place > place])
 
     def take_back(self) -> None:
         """Put back all: nothing of the cell has run."""

@@ -7,21 +7,20 @@ from typing import NamedTuple
 
 import torch
 
-from djinn_lab.capture.sending.segment import Segment, paused
+from djinn_lab.capture.sending.segment import Place, Segment, paused
 
 _BASE = torch._C.TensorBase
 """Whose methods no cell replaces."""
 
 
 class _History(NamedTuple):
-    """``place``: the part of the cell, and how many nodes of it had been recorded. ``left``: the version when
-    the cell's code had ended."""
+    """``left``: the version when the cell's code had ended."""
 
     tensor: torch.Tensor
     had_graph: bool
     required: bool
     version: int
-    place: tuple[int, int]
+    place: Place
     left: int | None = None
 
 
@@ -34,7 +33,6 @@ class Histories:
         self._kept: dict[int, _History] = {}
         self._late: dict[int, _History] = {}
         """Of what was not computed."""
-        self._sent = self._computed = 0
         self.keeps = False
         """Also those of a part that was computed."""
 
@@ -43,8 +41,9 @@ class Histories:
         if tensor.is_inference() or id(tensor) in self._kept:
             return
         had_graph = tensor.grad_fn is not None or tensor._is_view()
-        place = self._sent + 1, self._segment.pending
-        self._kept[id(tensor)] = _History(tensor, had_graph, tensor.requires_grad, tensor._version, place)
+        self._kept[id(tensor)] = _History(
+            tensor, had_graph, tensor.requires_grad, tensor._version, self._segment.place
+        )
 
     def leave(self) -> None:
         """The cell's code has ended: what others write from now on stays."""
@@ -52,20 +51,16 @@ class Histories:
             self._kept[key] = one._replace(left=one.tensor._version)
 
     def sent(self) -> None:
-        self._sent += 1
+        pass
 
-    def computed(self) -> None:
-        self._computed += 1
-        if self.keeps:
-            return
-        self._kept = {key: one for key, one in self._kept.items() if one.place[0] > self._computed}
+    def computed(self, part: int) -> None:
+        if not self.keeps:
+            self._kept = {key: one for key, one in self._kept.items() if one.place[0] > part}
 
-    def failed(self, position: int) -> None:
+    def failed(self, place: Place) -> None:
         """Let tensors be what they were that were written later, once the cell is over: torch may be in the
         middle of an op, where it changes no graph."""
-        first = self._computed + 1, position
-        self._computed = self._sent
-        late = {key: one for key, one in self._kept.items() if one.place >= first}
+        late = {key: one for key, one in self._kept.items() if one.place >= place}
         self._kept = {key: one for key, one in self._kept.items() if key not in late}
         self._late = {**late, **self._late}
 

@@ -117,20 +117,24 @@ class FollowerOutcomes(NamedTuple):
     stop: BaseException | None = None
 
 
+Place = tuple[int, int]
+"""The number of a part of what is recorded, and how many of its nodes had been."""
+
+
 class PartFollower(Protocol):
-    """Keeps what a cell changed in the notebook, part by part, until it is known that the part has run."""
+    """Keeps what a cell changed in the notebook, by :attr:`Segment.place`, until its part has run."""
 
     def sent(self) -> None:
         """Note that what was recorded so far is a part of the cell, and goes to the pool."""
         ...
 
-    def computed(self) -> None:
-        """Note that the pool has computed the oldest part that was sent."""
+    def computed(self, part: int) -> None:
+        """Note that the pool has computed a part."""
         ...
 
-    def failed(self, position: int) -> None:
-        """Take back what the cell did after it had recorded ``position`` nodes of the oldest part that was
-        sent: the pool has computed none of it, and nothing is under way or pending any more."""
+    def failed(self, place: Place) -> None:
+        """Take back what the cell did behind a place: the pool has computed none of it, and nothing is under
+        way or pending any more."""
         ...
 
 
@@ -163,6 +167,7 @@ class Segment:
         self.random = RandomStream()
         self.before_cut: Callable[[Cut], None] = _allow
         self.followers: Sequence[PartFollower] = ()
+        self._parts_sent = self._parts_settled = 0
         self.on_not_computed: Callable[[str], str] = _nothing_to_say
         """Given why values do not exist, takes back what points to them; returns a sentence for the user."""
         self._process = os.getpid()
@@ -200,9 +205,9 @@ class Segment:
         self._look_again()
 
     @property
-    def pending(self) -> int:
-        """Return how many ops were recorded since the last part was sent."""
-        return self._nodes.pending
+    def place(self) -> Place:
+        """Return where the recording is."""
+        return self._parts_sent + 1, self._nodes.pending
 
     @property
     def recorded(self) -> int:
@@ -348,6 +353,7 @@ class Segment:
         assembled = self._nodes.assemble(fetch, self.random.start_state())
         if assembled.program is not None:
             self.random.sent()
+            self._parts_sent += 1
             for follower in self.followers:
                 follower.sent()
             self._taken += assembled.program.nodes
@@ -441,16 +447,19 @@ class Segment:
             self._rhythm.ran(result.run_s)
         if result.error is None:
             self.random.finish(result.rng_state)
+            self._parts_settled += 1
             for follower in self.followers:
-                follower.computed()
+                follower.computed(self._parts_settled)
             return None
         unreleased = [*behind.unreleased, *(() if result.arrived else assembled.release)]
         if unreleased and not (result.pool_lost or behind.pool_lost):
             self.backend.release(unreleased)
         not_computed = _not_computed(result)
         self._nodes.lose_pending(not_computed)
+        place = self._parts_settled + 1, self._nodes.position(assembled.flight, result.executed)
+        self._parts_settled = self._parts_sent
         for follower in self.followers:
-            follower.failed(self._nodes.position(assembled.flight, result.executed))
+            follower.failed(place)
         self._look_again()
         self.random.fail(result.rng_state)
         taken_back = self.on_not_computed(not_computed)

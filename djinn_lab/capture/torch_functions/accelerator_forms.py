@@ -11,9 +11,10 @@ from importlib import import_module
 from typing import Any
 
 import torch
+from torch.autograd import forward_ad
 from torch.utils import _foreach_utils
 
-from djinn_lab.capture.torch_functions.pool_devices import computes_on_accelerators
+from djinn_lab.capture.torch_functions.pool_devices import CUDA_RULES, computes_on_accelerators
 from djinn_lab.capture.torch_functions.replaced import Wanted
 
 _OPTIMIZER: Any = import_module("torch.optim.optimizer")
@@ -44,6 +45,26 @@ def _dropout(original: Callable[..., torch.Tensor]) -> Callable[..., torch.Tenso
         return original(input, p, training, inplace)
 
     return dropout
+
+
+def is_cast(tensor: torch.Tensor) -> bool:
+    """Return whether autocast has what cuDNN and attention compute of a tensor computed in its dtype."""
+    return torch.is_autocast_enabled(CUDA_RULES) and tensor.dtype is not torch.float64
+
+
+def dtype_of_kernel(tensor: torch.Tensor) -> torch.dtype:
+    """Return the dtype that these compute in."""
+    return torch.get_autocast_dtype(CUDA_RULES) if is_cast(tensor) else tensor.dtype
+
+
+def may_be_whole() -> bool:
+    """Return whether a form of several ops may be recorded as one: nothing looks at the ops."""
+    return (
+        computes_on_accelerators()
+        and not torch._C._is_tracing()
+        and not torch._C._are_functorch_transforms_active()
+        and forward_ad._current_level < 0
+    )
 
 
 def _is_real(given: object) -> bool:

@@ -11,9 +11,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 
-from djinn_lab.capture.torch_functions.pool_devices import CUDA_RULES, computes_on_accelerators
+from djinn_lab.capture.torch_functions.accelerator_forms import dtype_of_kernel, may_be_whole
 from djinn_lab.capture.torch_functions.replaced import Wanted
 
 _WHOLE = torch.ops.aten._scaled_dot_product_efficient_attention.default
@@ -34,7 +33,7 @@ def _with_dropout(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
         drops = isinstance(dropout_p, (int, float)) and 0 < dropout_p < 1
         if not (drops and _is_recorded_whole(query, key, value, attn_mask, is_causal, options)):
             return original(query, key, value, attn_mask, dropout_p, is_causal, **options)
-        query, key, value = (_cast(one) for one in (query, key, value))
+        query, key, value = (one.to(dtype_of_kernel(one)) for one in (query, key, value))
         bias = None if attn_mask is None else _as_bias(attn_mask, query.dtype)
         scale = options.get("scale")
         made: Tensor = _WHOLE(query, key, value, bias, True, float(dropout_p), is_causal, scale=scale)[0]
@@ -48,15 +47,12 @@ def _is_recorded_whole(
 ) -> bool:
     tensors = (query, key, value)
     return (
-        computes_on_accelerators()
+        may_be_whole()
         and options.keys() <= {"scale", "enable_gqa"}
         and all(isinstance(one, Tensor) and one.is_floating_point() for one in tensors)
         and all(one.device.type == "cpu" and not one.is_nested for one in tensors)
         and (mask is None or (isinstance(mask, Tensor) and not is_causal))
         and _fits(query, key, value, mask, bool(options.get("enable_gqa")))
-        and not torch._C._is_tracing()
-        and not torch._C._are_functorch_transforms_active()
-        and forward_ad._current_level < 0
     )
 
 
@@ -82,13 +78,6 @@ def _is_broadcast(mask: Tensor, scores: tuple[int, ...]) -> bool:
     if not 2 <= mask.dim() <= 4:
         return False
     return all(mine in (1, size) for mine, size in zip(mask.shape[::-1], scores[::-1], strict=False))
-
-
-def _cast(tensor: Tensor) -> Tensor:
-    """Autocast has attention computed in its dtype, as all but that of 64-bit numbers."""
-    if torch.is_autocast_enabled(CUDA_RULES) and tensor.dtype is not torch.float64:
-        return tensor.to(torch.get_autocast_dtype(CUDA_RULES))
-    return tensor
 
 
 def _as_bias(mask: Tensor, dtype: torch.dtype) -> Tensor:

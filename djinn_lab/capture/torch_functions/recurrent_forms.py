@@ -11,9 +11,8 @@ from typing import Any, NamedTuple, NoReturn
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 
-from djinn_lab.capture.torch_functions.pool_devices import CUDA_RULES, computes_on_accelerators
+from djinn_lab.capture.torch_functions.accelerator_forms import dtype_of_kernel, is_cast, may_be_whole
 from djinn_lab.capture.torch_functions.replaced import Wanted
 from djinn_lab.srg.ops import RECURRENT_MODES
 
@@ -103,16 +102,13 @@ def _stack(rest: tuple[Any, ...], named: dict[str, Any]) -> _Stack | None:
 def _is_recorded_whole(mode: int, source: Any, given: tuple[Any, ...], stack: _Stack) -> bool:
     tensors = (source, *given, *stack.parameters)
     return (
-        computes_on_accelerators()
+        may_be_whole()
         and torch.backends.cudnn.enabled
         and len(given) == 2
         and all(isinstance(one, Tensor) and one.is_floating_point() for one in tensors)
         and all(one.device.type == "cpu" for one in tensors)
-        and (mode != _LSTM or _dtype(source) is not torch.float32)
+        and (mode != _LSTM or dtype_of_kernel(source) is not torch.float32)
         and _fits(mode, source, given, stack)
-        and not torch._C._is_tracing()
-        and not torch._C._are_functorch_transforms_active()
-        and forward_ad._current_level < 0
     )
 
 
@@ -133,21 +129,13 @@ def _fits(mode: int, source: Tensor, given: tuple[Tensor, Tensor], stack: _Stack
     return (
         all(one.shape == states for one in given)
         and [tuple(one.shape) for one in stack.parameters] == shapes
-        and (_is_cast(source) or len({one.dtype for one in tensors}) == 1)
+        and (is_cast(source) or len({one.dtype for one in tensors}) == 1)
     )
-
-
-def _is_cast(source: Tensor) -> bool:
-    return torch.is_autocast_enabled(CUDA_RULES) and source.dtype is not torch.float64
-
-
-def _dtype(source: Tensor) -> torch.dtype:
-    return torch.get_autocast_dtype(CUDA_RULES) if _is_cast(source) else source.dtype
 
 
 def _cast(source: Tensor, given: State, stack: _Stack) -> tuple[Tensor, State, _Stack]:
     """Autocast has the layers of cuDNN compute in its dtype, as all but those of 64-bit numbers."""
-    dtype = _dtype(source)
+    dtype = dtype_of_kernel(source)
     hidden, cell = (one.to(dtype) for one in given)
     parameters = [one.to(dtype) for one in stack.parameters]
     return source.to(dtype), (hidden, cell), stack._replace(parameters=parameters)
