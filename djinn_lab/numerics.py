@@ -17,6 +17,31 @@ _deterministic: Any = torch.utils.deterministic
 _matmul: Any = torch.backends.cuda.matmul
 _DEFAULTS = NumericSettings()
 _SMALLEST = 5e-324
+_VECTOR_FUNCTIONS = (
+    "acos", "asin", "atan", "cos", "erf", "erfc", "erfinv", "exp", "expm1", "log", "log10", "log1p", "log2",
+    "rsqrt", "sin", "sqrt", "tan", "tanh", "trunc",
+)  # fmt: skip
+
+
+def settle_kernels() -> None:
+    """Call, in this thread alone, the kernels that choose their code when they are called first. When several
+    threads call one first, oneMKL's vector functions compute the share of one thread to half the digits
+    (https://github.com/pytorch/pytorch/issues/188792)."""
+    own = torch.Generator()  # a notebook's random numbers stay what they were
+    with torch.inference_mode():
+        for dtype in (torch.float32, torch.float64):
+            one = torch.full((1,), 0.5, dtype=dtype)
+            for name in _VECTOR_FUNCTIONS:
+                getattr(one, name)()
+            one.bernoulli_(0.5, generator=own)
+            one.exponential_(generator=own)
+        image, matrix = torch.ones(1, 1, 8, 8), torch.eye(8)
+        torch.conv2d(image, torch.ones(1, 1, 3, 3))
+        torch.nn.functional.scaled_dot_product_attention(image, image, image)
+        for dtype in (torch.float32, torch.bfloat16, torch.float64):
+            torch.mm(matrix.to(dtype), matrix.to(dtype))
+        torch.linalg.svd(matrix)
+        torch.fft.fft(matrix)
 
 
 @contextmanager

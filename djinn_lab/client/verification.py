@@ -17,6 +17,7 @@ from djinn_lab.capture.sending.segment import paused
 from djinn_lab.capture.shadow import CAUSE, Shadow
 from djinn_lab.client.session import Session
 from djinn_lab.errors import VerificationError
+from djinn_lab.numerics import settle_kernels
 
 DEPTH_MAX = 6
 ADVICE = (
@@ -37,6 +38,8 @@ class Verification:
         self._threads = torch.get_num_threads()
 
     def __enter__(self) -> Verification:
+        with paused():
+            settle_kernels()
         torch.set_num_threads(self._session.welcome.devices[0].threads)
         recorder = self._session.recorder
         lazies = [tensor for _, tensor in named_tensors(self._namespace) if is_lazy(tensor)]

@@ -13,6 +13,7 @@ from typing import Never
 
 import torch
 
+from djinn_lab.numerics import settle_kernels
 from djinn_lab.protocol.isolation import SandboxLevel
 from djinn_lab.protocol.template import WorkerOptions
 from djinn_lab.worker import sandbox
@@ -31,6 +32,8 @@ log = logging.getLogger(__name__)
 
 def serve(connection: socket.socket, options: WorkerOptions) -> Never:
     """Serve a pool over this connection, and end the process."""
+    torch.set_num_threads(1)
+    settle_kernels()
     torch.set_num_threads(options.threads)
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     if options.device.startswith("cpu"):

@@ -86,18 +86,12 @@ def warm_up() -> None:
     import torch
 
     import djinn_lab.worker.start  # noqa: F401
+    from djinn_lab.numerics import settle_kernels
     from djinn_lab.worker.executor import find_executor
 
     find_executor()
     torch.set_num_threads(1)
-    with torch.inference_mode():
-        image, matrix = torch.ones(1, 1, 8, 8), torch.eye(8)
-        torch.conv2d(image, torch.ones(1, 1, 3, 3))
-        torch.nn.functional.scaled_dot_product_attention(image, image, image)
-        for dtype in (torch.float32, torch.bfloat16, torch.float64):
-            torch.mm(matrix.to(dtype), matrix.to(dtype))
-        torch.linalg.svd(matrix)
-        torch.fft.fft(matrix)
+    settle_kernels()
     threads = len(os.listdir("/proc/self/task"))
     if threads != 1:
         raise PoolError(
