@@ -31,6 +31,7 @@ from djinn_lab.jobs import (
     SharesChanged,
     StartSegment,
 )
+from djinn_lab.jobs.decision import BRIEF_S as INTERLEAVED_AFTER_S
 from djinn_lab.jobs.decision import OVERDUE_S, DecisionSnapshot
 from djinn_lab.jobs.decision.rules.interleaving import JOBS_MAX
 from djinn_lab.jobs.fairness import Limits, ShareState
@@ -78,15 +79,26 @@ def test_brief_segments_run_between_the_ops_of_a_longer_one() -> None:
     assert pool.running() == {"long"}
 
 
-def test_brief_segment_waits_for_the_minimum_run_time_of_the_longer_one() -> None:
+def test_brief_segment_waits_for_a_short_part_of_the_longer_ones_minimum_run_time() -> None:
+    """A cell is sent in parts as it is recorded, and each part that begins has a minimum run time."""
     pool = Pool()
-    pool.handle(submitted(0.01, "a"))
+    pool.handle(submitted(0.001, "a"))
     assert pool.running() == {"long"}
     due_s = pool.queue.due_s()
-    assert due_s is not None
-    assert 0.01 < due_s <= 0.2
+    assert due_s == pytest.approx(INTERLEAVED_AFTER_S)
     pool.handle(ClockTicked(due_s))
     assert pool.running() == {"long", "a"}
+
+
+def test_longer_one_that_gave_half_of_its_time_is_not_preempted_in_its_minimum_run_time() -> None:
+    pool = Pool()
+    pool.handle(submitted(0.03, "a"))
+    pool.end("a", 0.09, device_s=0.06)
+    pool.handle(submitted(0.09, "b"))
+    assert pool.running() == {"long"}
+    assert pool.preempted() == []
+    pool.handle(ClockTicked(0.1))
+    assert pool.preempted() == ["long"]
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,8 @@
 A preemption costs two round trips between the pool and the worker, and the device idles meanwhile. For a
 job that takes less than that, the longer one stays where it is. The brief one holds no capacity. It is
 started only where the policy would start it now, or would preempt the longer one for it, so order, shares
-and limits are what they were. Jobs of other processes do not start beside it.
+and limits are what they were; but of the policy's minimum run time it waits for no more than
+:data:`BRIEF_S`, since the longer one loses nothing. Jobs of other processes do not start beside it.
 
 A longer job gives at most half of its time: then brief jobs preempt it as all others do."""
 
@@ -33,14 +34,25 @@ def joins_free(trial: Trial, request: Request, placed: Placed) -> bool:
     return _has_room(trial, placed.where[0][0])
 
 
+def longer_at_home(trial: Trial, request: Request) -> Holding | None:
+    """Return the job that a brief request finds at its home, between whose ops it may run."""
+    if not request.brief or request.home is None or request.demand.members != 1:
+        return None
+    running = list(trial.cluster.on_node.get(request.home, {}).values())
+    if len(running) != 1 or running[0].request.process != request.process:
+        return None
+    return running[0] if _has_room(trial, request.home) and _has_time(trial, running[0]) else None
+
+
 def joins_running(trial: Trial, request: Request, found: Preemption) -> bool:
     """Return whether a brief request runs between two ops of the job that it could preempt."""
-    if not request.brief or found.where != ((request.home, 1),) or len(found.victims) != 1:
-        return False
-    holding = trial.cluster.holdings[found.victims[0]]
-    if found.causes[0] == "reservation" or holding.request.process != request.process:
-        return False
-    return _has_room(trial, found.where[0][0]) and _has_time(trial, holding)
+    longer = longer_at_home(trial, request)
+    return (
+        longer is not None
+        and found.where == ((request.home, 1),)
+        and found.victims == (longer.request.job,)
+        and found.causes != ("reservation",)
+    )
 
 
 def _has_room(trial: Trial, node: str) -> bool:

@@ -61,6 +61,7 @@ from msgspec.structs import replace
 
 from djinn_lab.jobs.decision.plan import Preemption
 from djinn_lab.jobs.decision.rules.guarantees import GuaranteeCheck
+from djinn_lab.jobs.decision.rules.interleaving import BRIEF_S, longer_at_home
 from djinn_lab.jobs.decision.rules.keys import (
     attained_queue,
     attained_s,
@@ -177,7 +178,8 @@ class _VictimSearch:
     """Compares a candidate with the running jobs, account by account or, where many stand beside the
     candidate's own ancestors, group by group. Jobs that are too small are not looked at. ``demand``: the
     candidate's, with no more members than its accounts' limits leave it, soft ones too. ``within``: the
-    same, with no more members than its guarantees cover; for it, victims are preempted for a guarantee."""
+    same, with no more members than its guarantees cover; for it, victims are preempted for a guarantee.
+    ``longer``: the job that the candidate would not preempt, but run between the ops of."""
 
     def __init__(self, trial: Trial, request: Request) -> None:
         self.trial, self.request, self.policy = trial, request, trial.policy
@@ -192,6 +194,7 @@ class _VictimSearch:
         self.fair_s = self.policy.fair_margin_s if fair else math.inf
         self.runners = trial.runners
         self.guarantees = trial.guarantees
+        self.longer = longer_at_home(trial, request)
         allowed = members_allowed(trial.cluster, trial.shares, request, trial.more, soft=True)
         self.demand = request.demand
         if allowed < request.demand.members:
@@ -293,6 +296,8 @@ class _VictimSearch:
         default_s = self.policy.min_runtime_s
         if cause == "decode":  # so prefills and decode steps each have half of the device, at the least
             default_s = min(default_s, max(self.needed_s, PREFILL_RUN_S))
+        if holding is self.longer:
+            default_s = min(default_s, BRIEF_S)
         least_s = self.trial.shares.min_runtime_s(holding.request.account, self.request.account, default_s)
         until_s = max(holding.exempt_until_s, holding.started_s + least_s)
         self.trial.wake_by(until_s)
