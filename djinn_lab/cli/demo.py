@@ -7,9 +7,9 @@ import contextlib
 import os
 import secrets
 import shutil
-import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from time import perf_counter
@@ -82,7 +82,7 @@ def run_demo(
                 soft_wrap=True,
             )
             with contextlib.suppress(KeyboardInterrupt):
-                signal.pause()
+                threading.Event().wait()
         else:
             console.print(
                 f"\nTo continue by hand: {_typed('djinn-lab')} pool start; {_typed('djinn-lab')} dashboard; "
@@ -144,7 +144,7 @@ def _jupyter_lab(folder: Path) -> Iterator[str]:
         "--no-browser", "--ip", LOOPBACK, "--port", str(port),
         f"--IdentityProvider.token={token}",
     ]  # fmt: skip
-    if os.getuid() == 0:
+    if sys.platform != "win32" and os.getuid() == 0:
         command.append("--allow-root")
     with _process(command, OUTPUT / "jupyterlab.log"):
         yield f"http://{LOOPBACK}:{port}/lab/tree/quickstart.ipynb?token={token}"

@@ -28,6 +28,7 @@ from djinn_lab.native import EXTENSIONS, find
 from djinn_lab.pool.notebooks.captured_kernel import KERNEL_NAME
 from djinn_lab.protocol.isolation import STRONG, CanaryFindings
 from djinn_lab.protocol.runtime_file import check_writable, runtime_directory
+from djinn_lab.system.host import SHARED_MEMORY
 from djinn_lab.units import format_bytes, listed
 
 if TYPE_CHECKING:
@@ -37,7 +38,6 @@ _COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
 PYTHON_MIN = (3, 11)
 TORCH_MIN, TORCH_BELOW = (2, 9), (3,)
 SHARED_MEMORY_BYTES_MIN = 2**28
-SHARED_MEMORY = Path("/dev/shm")
 OF_EACH_NODE = ("shared memory", "runtime directory", "isolation")
 """What only a node itself can see of these checks."""
 CANARY = (sys.executable, "-m", "djinn_lab.worker.sandbox.canary")

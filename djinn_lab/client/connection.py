@@ -30,9 +30,9 @@ from djinn_lab.jobs import Terms
 from djinn_lab.protocol import messages
 from djinn_lab.protocol.compatibility import unsupported_options
 from djinn_lab.protocol.messages import CODES_MAX, UNKNOWN_TOKEN
-from djinn_lab.protocol.runtime_file import host_id
 from djinn_lab.protocol.version import VERSION
 from djinn_lab.srg.wire import ProgramSender
+from djinn_lab.system.host import host_id
 
 CONNECT_TIMEOUT_S = 10.0
 Answer = TypeVar("Answer", messages.BlobsMissing, messages.PhaseAnswered)

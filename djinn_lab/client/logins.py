@@ -7,7 +7,6 @@ spending one refresh token.
 from __future__ import annotations
 
 import base64
-import fcntl
 import os
 import tempfile
 import time
@@ -22,6 +21,8 @@ import msgspec
 from djinn_lab.config import config_directory
 from djinn_lab.errors import AuthenticationError, PoolError
 from djinn_lab.protocol.rest.login import LoginWay
+from djinn_lab.system.files import is_private
+from djinn_lab.system.locks import lock
 
 FILE_NAME = "logins.json"
 TIMEOUT_S = 10.0
@@ -246,7 +247,7 @@ def _locked() -> Iterator[dict[str, StoredLogin]]:
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     descriptor = os.open(path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT, 0o600)
     with os.fdopen(descriptor, "w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+        lock(file)
         yield _read()
 
 
@@ -257,7 +258,7 @@ def _read() -> dict[str, StoredLogin]:
         content = path.read_bytes()
     except FileNotFoundError:
         return {}
-    if status.st_mode & 0o077 or status.st_uid != os.getuid():
+    if not is_private(status):
         raise PoolError(
             f"{path} can be read by other users, so its tokens are no secrets.", f"Delete {path}."
         )

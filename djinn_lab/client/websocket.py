@@ -9,7 +9,6 @@ while no thread waits.
 from __future__ import annotations
 
 import os
-import select
 import socket
 import ssl
 import threading
@@ -26,6 +25,7 @@ from websockets.protocol import State
 from websockets.uri import parse_uri
 
 from djinn_lab.capture.host.interrupts import held
+from djinn_lab.system.sockets import wait_readable, wait_writable
 
 READ_BYTES = 256 * 2**10
 CLOSE_TIMEOUT_S = 1.0
@@ -159,12 +159,7 @@ class WebSocket:
             return True
         if self._protocol.state is State.CLOSING:
             timeout_s = CLOSE_TIMEOUT_S if timeout_s is None else min(timeout_s, CLOSE_TIMEOUT_S)
-        return self._poll(select.POLLIN, timeout_s)
-
-    def _poll(self, event: int, timeout_s: float | None) -> bool:
-        poller = select.poll()
-        poller.register(self._socket, event)
-        return bool(poller.poll(None if timeout_s is None else max(0, int(timeout_s * 1000 + 0.5))))
+        return wait_readable(self._socket, timeout_s)
 
     def _read(self) -> None:
         """Take what has arrived, without waiting, and answer pings."""
@@ -216,7 +211,7 @@ class WebSocket:
                     try:
                         view = view[self._socket.send(view) :]
                     except (BlockingIOError, ssl.SSLWantWriteError):
-                        if not self._poll(select.POLLOUT, 2 * PING_AFTER_S):
+                        if not wait_writable(self._socket, 2 * PING_AFTER_S):
                             raise TimeoutError from None  # as deaf as a server that answers no ping
             except OSError:
                 self._end()

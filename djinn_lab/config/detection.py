@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 import re
 import shutil
 import subprocess
@@ -13,6 +12,8 @@ from typing import Literal
 
 import msgspec
 import psutil
+
+from djinn_lab.system.host import SHARED_MEMORY, usable_cores
 
 Status = Literal["found", "absent", "unknown"]
 _SMI_TIMEOUT_S = 5.0
@@ -100,7 +101,7 @@ def detect(find_pool: Callable[[], RunningPool] | None = None) -> Facts:
         memory_bytes=memory,
         memory_detail=detail,
         cuda=usable_cuda(_probe_cuda(), torch),
-        shared_memory_bytes=_free_bytes(Path("/dev/shm")),
+        shared_memory_bytes=_free_bytes(SHARED_MEMORY),
         packages=tuple(name for name in _PACKAGES if importlib.util.find_spec(name) is not None),
         pool=find_pool() if find_pool else RunningPool("unknown", "a running pool was not looked for"),
         torch=torch,
@@ -109,7 +110,7 @@ def detect(find_pool: Callable[[], RunningPool] | None = None) -> Facts:
 
 
 def _usable_cores() -> float:
-    cores = float(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
+    cores = float(usable_cores())
     quota = cpu_quota(_text(Path("/sys/fs/cgroup/cpu.max")))
     return min(cores, quota) if quota else cores
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -14,6 +13,7 @@ from djinn_lab.native.compiler import CompilationFailed, Compiler
 from djinn_lab.native.extensions import NativeExtension
 from djinn_lab.native.sources import SUFFIX, file_name, stem, unit_fingerprint, units
 from djinn_lab.native.target import BuildTarget
+from djinn_lab.system.locks import is_locked, lock
 
 JOBS_MAX = 2
 LOCK = "build.lock"
@@ -124,23 +124,19 @@ def log_of(file: Path) -> Path:
 @contextmanager
 def exclusive(folder: Path) -> Iterator[None]:
     """Wait until this process is the only builder of ``folder``. The lock ends with the process."""
-    with (folder / LOCK).open("a") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with (folder / LOCK).open("a") as file:
+        lock(file)
         yield
 
 
 def is_building(folder: Path) -> bool:
     """Return whether a process is building into ``folder`` now."""
     try:
-        lock = (folder / LOCK).open("a")
+        file = (folder / LOCK).open("a")
     except OSError:
         return False
-    with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-    return False
+    with file:
+        return is_locked(file)
 
 
 @contextmanager

@@ -20,11 +20,9 @@ from djinn_lab.native.extensions import EXTENSIONS, NativeExtension, UnknownVari
 from djinn_lab.native.places import BuildFolders, places
 from djinn_lab.native.sources import file_name, units
 from djinn_lab.native.target import BuildTarget, this_target
+from djinn_lab.system.processes import start_detached
 
 BUILD_LOG = "background.log"
-
-# The shell ends at once and leaves the build to init: no child of the session, and none to wait for.
-_DETACHED = 'log=$1; shift; nice -n 10 "$@" >"$log" 2>&1 </dev/null &'
 
 
 def start_build(folder: Path) -> None:
@@ -34,11 +32,7 @@ def start_build(folder: Path) -> None:
     """
     folder.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-m", "djinn_lab.native", "build", "--optional"]
-    subprocess.run(
-        ["/bin/sh", "-c", _DETACHED, "sh", str(folder / BUILD_LOG), *command],
-        check=True,
-        start_new_session=True,
-    )
+    start_detached(command, folder / BUILD_LOG)
 
 
 SWITCH = "DJINN_LAB_NATIVE"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import http.client
 import os
 import shlex
@@ -35,7 +34,6 @@ from djinn_lab.protocol.runtime_file import (
     RuntimeInfo,
     check_writable,
     data_directory,
-    process_is_alive,
     read_crashed,
     read_runtime,
     remove_runtime,
@@ -44,6 +42,8 @@ from djinn_lab.protocol.runtime_file import (
     supervisor_process,
     unwritable,
 )
+from djinn_lab.system.locks import try_lock
+from djinn_lab.system.processes import process_is_alive
 
 LOCK_FILE = "start.lock"
 LOG_FILE = "pool.log"
@@ -293,17 +293,13 @@ def _start_lock(deadline_s: float) -> Iterator[None]:
     except OSError as error:
         raise unwritable(path, error) from None
     with opened as file:
-        while True:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() > deadline_s:
-                    raise PoolError(
-                        "Another process is starting a pool and holds the lock.",
-                        "Try again, or look at that process.",
-                    ) from None
-                time.sleep(POLL_S)
+        while not try_lock(file):
+            if time.monotonic() > deadline_s:
+                raise PoolError(
+                    "Another process is starting a pool and holds the lock.",
+                    "Try again, or look at that process.",
+                )
+            time.sleep(POLL_S)
         yield
 
 

@@ -57,7 +57,6 @@ from djinn_lab.protocol.messages import PROTOCOL_VERSION
 from djinn_lab.protocol.runtime_file import (
     RuntimeInfo,
     data_directory,
-    host_id,
     note_start_waits,
     read_crashed,
     read_runtime,
@@ -67,6 +66,7 @@ from djinn_lab.protocol.runtime_file import (
     write_runtime,
 )
 from djinn_lab.protocol.version import VERSION
+from djinn_lab.system.host import host_id
 
 if TYPE_CHECKING:
     from djinn_lab.pool.api.web_server import StandbyApp, WebServer

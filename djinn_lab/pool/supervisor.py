@@ -68,7 +68,8 @@ class Supervisor:
         if self._stopping:
             self._end()
         server = self._server
-        os.waitid(os.P_PID, server, os.WEXITED | os.WNOWAIT)  # a stop may come until it is reaped, not after
+        if sys.platform != "darwin":  # which has no waitid
+            os.waitid(os.P_PID, server, os.WEXITED | os.WNOWAIT)  # a stop may come until then
         self._server = None
         _, status = os.waitpid(server, 0)
         return os.waitstatus_to_exitcode(status)

@@ -13,6 +13,7 @@ from urllib.parse import urlencode
 
 from djinn_lab.errors import PoolError
 from djinn_lab.protocol.runtime_file import runtime_directory
+from djinn_lab.system.files import is_private
 
 SECRET_FILE = "dashboard.secret"
 PARAMETER = "login"
@@ -52,7 +53,7 @@ def _secret() -> bytes:
     if not path.exists():
         _write_secret(path)
     status = path.stat()
-    if status.st_mode & 0o077 or status.st_uid != os.getuid():
+    if not is_private(status):
         raise PoolError(f"{path} can be read by other users, so it is no secret.", f"Delete {path}.")
     return path.read_bytes()
 

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-import os
+import shutil
+import sys
 from pathlib import Path
+
+import psutil
+
+from djinn_lab.system.host import SHARED_MEMORY
 
 USABLE_PART = 0.8
 """Of the memory that is available: the rest is for the processes themselves."""
@@ -15,6 +20,8 @@ def largest_host_bytes(root: Path = Path("/")) -> int:
     """The most that all host tiers of this machine may hold together now: a part of the memory that is
     available to this process's control group (v1 or v2) and on the machine. ``root``: of the file system,
     for tests."""
+    if sys.platform != "linux":
+        return int(psutil.virtual_memory().available * USABLE_PART)
     available = [_available_on_machine(root / "proc/meminfo")]
     for directory, limit_name, usage_name in _groups(root):
         limit = _number(directory / limit_name)
@@ -23,13 +30,12 @@ def largest_host_bytes(root: Path = Path("/")) -> int:
     return int(min(available) * USABLE_PART)
 
 
-def free_shared_memory(path: Path = Path("/dev/shm")) -> int | None:
+def free_shared_memory(path: Path = SHARED_MEMORY) -> int | None:
     """Return how much more shared memory may hold, where host tiers and uploads are files of it; None where
     this machine has none."""
     if not path.is_dir():
         return None
-    found = os.statvfs(path)
-    return found.f_bavail * found.f_frsize
+    return shutil.disk_usage(path).free
 
 
 def _groups(root: Path) -> list[tuple[Path, str, str]]:

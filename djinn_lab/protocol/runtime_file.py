@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
-import hashlib
 import os
 import tempfile
 from pathlib import Path
@@ -17,6 +15,10 @@ import msgspec
 import platformdirs
 
 from djinn_lab.errors import CannotStartNow, PoolError
+from djinn_lab.system.files import is_private
+from djinn_lab.system.host import host_id
+from djinn_lab.system.locks import is_locked
+from djinn_lab.system.processes import process_is_alive
 
 DIRECTORY_VARIABLE = "DJINN_RUNTIME_DIR"
 FILE_NAME = "pool.json"
@@ -118,7 +120,7 @@ def _read() -> RuntimeInfo | None:
         content = path.read_bytes()
     except FileNotFoundError:
         return None
-    if status.st_mode & 0o077 or status.st_uid != os.getuid():
+    if not is_private(status):
         raise PoolError(
             f"{path} can be read or was written by another user, so its token is not to be trusted.",
             f"Stop the pool, delete {path} and start the pool again.",
@@ -157,15 +159,6 @@ def remove_runtime(pid: int) -> None:
             path.unlink()
 
 
-def process_is_alive(pid: int) -> bool:
-    """Return whether a process of this id exists and is no zombie."""
-    try:
-        status = Path(f"/proc/{pid}/stat").read_text()
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-    return status.rpartition(")")[2].split()[0] not in ("Z", "X")
-
-
 def owner_of(directory: Path) -> int | None:
     """Return the process of the pool to which a directory of tensors belongs; None where none is named."""
     try:
@@ -183,24 +176,15 @@ def _runtime_base() -> Path:
     return platformdirs.user_data_path(appauthor=False)
 
 
-def host_id() -> str:
-    """A digest of this boot of this machine (and its shared-memory mount), equal for processes that share
-    them."""
-    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    shared_memory = Path("/dev/shm").stat()
-    return hashlib.sha256(f"{boot}:{shared_memory.st_dev}".encode()).hexdigest()[:16]
-
-
 def supervisor_process() -> int | None:
     """Return the process that runs this user's pool and starts it again when it crashes, None for none."""
     try:
         with (runtime_directory() / SUPERVISOR_FILE).open("rb") as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            if not is_locked(file):
+                return None
     except FileNotFoundError:
         return None
-    except BlockingIOError:
-        return int(_supervisor_file()[:SUPERVISOR_PID_BYTES].strip() or b"0") or None
-    return None
+    return int(_supervisor_file()[:SUPERVISOR_PID_BYTES].strip() or b"0") or None
 
 
 def note_start_waits(reason: str) -> None:
@@ -208,13 +192,12 @@ def note_start_waits(reason: str) -> None:
     text = " ".join(reason.split()).encode()[: SUPERVISOR_FILE_BYTES - SUPERVISOR_PID_BYTES]
     padded = text.ljust(SUPERVISOR_FILE_BYTES - SUPERVISOR_PID_BYTES)
     try:
-        descriptor = os.open(runtime_directory() / SUPERVISOR_FILE, os.O_WRONLY)
+        opened = (runtime_directory() / SUPERVISOR_FILE).open("r+b", buffering=0)
     except FileNotFoundError:
         return  # no supervisor
-    try:
-        os.pwrite(descriptor, padded, SUPERVISOR_PID_BYTES)
-    finally:
-        os.close(descriptor)
+    with opened as file:
+        file.seek(SUPERVISOR_PID_BYTES)
+        file.write(padded)
 
 
 def start_waits_for() -> str:

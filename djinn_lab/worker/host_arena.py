@@ -18,8 +18,8 @@ from pathlib import Path
 import torch
 
 from djinn_lab.errors import PoolError
-from djinn_lab.protocol.holes import PAGE_BYTES, punch
 from djinn_lab.protocol.host_rows import arena_prefix
+from djinn_lab.system.files import PAGE_BYTES, allocate, punch
 from djinn_lab.units import format_bytes
 from djinn_lab.worker.accelerator.device import register_memory, unregister_memory
 from djinn_lab.worker.host_account import HostAccount
@@ -245,7 +245,7 @@ class HostArena:
 
     def _allocate(self, offset: int, size: int) -> bool:
         try:
-            os.posix_fallocate(self._file, offset, size)
+            allocate(self._file, offset, size)
         except OSError as error:
             self.refusal = f"shared memory gave no space ({error.strerror})"
             return False

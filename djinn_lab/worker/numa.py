@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Set
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ def node_of(device: torch.device) -> int | None:
     """Return the NUMA node of a device: of a CUDA device's PCI slot, or of the cores that a CPU device's
     process may run on."""
     if device.type == "cpu":
+        if sys.platform != "linux":
+            return None
         return node_of_cores(os.sched_getaffinity(0))
     known: Any = torch.cuda.get_device_properties(device) if device.type == "cuda" else None
     if not hasattr(known, "pci_domain_id"):  # not in every build of torch

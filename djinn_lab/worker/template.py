@@ -12,11 +12,14 @@ import os
 import select
 import signal
 import socket
+import sys
 import traceback
 from typing import Never
 
 from djinn_lab.errors import PoolError
 from djinn_lab.protocol.template import PACKET_BYTES_MAX, Ended, Fork, Forked, decode_fork, encode
+
+assert sys.platform == "linux"
 
 
 class WorkerTemplate:

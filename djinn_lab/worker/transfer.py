@@ -16,6 +16,7 @@ import torch
 from djinn_lab.errors import PoolError, Refused
 from djinn_lab.protocol.worker import FetchedTensor
 from djinn_lab.srg.program import Source, TensorMeta, row_major
+from djinn_lab.system.files import allocate
 from djinn_lab.units import format_bytes
 
 INLINE_BYTES_MAX = 64 * 2**10
@@ -105,7 +106,7 @@ def new_mapped_file(path: Path, nbytes: int) -> torch.Tensor:
     """Return the bytes of a new file. Its space is allocated now: a write to a page that the file system
     cannot give would kill the process. Raises PoolError where there is too little."""
     with _written(path, nbytes) as file:
-        os.posix_fallocate(file.fileno(), 0, nbytes)
+        allocate(file.fileno(), 0, nbytes)
     return torch.from_file(str(path), shared=True, size=nbytes, dtype=torch.uint8)
 
 

@@ -21,7 +21,7 @@ from djinn_lab.client.rest import PoolClient
 from djinn_lab.jobs import Terms
 from djinn_lab.pool.launch import start_pool, stop_pool
 from djinn_lab.protocol import messages
-from djinn_lab.protocol.runtime_file import RuntimeInfo, host_id, process_is_alive
+from djinn_lab.protocol.runtime_file import RuntimeInfo
 from djinn_lab.srg.program import (
     NodeRecord,
     Program,
@@ -31,6 +31,8 @@ from djinn_lab.srg.program import (
     TensorMeta,
     encode_program,
 )
+from djinn_lab.system.host import host_id
+from djinn_lab.system.processes import process_is_alive
 
 STAND_IN = (sys.executable, str(Path(__file__).parent / "stand_in_worker.py"))
 META = TensorMeta("float32", (2, 2), (2, 1))

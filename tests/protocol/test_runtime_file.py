@@ -17,13 +17,13 @@ from djinn_lab.protocol.runtime_file import (
     FILE_NAME,
     RuntimeInfo,
     data_directory,
-    process_is_alive,
     read_runtime,
     remove_runtime,
     runtime_directory,
     unwritable,
     write_runtime,
 )
+from djinn_lab.system.processes import process_is_alive
 
 
 @pytest.fixture(autouse=True)

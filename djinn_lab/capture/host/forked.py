@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader, get_worker_info
 
 from djinn_lab.capture.lazy import is_lazy
 from djinn_lab.errors import CaptureError
+from djinn_lab.system.processes import after_fork
 
 if TYPE_CHECKING:
     from djinn_lab.capture.recorders import Recorder
@@ -44,7 +45,7 @@ def _is_ours(mode: object) -> bool:
     return type(mode).__module__.startswith("djinn_lab.")
 
 
-os.register_at_fork(after_in_child=leave_cell)
+after_fork(leave_cell)
 
 
 def check_process(owner: int) -> None:

@@ -25,6 +25,7 @@ from types import FrameType, TracebackType
 from typing import Any, Protocol, TypeVar, cast
 
 from djinn_lab.native import load
+from djinn_lab.system.processes import UNCATCHABLE
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 Manager = TypeVar("Manager", bound=AbstractContextManager[Any])
@@ -60,7 +61,7 @@ class _SignalsOfThread(threading.local):
         self.depth += 1
         if self.depth > 1 or threading.current_thread() is not threading.main_thread():
             return
-        for number in valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+        for number in valid_signals() - UNCATCHABLE:
             handler = getsignal(number)
             if callable(handler) and not isinstance(handler, signal.Handlers):
                 self.handlers[number] = handler

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from functools import wraps
 from typing import TYPE_CHECKING
@@ -18,6 +17,7 @@ from djinn_lab.capture.native.tensor_methods import install
 from djinn_lab.capture.sending.segment import pauses
 from djinn_lab.capture.shapes.signature import signature_of
 from djinn_lab.errors import UserError
+from djinn_lab.system.processes import after_fork
 
 if TYPE_CHECKING:
     from djinn_lab.capture.native.recorder import NativeRecorder
@@ -92,5 +92,5 @@ def introduce(recorder: type[NativeRecorder]) -> None:
         )
     )
     pauses.append(native.Paused)
-    os.register_at_fork(after_in_child=native.leave_after_fork)
+    after_fork(native.leave_after_fork)
     install()

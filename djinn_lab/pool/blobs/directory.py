@@ -17,7 +17,9 @@ import msgspec
 import sqlalchemy as sa
 
 from djinn_lab.errors import PoolError
-from djinn_lab.protocol.runtime_file import OWNER_FILE, host_id, owner_of, process_is_alive, unwritable
+from djinn_lab.protocol.runtime_file import OWNER_FILE, owner_of, unwritable
+from djinn_lab.system.host import SHARED_MEMORY, host_id
+from djinn_lab.system.processes import process_is_alive
 
 DIRECTORY_PREFIX = "djinn-"
 STORE = "store"
@@ -62,7 +64,7 @@ def open_blob_directory(pool: str, fallback: Path, belonging: Belonging) -> Path
 
 def shared_memory(fallback: Path) -> Path:
     """Return where this machine has shared memory; ``fallback`` where it has none."""
-    return Path("/dev/shm") if os.access("/dev/shm", os.W_OK) else fallback
+    return SHARED_MEMORY if os.access(SHARED_MEMORY, os.W_OK) else fallback
 
 
 def own_directory(base: Path, pool: str, belonging: Belonging, folders: Sequence[str] = ()) -> Path:

@@ -7,7 +7,6 @@ lock of the operating system on a file beside the database, which ends with the 
 
 from __future__ import annotations
 
-import fcntl
 import logging
 import os
 from pathlib import Path
@@ -17,6 +16,7 @@ import sqlalchemy as sa
 
 from djinn_lab.pool.database.engine import make_engine
 from djinn_lab.pool.database.tables import journal
+from djinn_lab.system.locks import try_lock
 
 LOCK = int.from_bytes(b"djinnlab", "big")
 LOCK_SUFFIX = ".lock"
@@ -55,9 +55,7 @@ class LeaderCandidate:
     def take(self) -> bool:
         """Try to take the lead, and return whether this pool leads. Raises SQLAlchemyError."""
         if self._file is not None:
-            try:
-                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
+            if not try_lock(self._file):
                 return False
             try:
                 os.ftruncate(self._file.fileno(), 0)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Sequence
-from pathlib import Path
 
 import msgspec
+import psutil
 
 from djinn_lab.config import PoolSettings
 from djinn_lab.config.fields import CPU_DEVICES_MAX
@@ -18,6 +17,7 @@ from djinn_lab.pool.devices.other_accelerators import find_accelerators
 from djinn_lab.protocol.compiling import BUILT_IN_COMPILERS, CUDA_GRAPHS, INDUCTOR, REGION_COMPILERS
 from djinn_lab.protocol.device_processes import process_bytes
 from djinn_lab.protocol.host_limit import free_shared_memory, largest_host_bytes
+from djinn_lab.system.host import usable_cores
 from djinn_lab.units import format_bytes
 
 CPU_DEVICES_DEFAULT = 2
@@ -162,15 +162,15 @@ def cpu_count_of(devices: str) -> int:
 
 
 def _plan_cpu(count: int, memory_bytes: int | None, threads: int | None) -> list[DevicePlan]:
-    limit = memory_bytes or cpu_limit_bytes(_available_bytes(), count)
-    each = threads or max(1, _cpu_count() // count)
+    limit = memory_bytes or cpu_limit_bytes(psutil.virtual_memory().available, count)
+    each = threads or max(1, usable_cores() // count)
     return [DevicePlan(f"cpu:{index}", "cpu", limit, each) for index in range(count)]
 
 
 def _plan_cards(
     kind: str, cards: Sequence[Card], memory_bytes: int | None, threads: int | None
 ) -> list[DevicePlan]:
-    each = threads or max(1, _cpu_count() // len(cards))
+    each = threads or max(1, usable_cores() // len(cards))
     plans = (DevicePlan(f"{kind}:{index}", kind, memory_bytes or 0, each) for index in range(len(cards)))
     return [on_card(plan, card) for plan, card in zip(plans, cards, strict=True)]
 
@@ -201,14 +201,3 @@ def card_limit_bytes(card: Card, kind: str, wanted_bytes: int | None = None) -> 
             "End what else runs on it (nvidia-smi lists the processes), or give a smaller --memory.",
         )
     return wanted_bytes or min(left_bytes, int(card.free_bytes * CUDA_SHARE_OF_MEMORY))
-
-
-def _cpu_count() -> int:
-    return len(os.sched_getaffinity(0))
-
-
-def _available_bytes() -> int:
-    for line in Path("/proc/meminfo").read_text().splitlines():
-        if line.startswith("MemAvailable:"):
-            return int(line.split()[1]) * 1024
-    raise OptionError("The available memory of this machine is unknown.", "Pass a memory limit.")

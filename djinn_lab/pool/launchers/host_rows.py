@@ -11,6 +11,7 @@ from pathlib import Path
 
 from djinn_lab.errors import PoolError
 from djinn_lab.protocol.host_rows import DEAD_ROW, FILE_BYTES, row
+from djinn_lab.system.files import allocate
 
 
 class HostRows:
@@ -21,7 +22,7 @@ class HostRows:
         self.path = directory / f"host-rows-{device.replace(':', '-')}"
         descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
         try:
-            os.posix_fallocate(descriptor, 0, FILE_BYTES)
+            allocate(descriptor, 0, FILE_BYTES)
             self._counts = memoryview(mmap.mmap(descriptor, FILE_BYTES)).cast("q")
         finally:
             os.close(descriptor)

@@ -6,6 +6,7 @@ pair, which is seen at once."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -15,8 +16,7 @@ from djinn_lab.pool.devices.plans import DevicePlan
 from djinn_lab.pool.launchers.adoption import LeftCopy
 from djinn_lab.pool.launchers.device import DeviceWorkers
 from djinn_lab.pool.launchers.premises import Premises
-from djinn_lab.pool.launchers.processes import CommandStarter, Starter
-from djinn_lab.pool.launchers.template import TemplateStarter
+from djinn_lab.pool.launchers.processes import WORKER_COMMAND, CommandStarter, Starter
 from djinn_lab.protocol.worker import Cancel, CopyOrder, Preempt, RunOrder
 
 
@@ -36,7 +36,7 @@ class LocalLauncher:
         host_directory: Path | None = None,
         disk_directory: Path | None = None,
     ) -> None:
-        self._starter: Starter = CommandStarter(worker_command) if worker_command else TemplateStarter()
+        self._starter = _starter(worker_command)
         self._premises = Premises(self._starter, blob_directory, host_directory, disk_directory)
         self._devices: dict[str, DeviceWorkers] = {}
 
@@ -133,3 +133,12 @@ class LocalLauncher:
         self._premises.stopping = True
         self._premises.compiler.kill()
         self._starter.kill()
+
+
+def _starter(worker_command: Sequence[str] | None) -> Starter:
+    """Return what starts workers. Where forks of a process with threads are not safe, none is forked."""
+    if worker_command is None and sys.platform == "linux":
+        from djinn_lab.pool.launchers.template import TemplateStarter
+
+        return TemplateStarter()
+    return CommandStarter(worker_command or WORKER_COMMAND)

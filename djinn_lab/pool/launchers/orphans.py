@@ -12,8 +12,8 @@ from pathlib import Path
 import msgspec
 
 from djinn_lab.pool.launchers.adoption import ManifestStorage
-from djinn_lab.protocol.holes import PAGE_BYTES, punch
 from djinn_lab.protocol.host_rows import arena_prefix
+from djinn_lab.system.files import PAGE_BYTES, punch
 
 MOVED = ".moved-"
 """In the names of files that hold a session which was parked on another host."""

@@ -27,7 +27,7 @@ import msgspec
 from djinn_lab.errors import OptionError
 from djinn_lab.native.compiler import find_compiler
 from djinn_lab.pool.devices.plans import DevicePlan
-from djinn_lab.pool.launchers.template import scrubbed
+from djinn_lab.pool.launchers.environment import scrubbed
 from djinn_lab.protocol.compiling import (
     GENERATED,
     INDUCTOR,
@@ -35,8 +35,8 @@ from djinn_lab.protocol.compiling import (
     library_name,
     region_key,
 )
-from djinn_lab.protocol.runtime_file import process_is_alive
 from djinn_lab.protocol.worker import CompileRegion, RegionCompiled
+from djinn_lab.system.processes import process_is_alive
 
 COMMAND = (sys.executable, "-m", "djinn_lab.worker.compiled.compiler")
 SECONDS_MAX, CHECK_SECONDS_MAX = 600, 300

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import fcntl
 import logging
 import os
 import shutil
@@ -16,6 +15,7 @@ import msgspec
 
 from djinn_lab.pool.notebooks import messages as files
 from djinn_lab.pool.notebooks.messages import AttemptEnded
+from djinn_lab.system.locks import try_lock
 from djinn_lab.units import format_bytes
 
 LEFT_GRACE_S = 10.0
@@ -73,15 +73,11 @@ async def wait_for_exit(directory: Path) -> None:
         return
     with lock:
         deadline_s = asyncio.get_running_loop().time() + LEFT_GRACE_S
-        while True:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                return
-            except BlockingIOError:
-                if asyncio.get_running_loop().time() > deadline_s:
-                    deadline_s += LEFT_GRACE_S
-                    with contextlib.suppress(ProcessLookupError, ValueError):
-                        os.kill(int(lock.read()), signal.SIGKILL)
+        while not try_lock(lock):
+            if asyncio.get_running_loop().time() > deadline_s:
+                deadline_s += LEFT_GRACE_S
+                with contextlib.suppress(ProcessLookupError, ValueError):
+                    os.kill(int(lock.read()), signal.SIGKILL)
             await asyncio.sleep(0.05)
 
 

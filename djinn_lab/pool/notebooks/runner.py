@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ctypes
-import fcntl
 import logging
 import os
 import re
@@ -33,6 +31,8 @@ from djinn_lab.pool.notebooks.captured_kernel import KERNEL_NAME, kernel_folder,
 from djinn_lab.pool.notebooks.descendants import kill_descendants
 from djinn_lab.pool.notebooks.messages import AttemptEnded, CellBegins, FromRunner, KernelStarted, Task
 from djinn_lab.protocol.notebook_format import nbformat
+from djinn_lab.system.locks import lock as wait_for_lock
+from djinn_lab.system.processes import adopt_orphans, end_with_parent
 
 KERNEL_START_TIMEOUT_S = 300
 WRITE_EVERY_S = 5.0
@@ -42,8 +42,6 @@ LEAVE_WITHIN_S = 4.0
 STOP_SEEN_S = 0.5
 SKIPPED_TAG = "skip-execution"
 MESSAGE_CHARACTERS_MAX = 500
-PR_SET_PDEATHSIG = 1
-PR_SET_CHILD_SUBREAPER = 36
 SOCKET_FOLDER_BYTES_MAX = 90
 """A socket's whole path has 107 on Linux, and fewer elsewhere (unix(7): sun_path)."""
 
@@ -138,7 +136,7 @@ class Runner:
             await self._manager.start_kernel(
                 extra_arguments=["--HistoryManager.hist_file=:memory:"],
                 cwd=self._task.folder,
-                preexec_fn=_die_with_parent,
+                preexec_fn=end_with_parent,
                 umask=self._task.umask,
             )
             assert isinstance(self._manager.provisioner, LocalProvisioner)
@@ -270,22 +268,14 @@ def _write_whole(path: Path, content: bytes) -> None:
     temporary.replace(path)
 
 
-_libc = ctypes.CDLL(None)
-
-
-def _die_with_parent() -> None:
-    """Have the kernel's process killed when this one is gone. Called in the kernel's process."""
-    _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-
-
 def main() -> int:
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s")
     pool = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what the kernel and libraries print is no message to the pool
-    _libc.prctl(PR_SET_CHILD_SUBREAPER, 1)
+    adopt_orphans()
     directory = Path(sys.argv[1])
     with (directory / files.LOCK_FILE).open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        wait_for_lock(lock)
         lock.write(str(os.getpid()))
         lock.flush()
         asyncio.run(Runner(directory, pool).run())

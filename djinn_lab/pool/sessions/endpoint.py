@@ -22,8 +22,8 @@ from djinn_lab.pool.scopes import SESSION_SOCKET, lacks
 from djinn_lab.pool.sessions.pacing import SubmissionGate
 from djinn_lab.pool.sessions.registry import ClientLink, ClientSession
 from djinn_lab.pool.user_limits import Connections, OverLimit, RequestRates, UserLimits
-from djinn_lab.protocol.runtime_file import host_id
 from djinn_lab.protocol.version import VERSION
+from djinn_lab.system.host import host_id
 
 HELLO_BYTES_MAX = 64 * 2**10
 HELLO_TIMEOUT_S = 10.0

@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import os
 import resource
-import signal
 import sys
 from collections.abc import Callable, Collection
 from pathlib import Path
@@ -27,6 +26,7 @@ from djinn_lab.protocol.compiling import (
 )
 from djinn_lab.srg.program import decode_program
 from djinn_lab.srg.region_programs import validate_region
+from djinn_lab.system.processes import end_with_parent
 from djinn_lab.worker.sandbox import kernel, landlock
 from djinn_lab.worker.sandbox.entering import CODE, MACHINE, code_directories
 from djinn_lab.worker.sandbox.landlock import Access
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 
 NICENESS = 19
 FILE_BYTES_MAX = 2**30
-PR_SET_PDEATHSIG = 1
 _PROGRAMS = ("/usr", "/bin", "/lib", "/lib64", "/etc/ld.so.cache", "/etc/alternatives")
 _ALL = Access((1 << landlock.BITS) - 1)
 _RUN = CODE | Access.EXECUTE
@@ -50,17 +49,14 @@ class Target(NamedTuple):
     directory: Path
 
 
-def end_with_the_pool() -> None:
-    kernel.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-
-
 def confine(own: Collection[Path], memory_bytes: int, seconds: int) -> None:
     """Give up what compiling does not need, for good. ``own``: directories to write to."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_DATA, (memory_bytes, memory_bytes))
     resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
     resource.setrlimit(resource.RLIMIT_FSIZE, (FILE_BYTES_MAX, FILE_BYTES_MAX))
-    kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)
+    if sys.platform == "linux":
+        kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)
     if landlock.version():
         landlock.restrict(_reach(own))
 
@@ -128,7 +124,7 @@ def main(answer: Callable[[bytes], object] = sys.stdout.buffer.write) -> None:
     parser.add_argument("--memory-bytes", type=int)
     parser.add_argument("--seconds", type=int)
     given = parser.parse_args()
-    end_with_the_pool()
+    end_with_parent()
     if not given.check:  # for which the pool's start waits
         os.nice(NICENESS)
     generated = None if given.check else _settle_in(given.work)

@@ -86,6 +86,8 @@ def _installed_elsewhere() -> Iterable[Path]:
 def enter(reach: Reach) -> SandboxLevel:
     """Enter every layer that this machine has, for good, and return the level that holds. This process has
     one thread."""
+    if sys.platform != "linux":
+        return enter_process_only()
     _leave_no_core()
     files = _attempt("Landlock", lambda: landlock.restrict(reach.accesses()))
     kernel.drop_capabilities()
@@ -110,13 +112,15 @@ def enter_beside_driver(reach: Reach) -> SandboxLevel:
 def enter_process_only() -> SandboxLevel:
     """Enter no more than a process of its own."""
     _leave_no_core()
-    kernel.prctl(kernel.PR_SET_DUMPABLE, 0)
+    if sys.platform == "linux":
+        kernel.prctl(kernel.PR_SET_DUMPABLE, 0)
     return "process-only"
 
 
 def _leave_no_core() -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)
+    if sys.platform == "linux":
+        kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)
 
 
 def _of_drivers() -> dict[Path, Access]:

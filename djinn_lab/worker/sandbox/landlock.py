@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import sys
 from collections.abc import Mapping
 from enum import IntFlag
 from pathlib import Path
@@ -44,6 +45,8 @@ class _Beneath(ctypes.Structure):
 
 def version() -> int:
     """Return the version of the kernel's interface, 0 for none."""
+    if sys.platform != "linux":
+        return 0
     try:
         return kernel.syscall(CREATE_RULESET, None, 0, VERSION_FLAG)
     except OSError:
@@ -71,6 +74,8 @@ def restrict(reach: Mapping[Path, Access]) -> None:
 
 
 def _allow(ruleset: int, path: Path, access: int) -> None:
+    if sys.platform != "linux":
+        return
     try:
         descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
     except FileNotFoundError:

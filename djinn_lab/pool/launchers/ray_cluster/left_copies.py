@@ -18,7 +18,8 @@ from djinn_lab.pool.devices.launcher import TakenCopy
 from djinn_lab.pool.launchers.adoption import LeftCopy
 from djinn_lab.pool.launchers.ray_cluster.cluster import Cluster
 from djinn_lab.pool.launchers.ray_cluster.moves import NamedPiece, named_pieces
-from djinn_lab.protocol.runtime_file import data_directory, host_id, runtime_directory
+from djinn_lab.protocol.runtime_file import data_directory, runtime_directory
+from djinn_lab.system.host import host_id
 
 FOUND_WITHIN_S = 60.0
 
