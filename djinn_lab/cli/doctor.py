@@ -63,6 +63,15 @@ def check_python() -> Check:
     return Check("Python", "fail", evidence, f"Install Python {'.'.join(map(str, PYTHON_MIN))} or newer.")
 
 
+def check_system() -> Check:
+    evidence = f"{platform.system()} {platform.release()}, {platform.machine()}"
+    if sys.platform == "linux":
+        return Check("system", "ok", evidence)
+    if sys.platform == "win32":
+        return Check("system", "ok", f"{evidence}: for notebooks and commands; the pool runs elsewhere")
+    return Check("system", "ok", f"{evidence}: a pool here is for trying out, by one user")
+
+
 def check_torch() -> Check:
     """Check torch's version by its metadata, as importing torch takes seconds."""
     found = installed_version("torch")
@@ -101,6 +110,8 @@ def check_runtime_directory() -> Check:
 
 
 def check_shared_memory() -> Check:
+    if sys.platform != "linux":
+        return Check("shared memory", "ok", "not on this system: tensors go through files")
     if not SHARED_MEMORY.is_dir():
         evidence = f"there is no {SHARED_MEMORY}; tensors go through files in the runtime directory, slower"
         return Check("shared memory", "warn", evidence, "In a container: mount a tmpfs at /dev/shm.")
@@ -114,6 +125,8 @@ def check_shared_memory() -> Check:
 
 def check_isolation() -> Check:
     """Check what a worker of one user could do to others on this machine."""
+    if sys.platform != "linux":
+        return Check("isolation", "ok", "workers have a sandbox on Linux only: for one user")
     try:
         holds, evidence = _describe(_send_canary())
     except DjinnError as error:
@@ -269,6 +282,7 @@ def _attempt(name: str, look: Callable[[], str]) -> Check:
 
 
 EXAMINATIONS: tuple[Callable[[], Check], ...] = (
+    check_system,
     check_python,
     check_torch,
     *(partial(check_extension, name) for name in EXTENSIONS),

@@ -15,6 +15,7 @@ from djinn_lab.config import default_profile, load_profile
 from djinn_lab.config.fields import MEMORY_BYTES_MIN
 from djinn_lab.errors import OptionError, PoolNotFound, UserError
 from djinn_lab.protocol.certificates import fingerprint
+from djinn_lab.protocol.systems import check_pool_runs_here
 from djinn_lab.protocol.user_limits import CONNECTIONS_MAX, SESSIONS_MAX
 from djinn_lab.units import format_bytes, format_error, format_seconds, parse_bytes, parse_seconds
 
@@ -191,6 +192,7 @@ def start(
 ) -> None:
     """Start a pool in the background, or find the one that runs. It serves all of this user's notebooks.
     Without options, one that crashed is started again as it was."""
+    check_pool_runs_here()
     from djinn_lab.pool.identity.settings import IdentitySettings, read_settings
     from djinn_lab.pool.launch import start_again, start_pool
     from djinn_lab.pool.start_settings import describe_running, without_effect

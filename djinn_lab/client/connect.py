@@ -25,6 +25,7 @@ from djinn_lab.errors import AuthenticationError, OptionError, PoolNotFound, Poo
 from djinn_lab.protocol.configured_start import remembered_start, start_command
 from djinn_lab.protocol.messages import PhaseAnswered
 from djinn_lab.protocol.runtime_file import RuntimeInfo, read_crashed, read_runtime, supervisor_process
+from djinn_lab.protocol.systems import check_pool_runs_here
 from djinn_lab.scheduler import AdaptiveScheduler, Scheduler, detect_environment
 
 Tree = TypeVar("Tree")
@@ -161,6 +162,7 @@ def start_pool(profile: Profile) -> RuntimeInfo:
     """Start this machine's pool in the background, shared by all of this user's notebooks and the
     dashboard: one that crashed as it was, else with the profile's settings. Raises PoolNotFound where a user
     started another one, which ended with the machine or was killed."""
+    check_pool_runs_here()
     command = [sys.executable, "-m", "djinn_lab.cli", "pool", "start", "--unasked"]
     command += ["--wait", str(START_WITHIN_S)]
     if supervisor_process() is None and read_crashed() is None:
