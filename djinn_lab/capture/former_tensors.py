@@ -15,6 +15,7 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
 from djinn_lab.capture.lazy import is_lazy
 from djinn_lab.capture.sending.segment import Place, paused
@@ -187,6 +188,8 @@ def _form(tensor: torch.Tensor) -> tuple[torch.dtype, torch.Size]:
 
 def _has_memory(tensor: torch.Tensor) -> bool:
     """Return whether it is a tensor of the user's, and none of torch's stand-ins for one."""
+    if isinstance(tensor, (UninitializedBuffer, UninitializedParameter)):
+        return False
     return is_lazy(tensor) or (type(tensor) in (torch.Tensor, *_OF_MODULES) and not tensor.is_meta)
 
 

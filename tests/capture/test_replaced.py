@@ -212,3 +212,23 @@ def test_places_after_one_that_cannot_be_written_are_written(places: PlacesType)
     with pytest.raises(AttributeError, match="value is sealed"):
         places([(Owner, "value"), (Open, "value")], MISSING).write([2, 2])
     assert Open.value == 2
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")
+@pytest.mark.parametrize(
+    "module",
+    [
+        nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.0)),
+        nn.TransformerEncoderLayer(4, 2, 8, dropout=0.0),
+    ],
+    ids=["dropout", "attention"],
+)
+def test_modules_are_scripted_in_a_cell(module: nn.Module, recorder: Recorder) -> None:
+    x = torch.ones(2, 1, 4)
+    expected = module(x).detach()
+    with cell(recorder):
+        scripted = torch.jit.script(module)
+    assert isinstance(scripted, torch.jit.ScriptModule)
+    with cell(recorder):
+        found = scripted(x)
+    assert torch.equal(found.detach().cpu(), expected)

@@ -131,3 +131,33 @@ def test_a_cell_that_fails_gives_its_turn_back(session: Session) -> None:
     thread.start()
     thread.join()
     assert results[0].tolist() == [3.0, 3.0]
+
+
+def test_a_thread_that_reads_takes_nothing_from_the_cells_that_write(session: Session) -> None:
+    """What it fetched before a write must not be taken for what is there after it."""
+    with session.capture("first"):
+        weight = torch.zeros(4) + 0
+    over, failures = threading.Event(), list[Exception]()
+
+    def watch() -> None:
+        try:
+            while not over.is_set():
+                values = weight.tolist()
+                assert len(set(values)) == 1
+        except Exception as error:  # noqa: BLE001 - asserted below
+            failures.append(error)
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    try:
+        for number in range(60):
+            with session.capture(f"write {number}"):
+                for _ in range(100):
+                    weight.add_(1)
+                if weight[0] > 0:
+                    weight.add_(1000)
+            assert weight[0].item() == (number + 1) * 1100
+    finally:
+        over.set()
+        thread.join()
+    assert failures == []

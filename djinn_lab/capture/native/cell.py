@@ -25,6 +25,7 @@ from djinn_lab.capture.torch_functions.cuda_answers import ToPool, cuda_answers
 from djinn_lab.capture.torch_functions.hooks import kept_on_host, optimizer_hooks
 from djinn_lab.capture.torch_functions.packed_sequences import pad
 from djinn_lab.capture.torch_functions.pool_devices import is_pool
+from djinn_lab.capture.torch_functions.refused_modules import REFUSED_MODULES
 from djinn_lab.capture.torch_functions.replaced import Replacements, Wanted
 
 if TYPE_CHECKING:
@@ -203,6 +204,7 @@ class CellSurroundings:
             *kept_on_host(recorder),
             *cuda_answers(recorder),
             *kept_former(recorder),
+            *REFUSED_MODULES,
             (torch, "compile", self._compiled.compile),
             (torch.nn.Module, "__call__", native.module_call),
             *((owner, name, _mapped) for owner, name in _device_functions()),

@@ -529,6 +529,7 @@ inline Verdict judge(Recorder& recorder, const OpInfo* info, at::ArrayRef<IValue
   if (!captured && !prepared) return Verdict::outside;
   if (prepared) return Verdict::record;
   if (!call.any_lazy) {
+    if (info->alias) return Verdict::host;  // reads nothing, and torch makes parameters of what it returns
     if (info->factory) {
       if (info->made_here) return Verdict::host;
       int device = info->device_argument;

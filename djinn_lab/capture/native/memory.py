@@ -44,9 +44,19 @@ def whole(storage: NativeStorage) -> NativeValue:
 
 def host_view(value: NativeValue) -> torch.Tensor:
     """Return a plain tensor over the storage's host bytes, which must be current."""
+    return view_of(value, value.storage.host)
+
+
+def view_of(value: NativeValue, memory: torch.UntypedStorage) -> torch.Tensor:
+    """Return a plain tensor over memory that is laid out like the storage of ``value``."""
     layout = value.layout
     tensor = torch.empty(0, dtype=layout.dtype)
-    return read_as(tensor.set_(value.storage.host, value.offset, layout.shape, layout.stride), layout)
+    return read_as(tensor.set_(memory, value.offset, layout.shape, layout.stride), layout)
+
+
+def _current_view(value: NativeValue) -> torch.Tensor | None:
+    memory = value.storage.current_host
+    return None if memory is None else view_of(value, memory)
 
 
 class HostMemory:
@@ -114,30 +124,25 @@ class HostMemory:
 
     def fetch(self, values: Sequence[NativeValue], cause: str) -> list[torch.Tensor]:
         """Return plain tensors over the host's copy of each value, fetched where it is not current. Not to be
-        written to."""
+        written to. Another thread's cell may write them meanwhile: then they are what they were before or
+        after one of its parts, and the host's copy is not current afterwards."""
         with paused():
-            wanted = {value.key(): value for value in values if not value.storage.host_is_current()}
+            found = {value.key(): _current_view(value) for value in values}
+            wanted = {value.key(): value for value in values if found[value.key()] is None}
             if wanted:
                 self._segment.settle_launched()
             targets = [self._target(value, False) for value in wanted.values()]
             fetched = self._bring(targets, cause)
-            direct = {
-                key: tensor
-                for key, target, tensor in zip(wanted, targets, fetched, strict=True)
-                if not _keep(target, tensor)
-            }
-            return [direct[value.key()] if value.key() in direct else host_view(value) for value in values]
+            for (key, value), target, tensor in zip(wanted.items(), targets, fetched, strict=True):
+                found[key] = tensor if target is value else view_of(value, tensor.untyped_storage())
+            return [view for value in values if (view := found[value.key()]) is not None]
 
     def fetch_whole(self, storages: Sequence[NativeStorage], cause: str) -> None:
         """Make the host's copy of these storages current, all of them."""
         with paused():
-            wanted = {s.serial: s for s in storages if s.nbytes and not s.host_is_current()}
-            if wanted:
+            while wanted := {s.serial: s for s in storages if s.nbytes and not s.host_is_current()}:
                 self._segment.settle_launched()
-            targets = [self._target(whole(s), True) for s in wanted.values()]
-            for target, tensor in zip(targets, self._bring(targets, cause), strict=True):
-                kept = _keep(target, tensor)
-                assert kept
+                self._bring([self._target(whole(s), True) for s in wanted.values()], cause)
             for storage in storages:
                 if not storage.nbytes and not storage.host_is_current():
                     storage.host = torch.UntypedStorage(0)
@@ -152,7 +157,7 @@ class HostMemory:
         return all_of(storage, value.layout.dtype)
 
     def _bring(self, targets: Sequence[NativeValue], cause: str) -> list[torch.Tensor]:
-        """Fetch, and keep what comes along."""
+        """Fetch, and keep what is all of a storage, also what comes along."""
         if not targets:
             return []
         cut = Cut(cause, self._core.line)
@@ -160,10 +165,11 @@ class HostMemory:
         beside = [] if cause != "item" else self._core.pending_integers(INTEGERS_BESIDE_MAX)
         asked = {target.storage.serial for target in targets}
         more = [whole(storage) for storage in beside if storage.serial not in asked]
-        fetched = self._segment.flush(cut, self._core.ids([*targets, *more]))
-        for value, tensor in zip(more, fetched[len(targets) :], strict=True):
-            _keep(value, tensor)
-        return fetched[: len(targets)]
+        all_of_them = [*targets, *more]
+        versions = [value.storage.version for value in all_of_them]
+        fetched = self._segment.flush(cut, self._core.ids(all_of_them))
+        kept = [_kept(*one) for one in zip(all_of_them, fetched, versions, strict=True)]
+        return kept[: len(targets)]
 
     # ---------------------------------------------------------------- shared with others
 
@@ -210,18 +216,20 @@ def _dtype_of(storage: NativeStorage) -> torch.dtype:
     return dtype if storage.nbytes % dtype.itemsize == 0 else torch.uint8
 
 
-def _keep(value: NativeValue, tensor: torch.Tensor) -> bool:
-    """Keep fetched bytes as the storage's host copy, when they are the whole storage."""
+def _kept(value: NativeValue, tensor: torch.Tensor, version: int) -> torch.Tensor:
+    """Return fetched bytes laid out like ``value``. They are the storage's host copy from now on when they
+    are all of the storage, as it was at ``version`` and is still."""
     if not value.covers_storage():
-        return False
+        return tensor
     layout = value.layout
     if tensor.stride() != layout.stride:
         if tensor.dtype is torch.bool:
             tensor = tensor.view(torch.uint8)  # a copy of bools would make each byte 0 or 1
         with torch.no_grad():
             tensor = torch.empty_strided(layout.shape, layout.stride, dtype=tensor.dtype).copy_(tensor)
-    value.storage.host = native.resizable(tensor.untyped_storage())  # a mapped file would stay as it is
-    return True
+    memory = native.resizable(tensor.untyped_storage())  # a mapped file would stay as it is
+    value.storage.keep_host(memory, version)
+    return view_of(value, memory)
 
 
 class _Was(NamedTuple):

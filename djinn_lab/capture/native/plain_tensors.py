@@ -26,7 +26,8 @@ from djinn_lab.capture.values import Layout, read_as
 
 
 def _address(tensor: torch.Tensor) -> int:
-    return tensor.untyped_storage().data_ptr()
+    """Return where a tensor's memory is; no address for a sparse one, which has several."""
+    return tensor.untyped_storage().data_ptr() if tensor.layout is torch.strided else -1
 
 
 def _is_as_written(entry: tuple[torch.Tensor, NativeStorage, torch.Tensor], tensor: torch.Tensor) -> bool:

@@ -127,6 +127,20 @@ PYBIND11_MODULE(djinn_recorder, m) {
       .def_property(
           "host", [](LazyStorage& s) { return s.rare ? python_storage(s.rare->host) : py::none(); },
           [](LazyStorage& s, py::object host) { host.is_none() ? s.forget_host() : s.set_host(torch::createStorage(host.ptr())); })
+      .def_property_readonly("current_host", [](LazyStorage& s) {
+        at::Storage found;
+        {
+          std::lock_guard<std::mutex> guard(lock);
+          if (s.host_is_current()) found = s.rare->host;
+        }
+        return found ? python_storage(found) : py::none();
+      }, "The host's bytes, None where the pool's are newer.")
+      .def("keep_host", [](LazyStorage& s, py::object host, int64_t version) {
+        at::Storage memory = torch::createStorage(host.ptr());
+        std::lock_guard<std::mutex> guard(lock);
+        if (s.version == version) s.set_host(std::move(memory));
+        return s.version == version;
+      }, "Take bytes of the pool as the host's, unless an op of another thread was to change them since `version`.")
       .def("host_is_current", [](LazyStorage& s) { return s.host_is_current(); })
       .def_property_readonly("host_users", [](LazyStorage& s) { return s.rare && s.rare->host ? users_of(s.rare->host.unsafeGetStorageImpl()) - 2 : 0; },
                              "How many others hold the host's bytes.")

@@ -58,6 +58,7 @@ from djinn_lab.capture.torch_functions.optimizer_state import SteppedOptimizers
 from djinn_lab.capture.torch_functions.packed_sequences import PACK, pack
 from djinn_lab.capture.torch_functions.pool_devices import PoolDevice
 from djinn_lab.capture.torch_functions.pool_memory import NoMemory, SessionsMemory
+from djinn_lab.capture.torch_functions.refused_modules import REFUSED_MODULES
 from djinn_lab.capture.torch_functions.replaced import Replacements, ask_when_data_is_set, set_data_of_torch
 from djinn_lab.capture.values import Layout, LazyStorage, LazyValue
 from djinn_lab.errors import CaptureError
@@ -573,7 +574,7 @@ class PythonRecorder:
         """Return the attributes of torch that are replaced while a cell is captured."""
         overriding = (torch.overrides, "has_torch_function", overrides_torch)
         kept = [*kept_on_host(self), *cuda_answers(self), *kept_former(self)]
-        return Replacements([*kept, FORGETTING, overriding])
+        return Replacements([*kept, *REFUSED_MODULES, FORGETTING, overriding])
 
     @one_thread
     def begin_cell(self) -> None:

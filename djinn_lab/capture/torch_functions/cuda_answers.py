@@ -16,6 +16,7 @@ from typing import Any, NoReturn, Protocol
 
 import torch
 from torch.serialization import default_restore_location
+from torch.utils._device import DeviceContext
 from torch.utils._python_dispatch import _disable_current_modes
 
 from djinn_lab.capture.sending.segment import paused
@@ -142,6 +143,19 @@ def _set_default_device(original: Callable[[Any], None]) -> Callable[[object], N
     return lambda device: original(None if is_pool(device) else device)
 
 
+def _in_device_scope(original: Callable[..., object]) -> Callable[..., object]:
+    """Of ``with torch.device(...)``: where it names the pool, a cell's tensors are made there anyway."""
+
+    def __torch_function__(
+        scope: DeviceContext, func: Callable[..., object], types: object, args: Any = (), kwargs: Any = None
+    ) -> object:
+        if is_pool(scope.device):
+            return func(*args, **(kwargs or {}))
+        return original(scope, func, types, args, kwargs)
+
+    return __torch_function__
+
+
 def _do_nothing(*args: object, **kwargs: object) -> None:
     pass
 
@@ -212,6 +226,7 @@ _SEEDS: dict[str, Callable[..., object]] = {
 """Notebook and pool draw from one stream, so that a seed for CUDA is a seed of that one."""
 _OF_THE_POOL: tuple[tuple[Any, str, Any], ...] = (
     (torch, "set_default_device", _set_default_device(torch.set_default_device)),
+    (DeviceContext, "__torch_function__", _in_device_scope(DeviceContext.__torch_function__)),
     (torch.cuda, "synchronize", lambda device=None: None),
     (torch.cuda, "current_device", lambda: 0),
     (torch.cuda, "set_device", lambda device: PoolDeviceScope(device) and None),

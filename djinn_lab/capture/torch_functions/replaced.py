@@ -7,14 +7,20 @@ of :class:`torch.Tensor` is wrapped once, and each kind of recorder is asked in 
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache, wraps
 from operator import is_not
 from typing import Any, Protocol
 
 import torch
+from torch.jit._builtins import _get_builtin_table
+from torch.utils._device import _device_constructors
 
 MISSING = object()
+COMPILER = "torch._dynamo.trace_rules"
+"""What of torch's compiler has tables of functions. Its import takes seconds, so none is forced."""
 Wanted = tuple[Any, str, Callable[[Any], Any]]
 """Owner and name of an attribute, and what makes its replacement of what it is."""
 _DATA_OF_TORCH: Any = torch._C.TensorBase.data
@@ -52,23 +58,36 @@ class PythonPlaces:
                 delattr(owner, name)
 
 
+@cache
+def _fill_tables() -> None:
+    """Have torch make its tables of its own functions, which it keeps for good, before any is another."""
+    _device_constructors()
+    torch.overrides.get_ignored_functions()
+    torch.overrides.get_testing_overrides()
+    torch.overrides.get_overridable_functions()
+    _get_builtin_table()
+
+
 class Replacements:
     """Attributes of torch that are others for a while, each made of what it is otherwise.
 
-    They are made once, and again when something else is there by then, as when a user replaced it too."""
+    They are made once, and again when something else is there by then, as when a user replaced it too.
+    ``torch.jit.script`` reads the source of what it finds, so it finds torch's own."""
 
     def __init__(
         self,
         wanted: Sequence[Wanted],
         places: Callable[[Sequence[tuple[object, str]], object], Places] = PythonPlaces,
     ) -> None:
-        self._wanted = wanted
-        self._places = places([(owner, name) for owner, name, _ in wanted], MISSING)
-        self._made: tuple[list[Any], list[Any]] = ([self] * len(wanted), [])
+        self._wanted = [*wanted, (torch.jit, "script", self._outside)]
+        self._places = places([(owner, name) for owner, name, _ in self._wanted], MISSING)
+        self._made: tuple[list[Any], list[Any]] = ([self] * len(self._wanted), [])
 
     @contextmanager
     def inside(self) -> Iterator[None]:
         """Replace them; afterwards they are what they were before, also where that was inherited."""
+        _fill_tables()
+        had_compiler = COMPILER in sys.modules
         before = self._places.read()
         made = self._made_of(before)
         try:
@@ -76,6 +95,22 @@ class Replacements:
             yield
         finally:
             self._places.write(before)
+            if COMPILER in sys.modules and not had_compiler:
+                sys.modules[COMPILER].clear_lru_cache()  # its tables, made while functions were others
+
+    def _outside(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a function that is called while nothing is replaced."""
+
+        @wraps(original)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            now = self._places.read()
+            self._places.write(self._made[0])
+            try:
+                return original(*args, **kwargs)
+            finally:
+                self._places.write(now)
+
+        return call
 
     def _made_of(self, before: list[object]) -> list[object]:
         if any(map(is_not, before, self._made[0])):
