@@ -42,8 +42,8 @@ from djinn_lab.protocol.runtime_file import (
     supervisor_process,
     unwritable,
 )
+from djinn_lab.system.liveness import process_is_alive
 from djinn_lab.system.locks import try_lock
-from djinn_lab.system.processes import process_is_alive
 
 LOCK_FILE = "start.lock"
 LOG_FILE = "pool.log"

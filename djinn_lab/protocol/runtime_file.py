@@ -17,8 +17,8 @@ import platformdirs
 from djinn_lab.errors import CannotStartNow, PoolError
 from djinn_lab.system.files import is_private
 from djinn_lab.system.host import host_id
+from djinn_lab.system.liveness import process_is_alive
 from djinn_lab.system.locks import is_locked
-from djinn_lab.system.processes import process_is_alive
 
 DIRECTORY_VARIABLE = "DJINN_RUNTIME_DIR"
 FILE_NAME = "pool.json"

@@ -1,4 +1,5 @@
-"""Other processes of this machine, and forks of this one."""
+"""How processes begin, and what happens at their parents' end. Needs no package beside Python: the build of
+the extensions has none."""
 
 from __future__ import annotations
 
@@ -9,19 +10,6 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-
-import psutil
-
-
-def process_is_alive(pid: int) -> bool:
-    """Return whether a process of this id exists and is no zombie."""
-    try:
-        return psutil.Process(pid).status() not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
-    except psutil.NoSuchProcess:
-        return False
-    except psutil.AccessDenied:
-        return True
-
 
 if sys.platform == "linux":
     _libc = ctypes.CDLL(None)

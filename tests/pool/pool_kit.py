@@ -32,7 +32,7 @@ from djinn_lab.srg.program import (
     encode_program,
 )
 from djinn_lab.system.host import host_id
-from djinn_lab.system.processes import process_is_alive
+from djinn_lab.system.liveness import process_is_alive
 
 STAND_IN = (sys.executable, str(Path(__file__).parent / "stand_in_worker.py"))
 META = TensorMeta("float32", (2, 2), (2, 1))

@@ -24,7 +24,7 @@ from djinn_lab.client.rest import PoolClient
 from djinn_lab.errors import CancelFailed, OptionError, PoolError, Refused
 from djinn_lab.jobs.fairness import Limits
 from djinn_lab.protocol.rest.notebooks import NewNotebook, NotebookView
-from djinn_lab.system.processes import process_is_alive
+from djinn_lab.system.liveness import process_is_alive
 
 pytestmark = pytest.mark.processes
 

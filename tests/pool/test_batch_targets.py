@@ -17,7 +17,7 @@ from pool_kit import Client, act
 from real_pool import PoolUnderTest, wait_for
 
 from djinn_lab.errors import OptionError, PoolError
-from djinn_lab.system.processes import process_is_alive
+from djinn_lab.system.liveness import process_is_alive
 
 pytestmark = pytest.mark.processes
 

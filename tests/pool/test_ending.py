@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from real_pool import wait_for
 
-from djinn_lab.system.processes import process_is_alive
+from djinn_lab.system.liveness import process_is_alive
 
 TESTS = Path(__file__).parents[1]
 PARENT = """

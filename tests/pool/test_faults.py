@@ -20,7 +20,7 @@ from djinn_lab.pool.launch import LOG_FILE, start_pool, stop_pool
 from djinn_lab.pool.launch import running_pool as find_running_pool
 from djinn_lab.protocol.rest.status import DeviceView
 from djinn_lab.protocol.runtime_file import FILE_NAME, RuntimeInfo, read_runtime
-from djinn_lab.system.processes import process_is_alive
+from djinn_lab.system.liveness import process_is_alive
 
 
 @pytest.fixture(scope="module")

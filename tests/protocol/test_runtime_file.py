@@ -23,7 +23,7 @@ from djinn_lab.protocol.runtime_file import (
     unwritable,
     write_runtime,
 )
-from djinn_lab.system.processes import process_is_alive
+from djinn_lab.system.liveness import process_is_alive
 
 
 @pytest.fixture(autouse=True)

@@ -19,7 +19,7 @@ import sqlalchemy as sa
 from djinn_lab.errors import PoolError
 from djinn_lab.protocol.runtime_file import OWNER_FILE, owner_of, unwritable
 from djinn_lab.system.host import SHARED_MEMORY, host_id
-from djinn_lab.system.processes import process_is_alive
+from djinn_lab.system.liveness import process_is_alive
 
 DIRECTORY_PREFIX = "djinn-"
 STORE = "store"

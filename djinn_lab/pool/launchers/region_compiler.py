@@ -36,7 +36,7 @@ from djinn_lab.protocol.compiling import (
     region_key,
 )
 from djinn_lab.protocol.worker import CompileRegion, RegionCompiled
-from djinn_lab.system.processes import process_is_alive
+from djinn_lab.system.liveness import process_is_alive
 
 COMMAND = (sys.executable, "-m", "djinn_lab.worker.compiled.compiler")
 SECONDS_MAX, CHECK_SECONDS_MAX = 600, 300

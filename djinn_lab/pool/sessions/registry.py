@@ -32,7 +32,7 @@ from djinn_lab.protocol.messages import (
 )
 from djinn_lab.protocol.rest.jobs import JobView
 from djinn_lab.srg.wire import ProgramReceiver, WireError
-from djinn_lab.system.processes import process_is_alive
+from djinn_lab.system.liveness import process_is_alive
 
 UPDATES_QUEUED_MAX = 100
 """A client that does not read loses updates above this, never results."""
