@@ -35,7 +35,7 @@ from djinn_lab.srg.program import Program, encode_program
 
 MIB = 2**20
 DEVICE_BYTES = HOST_BYTES = DISK_BYTES = 64 * MIB
-MESSAGE_WITHIN_S = 60.0
+MESSAGE_WITHIN_S = 240.0
 
 Kind = TypeVar("Kind")
 Result = TypeVar("Result")
