@@ -211,6 +211,26 @@ def check_devices() -> Check:
     return Check("devices", "fail", evidence, "djinn-lab pool stop && djinn-lab pool start")
 
 
+def check_torch_of_the_pool() -> Check:
+    """Compare the torch of the pool's devices with the one here: ops and numbers differ between versions."""
+    from djinn_lab.client.rest import PoolClient
+
+    title, here = "torch of the pool", installed_version("torch")
+    try:
+        found = sorted({one.torch_version for one in PoolClient.find().status().devices if one.torch_version})
+    except DjinnError:
+        return Check(title, "warn", "unknown, as no pool answers")
+    evidence = f"{listed(found) or 'unknown'}; here {here}"
+    if all(_minor(one) == _minor(here) for one in found):
+        return Check(title, "ok", evidence)
+    fix = "Results may differ, and ops may be missing there: install the same version in both."
+    return Check(title, "warn", evidence, fix)
+
+
+def _minor(version: str) -> list[str]:
+    return version.partition("+")[0].split(".")[:2]
+
+
 def check_jupyter() -> Check:
     lab, kernel = installed_version("jupyterlab"), installed_version("ipykernel")
     evidence = f"JupyterLab {lab}, ipykernel {kernel}"
@@ -292,6 +312,7 @@ EXAMINATIONS: tuple[Callable[[], Check], ...] = (
     check_isolation,
     check_pool,
     check_devices,
+    check_torch_of_the_pool,
     check_jupyter,
     check_kernel,
     check_dashboard,

@@ -234,7 +234,13 @@ def _lookup(op: str) -> OpOverload:
     if op not in allowed_ops():
         raise Refused(f"{op} is not on the list of ops that a pool runs.", "Run this cell with %%local.")
     _, name, overload = _CHECKED.get(op, op).split(".")
-    found: OpOverload = getattr(getattr(torch.ops.aten, name), overload)
+    try:
+        found: OpOverload = getattr(getattr(torch.ops.aten, name), overload)
+    except AttributeError:
+        raise Refused(
+            f"torch {torch.__version__} of this pool has no op {op}, which the notebook's torch has. Install "
+            "the same version in both; `djinn-lab doctor` names them."
+        ) from None
     return found
 
 

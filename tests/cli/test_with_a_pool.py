@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 from real_pool import wait_for
 
 pytestmark = pytest.mark.processes
@@ -68,6 +69,8 @@ def test_start_look_list_doctor_and_stop(environment: dict[str, str]) -> None:
 
     checks = {check["name"]: check for check in json.loads(command(environment, "doctor", "--json").stdout)}
     assert checks["pool"]["status"] == checks["devices"]["status"] == "ok"
+    assert checks["torch of the pool"]["status"] == "ok"
+    assert torch.__version__ in checks["torch of the pool"]["evidence"]
 
     wrong = command({**environment, "DJINN_TOKEN": "wrong"}, "pool", "status")
     assert wrong.returncode == 1
