@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from device_kind import KIND
 from msgspec.structs import replace
 from real_pool import PoolUnderTest
 
@@ -62,6 +63,6 @@ def test_what_an_older_pool_would_ignore_is_refused_with_both_versions(
 
 def test_the_same_is_taken_by_a_pool_of_this_version(pool: PoolUnderTest) -> None:
     with pool.session() as session:
-        assert total(session, Terms(target="cpu:1", tolerates=("vision",))) == 6
+        assert total(session, Terms(target=f"{KIND}:1", tolerates=("vision",))) == 6
         (*_, job) = [one for one in pool.rest.jobs() if one.session == session.welcome.session]
-        assert job.device == "cpu:1"
+        assert job.device == f"{KIND}:1"

@@ -257,7 +257,7 @@ def test_devices_page_keeps_the_chosen_device_in_the_address(
     page.wait_for_selector(f"[aria-label='Description: {KIND}:0']")
     page.click(f"tr[data-id='{KIND}:1']")
     page.wait_for_selector(f"[aria-label='Description: {KIND}:1']")
-    page.wait_for_function("location.search.includes('device=cpu%3A1')")
+    page.wait_for_function(f"location.search.includes('device={KIND}%3A1')")
     page.click(f"button:text-is('Cordon {KIND}:1')")
     page.wait_for_selector(f"text={KIND}:1 is cordoned: no cell starts there.")
     page.wait_for_selector(f"tr[data-id='{KIND}:1'] .pill:has-text('cordoned')")

@@ -8,6 +8,7 @@ from typing import Any
 import httpx
 import msgspec
 import pytest
+from device_kind import KIND
 from page_kit import board_of, wait_until
 
 from djinn_lab.client.rest import PoolClient
@@ -42,14 +43,14 @@ def test_the_overview_shows_devices_cells_and_sessions(board: Board, finished_jo
     page = Overview(board)
     page.filter.value = "all"
     page.update(board.hub.snapshot())
-    assert "cpu:0" in page.devices.object
+    assert f"{KIND}:0" in page.devices.object
     assert "512.0 MiB" in page.devices.object
     [row] = [row for row in page.jobs.rows if row["id"] == finished_job]
     assert row["state"]["text"] == "done"
     assert row["progress"]["done"] == row["progress"]["total"] > 10
     assert any(row["name"] == "ann" for row in page.sessions.rows)
-    assert set(page.memory.sources) == {"cpu:0", "cpu:1"}
-    assert len(page.memory.sources["cpu:0"].data["time"]) == 1
+    assert set(page.memory.sources) == {f"{KIND}:0", f"{KIND}:1"}
+    assert len(page.memory.sources[f"{KIND}:0"].data["time"]) == 1
 
 
 def test_memory_streams_each_sample_once_and_pause_keeps_the_view(board: Board) -> None:
@@ -58,13 +59,13 @@ def test_memory_streams_each_sample_once_and_pause_keeps_the_view(board: Board) 
         board.hub.poll()
         page.update(board.hub.snapshot())
         page.update(board.hub.snapshot())
-    assert len(page.memory.sources["cpu:1"].data["time"]) == 4
+    assert len(page.memory.sources[f"{KIND}:1"].data["time"]) == 4
     page.memory.follow.value = False
     before = page.memory.figure.x_range.end
     board.hub.poll()
     page.update(board.hub.snapshot())
     assert page.memory.figure.x_range.end == before
-    assert len(page.memory.sources["cpu:1"].data["time"]) == 5
+    assert len(page.memory.sources[f"{KIND}:1"].data["time"]) == 5
     assert page.memory.follow.label == "Paused"
 
 
@@ -245,7 +246,7 @@ def test_the_memory_page_shows_devices_and_the_session_of_the_address(board: Boa
     page = MemoryPage(board)
     page.enter()
     page.update(board.hub.snapshot())
-    assert "Memory of cpu:0" in page.devices.object
+    assert f"Memory of {KIND}:0" in page.devices.object
     assert "512.0 MiB" in page.devices.object
     assert "Wake-up, p50 / p99" in page.figures.object
     [row] = [row for row in page.sessions.rows if row["id"] == own]
@@ -283,7 +284,7 @@ def test_the_history_page_shows_the_time_of_the_address(board: Board) -> None:
     page.use.as_table.value = True
     assert [column["label"] for column in page.use.table.columns][:2] == ["From", ALL_DEVICES]
     assert page.use.table.rows[0]["0"] is not None
-    assert b"cpu:0" in page.use.csv.callback().getvalue()
+    assert f"{KIND}:0".encode() in page.use.csv.callback().getvalue()
     page.range.value = "week"
     wait_until(lambda: page.history.bucket_s == 7200.0)
     assert board.route.get("range") == "week"
@@ -309,7 +310,7 @@ def test_the_wizard_page_goes_from_detection_to_a_saved_file(board: Board) -> No
     assert page.workload.value == "research_training", "the visitor's last cell has trained a network"
     assert "backward or optimizer phase" in page._evidence.object
     assert page.effects.rows[0]["id"] == "these settings"
-    assert page.effects.rows[0]["begins on"] in ("cpu:0", "cpu:1")
+    assert page.effects.rows[0]["begins on"] in (f"{KIND}:0", f"{KIND}:1")
     page.code.value = "y = model.generate(ids)"
     page.recognise.clicks += 1
     assert page.workload.value == "llm_serving"

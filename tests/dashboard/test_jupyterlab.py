@@ -18,6 +18,7 @@ import httpx
 import pytest
 import torch
 from dashboard_serving import free_port
+from device_kind import KIND
 from real_pool import PoolUnderTest, wait_for
 
 import djinn_lab
@@ -92,7 +93,7 @@ def test_tile_of_the_launcher_opens_the_dashboard_without_another_login(
         tile.click()
     dashboard = opened.value
     dashboard.set_default_timeout(WAIT_MS)
-    dashboard.wait_for_selector(".card >> text=cpu:0")
+    dashboard.wait_for_selector(f".card >> text={KIND}:0")
     dashboard.wait_for_selector("text=Live")
     assert dashboard.url.startswith(f"{lab}djinn/dashboard")
     dashboard.click("role=tab[name='Jobs']")
@@ -104,7 +105,7 @@ def test_tile_of_the_launcher_opens_the_dashboard_without_another_login(
     assert own is not None
     for headers in ({}, {HEADER: "1-made-up"}):
         html = httpx.get(own[1], headers=headers, trust_env=False, timeout=60).text
-        assert "cpu:0" not in html
+        assert f"{KIND}:0" not in html
 
 
 def test_nobody_reaches_it_without_a_login_at_jupyter(lab: str) -> None:
@@ -122,7 +123,7 @@ def test_sidebar_shows_the_pool_and_stops_a_cell(
     page.goto(f"{lab}lab/tree/marked.ipynb?token={TOKEN}", wait_until="commit")
     page.click(".djinn-status:has-text('2 of 2 devices idle')")
     sidebar = page.locator(".djinn-sidebar")
-    sidebar.locator("li", has_text="cpu:1").wait_for()
+    sidebar.locator("li", has_text=f"{KIND}:1").wait_for()
     page.locator(".jp-CodeCell.djinn-captured").wait_for()
     assert "torch.ones" in page.locator(".jp-CodeCell.djinn-captured").inner_text()
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from device_kind import KIND
 from notebook_kernel import NotebookKernel
 
 from djinn_lab.config import BUILT_IN, save_profile
@@ -58,14 +59,14 @@ def test_profile_says_where_the_session_began_and_why(notebook: NotebookKernel) 
     notebook.run("%%djinn\nx = torch.ones(3) + 1")
     text = notebook.run("%djinn profile").text
     assert "profile llm_serving (chosen here" in text
-    assert re.search(r"this session: began on cpu:\d with In \[3\] \(job ", text)
-    assert "objective and reserve changed nothing. Of the devices that suit it, cpu:" in text
+    assert re.search(rf"this session: began on {KIND}:\d with In \[3\] \(job ", text)
+    assert f"objective and reserve changed nothing. Of the devices that suit it, {KIND}:" in text
     later = notebook.run("%djinn profile research_training").text
-    assert "this session's values stay on cpu:" in later
+    assert f"this session's values stay on {KIND}:" in later
     name = notebook.run("get_ipython().run_line_magic('djinn', 'session').profile.name")
     assert name.values == ["'research_training'"]
     wizard = notebook.run("%djinn wizard").values[0]
     assert "What the scheduler predicts for your last " in wizard
-    assert "research_training, memory, 10%, cpu:" in wizard
+    assert f"research_training, memory, 10%, {KIND}:" in wizard
     assert notebook.complete("%djinn profile res") == ["research_training"]
     assert notebook.complete("%%djinn -p llm") == ["llm_serving"]
