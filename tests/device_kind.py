@@ -34,12 +34,12 @@ def variables(
     """Return the environment in which a pool has these devices; none for CPUs.
 
     ``settings``: of :func:`standin.configure`. A card has room for what the pool may use of it and for the
-    contexts of its processes.
+    contexts and copies of five processes: each user has one, which the pool counts at 192 MiB.
     """
     kind, _, count = devices.partition(":")
     if kind != "standin":
         return {}
-    room = {"devices": int(count or 1), "memory_bytes": memory_bytes + 512 * MIB, "context_bytes": MIB}
+    room = {"devices": int(count or 1), "memory_bytes": memory_bytes + 1024 * MIB, "context_bytes": MIB}
     files = {"card": str(directory / "card"), "log": str(directory / "unordered")}
     path = os.pathsep.join(filter(None, (STANDIN_FOLDER, os.environ.get("PYTHONPATH"))))
     return {"PYTHONPATH": path, "TORCH_STANDIN": json.dumps({**room, **settings, **files})}
