@@ -120,6 +120,16 @@ def test_library_that_fails_is_dropped_and_its_program_runs_on_op_by_op(make_dev
     audit(compiling.device)
 
 
+def test_library_whose_results_are_on_another_device_is_dropped(make_device: MakeDevice) -> None:
+    compiling = Compiling(make_device(), lambda roots: [root.to("meta") for root in roots])
+    outcome = compiling.settle(chain())
+    assert outcome.failure is None
+    assert outcome.compiled.endswith("its compiled form failed: it returned a tensor on meta in place of cpu")
+    assert [item.data for item in outcome.fetched] == [
+        item.data for item in compiling.device.run("ann", chain()).fetched
+    ]
+
+
 def test_op_that_fails_behind_a_region_is_named_by_its_place_in_the_program(make_device: MakeDevice) -> None:
     def rows(index: int) -> Program:
         script = Script()

@@ -122,7 +122,8 @@ class RegionCall:
             returned = list(run([*inputs, *numbers]))
             if len(returned) != len(self._roots):
                 raise ValueError(f"it returned {len(returned)} results in place of {len(self._roots)}")
-            return [_own(root, as_is, taken) for root, as_is in zip(returned, self._roots, strict=True)]
+            pairs = zip(returned, self._roots, strict=True)
+            return [_own(root, as_is, taken, self._device) for root, as_is in pairs]
         except RegionLeft:
             raise
         except Exception as error:  # a compiler of an installed package may raise anything
@@ -164,11 +165,13 @@ class RegionCall:
                 tensor.copy_(content)
 
 
-def _own(tensor: torch.Tensor, expected: Expected, taken: set[int]) -> torch.Tensor:
+def _own(tensor: torch.Tensor, expected: Expected, taken: set[int], device: torch.device) -> torch.Tensor:
     """Return the result in memory of its own, laid out as capture predicted: a compiler may return a part of
     a larger tensor, or one memory for two results."""
     if tensor.shape != expected.shape or tensor.dtype != expected.dtype:
         raise ValueError(f"it returned {tuple(tensor.shape)} {tensor.dtype} in place of {expected.meta}")
+    if tensor.device != device:
+        raise ValueError(f"it returned a tensor on {tensor.device} in place of {device}")
     tensor = expected.check(tensor, True, REGION_OP)
     memory = tensor.untyped_storage()
     if tensor.numel() and (memory.data_ptr() in taken or memory.nbytes() != expected.span_bytes):
