@@ -237,7 +237,8 @@ def test_an_error_in_a_branch_is_the_error_of_one_device(session: Session) -> No
     *expected, _ = try_it(Terms())
     *found, cell = try_it(Terms(gang=2))
     assert found == expected
-    assert "could not run its part" in cell.report.gang
+    why = "could not run its part" if KIND == "cpu" else "its worker was lost before"
+    assert why in cell.report.gang
 
 
 def test_a_cancelled_gang_leaves_the_session_as_it_was(two: PoolUnderTest, session: Session) -> None:

@@ -31,6 +31,7 @@ from djinn_lab.units import format_seconds
 
 RUNS_MAX = 2
 """A segment whose worker is lost under it this often fails: perhaps its own op ends the worker."""
+ALONE = "It runs on one device, since its worker was lost before."
 
 # -- session memory ----------------------------------------------------------------------------------------
 
@@ -330,8 +331,9 @@ def lose_device(tables: QueueTables, event: DeviceLost) -> None:
 def lose_worker(tables: QueueTables, job: Job, at_s: float, message: str) -> None:
     """The worker under a running job is lost: the job is pending again, at its queue position, and its
     segment will run from its start. The lost run is not charged. A job that loses its worker for the
-    ``RUNS_MAX``-th time fails, and one that was being cancelled is cancelled. The caller unbinds the job's
-    session, or asks for memory again."""
+    ``RUNS_MAX``-th time fails, and one that was being cancelled is cancelled. A gang runs on one device then,
+    where the op is seen before which its worker is lost again. The caller unbinds the job's session, or asks
+    for memory again."""
     losses = job.losses + 1
     if job.cancelling or losses >= RUNS_MAX:
         outcome = "cancelled" if job.cancelling else "lost"
@@ -347,6 +349,8 @@ def lose_worker(tables: QueueTables, job: Job, at_s: float, message: str) -> Non
         memory=_needs_again(job),
         preempted_at_s=at_s,
         losses=losses,
+        devices=1,
+        devices_why=job.devices_why if job.gang == 1 else ALONE,
         ran_s=job.ran_s,
         message=f"{message}; the cell runs again from where it last began",
     )

@@ -480,7 +480,10 @@ class Driver:
             self.gangs.begin(command, flight.gang)
             return
         if flight.gang is not None and flight.stops is None:
-            record.gang = "It ran on one device: no other was free when it started."
+            known = self.core.queue.job(command.job)
+            assert known is not None
+            why = "its worker was lost before" if known.losses else "no other was free when it started"
+            record.gang = f"It ran on one device: {why}."
         if command.leader:
             self._riding.setdefault(command.leader, []).append(self._run_of(command.job))
         elif command.riders:
