@@ -30,6 +30,8 @@ MIB = 2**20
 DEVICE_BYTES = 64 * MIB
 STATE_BYTES = 20 * MIB
 """Three of these fit a device."""
+SLABS_BYTES = 32 * MIB
+"""What one takes of an accelerator's host memory, which goes in slabs of 16 MiB."""
 SLOW_LINK = 40 * MIB
 """Half a second for a session."""
 ROOMY = {"host_bytes": 4 * DEVICE_BYTES, "link_bytes_per_s": 0}
@@ -221,7 +223,7 @@ def test_a_parked_session_survives_its_device(pool: PoolUnderTest) -> None:
 
 
 def test_killed_workers_leave_no_more_in_host_memory_than_its_limit(tmp_path: Path) -> None:
-    host_bytes = 4 * STATE_BYTES
+    host_bytes = 4 * (STATE_BYTES if KIND == "cpu" else SLABS_BYTES)
     with (
         PoolUnderTest(tmp_path, f"{KIND}:1", DEVICE_BYTES, host_bytes=host_bytes, link_bytes_per_s=0) as pool,
         ExitStack() as stack,
