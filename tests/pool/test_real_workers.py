@@ -13,6 +13,7 @@ import pytest
 import torch
 from device_kind import KIND
 from pool_kit import new_user, rest, running_pool
+from real_pool import PoolUnderTest
 
 from djinn_lab.client import executor
 from djinn_lab.client.session import Session
@@ -32,8 +33,8 @@ def open_session(info: RuntimeInfo, token: str | None = None) -> Session:
 
 @pytest.fixture(scope="module")
 def real_pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RuntimeInfo]:
-    with running_pool(tmp_path_factory.mktemp("real"), memory_bytes=64 * MIB, worker_command=None) as info:
-        yield info
+    with PoolUnderTest(tmp_path_factory.mktemp("real"), memory_bytes=64 * MIB) as pool:
+        yield pool.info
 
 
 def long_cell(session: Session, steps: int = 400) -> None:
