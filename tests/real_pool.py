@@ -24,6 +24,8 @@ from djinn_lab.protocol.rest.status import DeviceView
 from djinn_lab.protocol.runtime_file import DIRECTORY_VARIABLE
 
 DEADLINE_S = 120.0
+START_WITHIN_S = 240.0
+"""Of a pool, on a machine that has begun several others."""
 
 
 @contextmanager
@@ -58,7 +60,7 @@ class PoolUnderTest:
         usual: dict[str, Any] = {"host_bytes": 2**30} if self._variables else {}
         if os.environ.get("SIMULATED_SYSTEM"):  # no sandbox there
             usual["accept_weak_isolation"] = True
-        self._options |= {"restart": False, "wait_s": DEADLINE_S} | usual | options
+        self._options |= {"restart": False, "wait_s": START_WITHIN_S} | usual | options
         self._before: str | None = None
 
     @property

@@ -11,7 +11,8 @@ from pathlib import Path
 import httpx
 
 ROOT = Path(__file__).parents[2]
-SERVE_TIMEOUT_S = 30.0
+SERVE_TIMEOUT_S = 120.0
+STOP_TIMEOUT_S = 60.0
 
 
 def free_port() -> int:
@@ -47,12 +48,17 @@ def start_dashboard(
         try:
             if httpx.get(f"http://127.0.0.1:{port}/", trust_env=False).status_code in (200, 302):
                 return process
-        except httpx.ConnectError:
+        except httpx.TransportError:  # not there yet, or a busy machine
             time.sleep(0.1)
     process.kill()
+    process.wait()
     raise AssertionError(f"the dashboard did not start:\n{log.read_text()}")
 
 
 def stop(process: subprocess.Popen[bytes]) -> None:
     process.terminate()
-    process.wait(10)
+    try:
+        process.wait(STOP_TIMEOUT_S)
+    finally:
+        process.kill()
+        process.wait()

@@ -12,7 +12,7 @@ from typing import Any
 
 from jupyter_client.manager import KernelManager
 
-TIMEOUT_S = 60.0
+TIMEOUT_S = 120.0
 LOAD = "%load_ext djinn_lab\nimport torch"
 EMPTY = "%unload_ext djinn_lab\nget_ipython().reset()"
 """Takes all names and the count of cells away, and closes the session."""
