@@ -6,6 +6,7 @@ from pathlib import Path
 
 import nbformat
 import pytest
+from device_kind import KIND
 from nbclient import NotebookClient
 from real_pool import PoolUnderTest
 
@@ -30,9 +31,10 @@ def test_notebook_runs(path: Path, tmp_path: Path) -> None:
     ]
     if path.stem == "quickstart":
         assert set(found[0]) == {"search", "train", "generate"}
-        assert all(row["equal"] for row in found[0].values())
+        differ = {name for name, row in found[0].items() if not row["equal"]}
+        assert differ <= (set() if KIND == "cpu" else {"search"}), "attention adds up in another order"
         for row in found[0].values():
-            assert row["device"].startswith("cpu:")
+            assert row["device"].startswith(f"{KIND}:")
 
 
 def test_notebooks_are_committed_without_outputs() -> None:
