@@ -82,9 +82,12 @@ class MemoryAccount:
             used = self.counts.reserve(nbytes)
         if used is None:
             return
+        beside = ""
+        if self._beside_bytes:
+            beside = f", {format_bytes(self._beside_bytes)} of them by processes of other users"
         raise DeviceMemoryError(
             f"{what} needs {format_bytes(nbytes)}, and {format_bytes(used)} of the device's "
-            f"{format_bytes(self.limit_bytes)} are in use{why}.",
+            f"{format_bytes(self.limit_bytes)} are in use{beside}{why}.",
             MORE_BELOW if why.startswith(CANNOT_LEAVE) else LESS,
         )
 

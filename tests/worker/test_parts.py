@@ -120,3 +120,12 @@ def test_two_threads_never_take_more_than_there_is() -> None:
     assert account.used_bytes == 0
     assert max(highest) <= 100
     assert account.peak_bytes <= 100
+
+
+def test_what_other_processes_have_of_a_device_is_said_where_memory_is_short() -> None:
+    account = MemoryAccount(GIB)
+    assert account.lease(GIB // 4) == GIB // 4
+    with pytest.raises(DeviceMemoryError, match=r"768\.0 MiB of them by processes of other users"):
+        account.reserve(GIB // 2, "aten.ones.default")
+    assert account.lease(GIB) == GIB
+    account.reserve(GIB // 2, "aten.ones.default")
