@@ -157,11 +157,12 @@ sweep-ray: install ## what every launcher must do, on a Ray cluster of three nod
 sweep-cuda: install ## on a machine with a GPU: programs captured for it beside eager ones, and a real pool with it (a minute)
 	@PYTHONPATH=.:tests $(BIN)/python -W ignore -m sweeps.cuda --out benchmarks/results
 
+CLIENTS := $(addprefix -p djinn_lab.,client capture cli config protocol native scheduler srg system)
 sweep-systems: install ## the tests of clients and magics as on macOS and on Windows, as far as Linux can tell; types as there (half an hour)
-	@for system in darwin win32; do \
-	  $(BIN)/mypy --platform $$system --cache-dir build/mypy-$$system $$(test $$system = darwin && echo -p djinn_lab || echo "--follow-imports silent -p djinn_lab.client -p djinn_lab.capture -p djinn_lab.cli -p djinn_lab.config -p djinn_lab.protocol -p djinn_lab.native -p djinn_lab.scheduler -p djinn_lab.srg -p djinn_lab.system") && \
-	  PYTHONPATH=tests/systems/simulation SIMULATED_SYSTEM=$$system $(BIN)/pytest -q -rfE -n 2 --dist loadfile tests/client tests/magics || exit 1; \
-	done
+	@$(BIN)/mypy --platform darwin --cache-dir build/mypy-darwin -p djinn_lab
+	@$(BIN)/mypy --platform win32 --cache-dir build/mypy-win32 --follow-imports silent $(CLIENTS)
+	@for system in darwin win32; do PYTHONPATH=tests/systems/simulation SIMULATED_SYSTEM=$$system \
+	  $(BIN)/pytest -q -rfE -n 2 --dist loadfile tests/client tests/magics || exit 1; done
 
 sweep-live: install $(STANDIN_STAMP) ## the tests that have real workers, on pools of the tests' stand-in accelerator (an hour)
 	@TEST_DEVICES=standin $(BIN)/pytest -q -rfE --durations=50 -n 3 --dist loadfile --no-loadscope-reorder -m "processes or browser" tests/client tests/magics tests/notebooks tests/dashboard tests/pool

@@ -69,8 +69,7 @@ class Contest:
         with self._tiny_cells(OURS):
             took_s, run_s = self._long()
         self.long_s[OURS].append(took_s)
-        run_s += sum(one.run_s for one in self._tiny) - before_s
-        return 100 * max(0.0, 1 - run_s / took_s)
+        return _idle(took_s, run_s + sum(one.run_s for one in self._tiny) - before_s)
 
     def alone(self) -> float:
         """Return the same of a long cell alone; the tiny ones run after it."""
@@ -78,7 +77,7 @@ class Contest:
         self.long_s[ALONE].append(took_s)
         with self._tiny_cells(NO_LONG):
             sleep(took_s)
-        return 100 * max(0.0, 1 - run_s / took_s)
+        return _idle(took_s, run_s)
 
     def _long(self) -> tuple[float, float]:
         """Return its seconds, and for how many of them it ran."""
@@ -106,6 +105,11 @@ class Contest:
                 thread.join()
         self.p99_ms[contender].append(sorted(taken_ms)[int(0.99 * len(taken_ms))])
         self.tiny += len(taken_ms) if contender == OURS else 0
+
+
+def _idle(took_s: float, run_s: float) -> float:
+    """Return the part in which nothing ran, in percent."""
+    return 100 * max(0.0, 1 - run_s / took_s)
 
 
 def measure(bench: Bench) -> list[Figure]:

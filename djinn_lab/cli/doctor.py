@@ -72,11 +72,14 @@ def check_system() -> Check:
     return Check("system", "ok", f"{evidence}: a pool here is for trying out, by one user")
 
 
+def _minor(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split("+")[0].split(".")[:2] if part.isdigit())
+
+
 def check_torch() -> Check:
     """Check torch's version by its metadata, as importing torch takes seconds."""
     found = installed_version("torch")
-    numbers = tuple(int(part) for part in found.split("+")[0].split(".")[:2] if part.isdigit())
-    if TORCH_MIN <= numbers < TORCH_BELOW:
+    if TORCH_MIN <= _minor(found) < TORCH_BELOW:
         return Check("torch", "ok", found)
     return Check("torch", "fail", found, 'pip install "torch>=2.9,<3"')
 
@@ -225,10 +228,6 @@ def check_torch_of_the_pool() -> Check:
         return Check(title, "ok", evidence)
     fix = "Results may differ, and ops may be missing there: install the same version in both."
     return Check(title, "warn", evidence, fix)
-
-
-def _minor(version: str) -> list[str]:
-    return version.partition("+")[0].split(".")[:2]
 
 
 def check_jupyter() -> Check:

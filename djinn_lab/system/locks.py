@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
-import time
 from typing import IO, Any
 
 if sys.platform == "win32":
     import msvcrt
     import os
+    import time
+
+    _POLL_S = 0.05
 
     _PLACE = 2**30
     """Windows keeps others from reading what is locked, so a byte far behind the content is."""
@@ -25,6 +27,11 @@ if sys.platform == "win32":
             os.lseek(file.fileno(), before, os.SEEK_SET)
         return True
 
+    def lock(file: IO[Any]) -> None:
+        """Wait until this process has the lock of an open file."""
+        while not try_lock(file):
+            time.sleep(_POLL_S)
+
     def is_locked(file: IO[Any]) -> bool:
         """Return whether another process has the lock of an open file; the file is closed next."""
         return not try_lock(file)
@@ -40,6 +47,10 @@ else:
             return False
         return True
 
+    def lock(file: IO[Any]) -> None:
+        """Wait until this process has the lock of an open file."""
+        fcntl.flock(file, fcntl.LOCK_EX)
+
     def is_locked(file: IO[Any]) -> bool:
         """Return whether another process has the lock of an open file; the file is closed next."""
         try:
@@ -47,12 +58,3 @@ else:
         except BlockingIOError:
             return True
         return False
-
-
-POLL_S = 0.05
-
-
-def lock(file: IO[Any]) -> None:
-    """Wait until this process has the lock of an open file."""
-    while not try_lock(file):
-        time.sleep(POLL_S)

@@ -139,7 +139,6 @@ PYBIND11_MODULE(djinn_recorder, m) {
         at::Storage memory = torch::createStorage(host.ptr());
         std::lock_guard<std::mutex> guard(lock);
         if (s.version == version) s.set_host(std::move(memory));
-        return s.version == version;
       }, "Take bytes of the pool as the host's, unless an op of another thread was to change them since `version`.")
       .def("host_is_current", [](LazyStorage& s) { return s.host_is_current(); })
       .def_property_readonly("host_users", [](LazyStorage& s) { return s.rare && s.rare->host ? users_of(s.rare->host.unsafeGetStorageImpl()) - 2 : 0; },

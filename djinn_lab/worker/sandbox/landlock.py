@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import sys
 from collections.abc import Mapping
@@ -75,7 +76,7 @@ def restrict(reach: Mapping[Path, Access]) -> None:
 
 def _allow(ruleset: int, path: Path, access: int) -> None:
     if sys.platform != "linux":
-        return
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
     try:
         descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
     except FileNotFoundError:

@@ -35,24 +35,24 @@ def joins_free(trial: Trial, request: Request, placed: Placed) -> bool:
 
 
 def longer_at_home(trial: Trial, request: Request) -> Holding | None:
-    """Return the job that a brief request finds at its home, between whose ops it may run."""
+    """Return the job that a brief request finds alone at its home, between whose ops it may run."""
     if not request.brief or request.home is None or request.demand.members != 1:
         return None
     running = list(trial.cluster.on_node.get(request.home, {}).values())
-    if len(running) != 1 or running[0].request.process != request.process:
-        return None
-    return running[0] if _has_room(trial, request.home) and _has_time(trial, running[0]) else None
+    return running[0] if len(running) == 1 and _may_join(trial, request, running[0], request.home) else None
 
 
 def joins_running(trial: Trial, request: Request, found: Preemption) -> bool:
     """Return whether a brief request runs between two ops of the job that it could preempt."""
-    longer = longer_at_home(trial, request)
-    return (
-        longer is not None
-        and found.where == ((request.home, 1),)
-        and found.victims == (longer.request.job,)
-        and found.causes != ("reservation",)
-    )
+    if not request.brief or found.where != ((request.home, 1),) or len(found.victims) != 1:
+        return False
+    holding = trial.cluster.holdings[found.victims[0]]
+    return found.causes[0] != "reservation" and _may_join(trial, request, holding, found.where[0][0])
+
+
+def _may_join(trial: Trial, request: Request, holding: Holding, node: str) -> bool:
+    same = holding.request.process == request.process
+    return same and _has_room(trial, node) and _has_time(trial, holding)
 
 
 def _has_room(trial: Trial, node: str) -> bool:
