@@ -181,8 +181,9 @@ def test_stop_while_queued(notebooks: TakeKernels, pool: PoolUnderTest) -> None:
         kernel.run("%%djinn\nz = torch.ones(1)")
     with hasty(*kernels):
         messages = [kernel.send(LONG) for kernel in kernels]
+        # The first two take turns on the device, so the one that waits may have run before.
         waiting = wait_for(lambda: next((job for job in pool.rest.jobs() if "behind" in job.reason), None))
-        assert waiting.state == "QUEUED"
+        assert waiting.state in {"QUEUED", "PREEMPTED"}
         for kernel in kernels:
             kernel.interrupt()
         for kernel, message in zip(kernels, messages, strict=True):
