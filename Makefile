@@ -161,7 +161,7 @@ CLIENTS := $(addprefix -p djinn_lab.,client capture cli config protocol native s
 sweep-systems: install ## the tests of clients and magics as on macOS and on Windows, as far as Linux can tell; types as there (half an hour)
 	@$(BIN)/mypy --platform darwin --cache-dir build/mypy-darwin -p djinn_lab
 	@$(BIN)/mypy --platform win32 --cache-dir build/mypy-win32 --follow-imports silent $(CLIENTS)
-	@for system in darwin win32; do PYTHONPATH=tests/systems/simulation SIMULATED_SYSTEM=$$system \
+	@for system in darwin win32; do PYTHONPATH=tests/systems/simulation PYTHON_SIMULATED_SYSTEM=$$system \
 	  $(BIN)/pytest -q -rfE -n 2 --dist loadfile tests/client tests/magics || exit 1; done
 
 sweep-live: install $(STANDIN_STAMP) ## the tests that have real workers, on pools of the tests' stand-in accelerator (an hour)

@@ -58,7 +58,7 @@ class PoolUnderTest:
         self._options: dict[str, Any] = {"devices": devices, "memory_bytes": memory_bytes, "threads": 1}
         self._variables = variables(directory, devices, memory_bytes, standin or {})
         usual: dict[str, Any] = {"host_bytes": 2**30} if self._variables else {}
-        if os.environ.get("SIMULATED_SYSTEM"):  # no sandbox there
+        if os.environ.get("PYTHON_SIMULATED_SYSTEM"):  # no sandbox there
             usual["accept_weak_isolation"] = True
         self._options |= {"restart": False, "wait_s": START_WITHIN_S} | usual | options
         self._before: str | None = None

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 from real_pool import PoolUnderTest
 
@@ -39,7 +40,7 @@ def run(system: str, *command: str, **variables: str) -> subprocess.CompletedPro
     kept = {name: value for name, value in os.environ.items() if not name.startswith("DJINN_")}
     return subprocess.run(
         [sys.executable, *command],
-        env=kept | {"PYTHONPATH": path, "SIMULATED_SYSTEM": system} | variables,
+        env=kept | {"PYTHONPATH": path, "PYTHON_SIMULATED_SYSTEM": system} | variables,
         capture_output=True,
         text=True,
         timeout=TIMEOUT_S,
@@ -61,10 +62,14 @@ def test_a_client_of_another_system_computes_on_a_pool_elsewhere(system: str, tm
 
 def test_a_pool_on_macos_serves_one_user(tmp_path: Path) -> None:
     tmp_path.chmod(0o700)
-    here = {"DJINN_RUNTIME_DIR": str(tmp_path)}
+    here = {"DJINN_RUNTIME_DIR": str(tmp_path), "OF_THE_USER": "a password"}
     try:
         done = run("darwin", "-c", CELLS, "darwin", **here)
         assert done.stdout == "equal\n", done.stderr
+        (server,) = (json.loads(file.read_text())["pid"] for file in tmp_path.rglob("pool.json"))
+        workers = psutil.Process(server).children()
+        assert workers
+        assert all("OF_THE_USER" not in one.environ() for one in workers)
         status = run("darwin", "-m", "djinn_lab.cli", "pool", "status", "--json", **here)
         assert {one["sandbox"] for one in json.loads(status.stdout)["devices"]} == {"process-only"}
     finally:

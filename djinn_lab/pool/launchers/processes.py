@@ -11,6 +11,7 @@ import sys
 from collections.abc import Sequence
 from typing import Protocol
 
+from djinn_lab.pool.launchers.environment import scrubbed
 from djinn_lab.protocol.template import WorkerOptions
 
 WORKER_COMMAND = (sys.executable, "-m", "djinn_lab.worker")
@@ -102,7 +103,7 @@ class CommandStarter:
             [*self._command, "--fd", str(connection.fileno()), *options.arguments()],
             pass_fds=[connection.fileno()],
             stdin=subprocess.DEVNULL,
-            env=os.environ | {"OMP_NUM_THREADS": str(options.threads)},
+            env=scrubbed(os.environ) | {"OMP_NUM_THREADS": str(options.threads)},
         )
         self._started = [one for one in self._started if one.alive]
         self._started.append(Commanded(process))

@@ -1,7 +1,7 @@
 """Have the modules of :mod:`djinn_lab` see another system than Linux: its name, and no more of Python than it
 has there. Everything else of the process, torch and the tests among it, sees Linux.
 
-``SIMULATED_SYSTEM`` names the system, ``darwin`` or ``win32``. On macOS a pool is started for trying out, so
+``PYTHON_SIMULATED_SYSTEM`` names the system, ``darwin`` or ``win32``. On macOS a pool is started for trying out, so
 its processes see macOS, too. None runs on Windows: what belongs to pools sees Linux there, as on another
 machine. What a file system does otherwise (letters of drives, files that cannot be replaced while they are
 open) is not simulated.
@@ -19,7 +19,7 @@ from pathlib import Path
 from types import FrameType, ModuleType
 from typing import Any
 
-VARIABLE = "SIMULATED_SYSTEM"
+VARIABLE = "PYTHON_SIMULATED_SYSTEM"
 PACKAGE = "djinn_lab"
 OF_POOLS = ("djinn_lab.pool", "djinn_lab.worker")
 NOT_THERE = ("/proc", "/dev/shm", "/sys")

@@ -2,5 +2,5 @@
 
 import os
 
-if os.environ.get("SIMULATED_SYSTEM"):
+if os.environ.get("PYTHON_SIMULATED_SYSTEM"):
     import simulated_system  # noqa: F401
