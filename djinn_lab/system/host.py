@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import platform
 import sys
 from functools import cache
 from pathlib import Path
@@ -17,19 +18,18 @@ if sys.platform == "linux":
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{boot}:{SHARED_MEMORY.stat().st_dev}"
 
-elif sys.platform == "win32":
-    import winreg
-
-    def _identity() -> str:
-        with winreg.OpenKey(winreg.HKEY_LOCAL_MACHINE, r"SOFTWARE\Microsoft\Cryptography") as key:
-            return str(winreg.QueryValueEx(key, "MachineGuid")[0])
-
-else:
+elif sys.platform == "darwin":
     import subprocess
 
     def _identity() -> str:
         command = ["/usr/sbin/sysctl", "-n", "kern.bootsessionuuid"]
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+        asked = subprocess.run(command, capture_output=True, text=True, check=False)
+        return asked.stdout.strip() or platform.node()  # a sandboxed application may not ask
+
+else:
+
+    def _identity() -> str:
+        return platform.node()
 
 
 def usable_cores() -> int:
@@ -41,6 +41,6 @@ def usable_cores() -> int:
 
 @cache
 def host_id() -> str:
-    """Return a digest of this boot of this machine (on Linux, and its mount of shared memory; on Windows, of
-    the machine), equal for processes that share them."""
+    """Return a digest of this boot of this machine (on Linux, and its mount of shared memory; on Windows,
+    where no pool runs, of the machine's name), equal for processes that share them."""
     return hashlib.sha256(_identity().encode()).hexdigest()[:16]

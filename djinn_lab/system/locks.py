@@ -6,7 +6,6 @@ import sys
 from typing import IO, Any
 
 if sys.platform == "win32":
-    import msvcrt
     import os
     import time
 
@@ -17,6 +16,8 @@ if sys.platform == "win32":
 
     def try_lock(file: IO[Any]) -> bool:
         """Lock an open file for this process, and return whether no other process has it."""
+        import msvcrt
+
         before = os.lseek(file.fileno(), 0, os.SEEK_CUR)
         os.lseek(file.fileno(), _PLACE, os.SEEK_SET)
         try:

@@ -1,9 +1,9 @@
 """Have the modules of :mod:`djinn_lab` see another system than Linux: its name, and no more of Python than it
 has there. Everything else of the process, torch and the tests among it, sees Linux.
 
-``PYTHON_SIMULATED_SYSTEM`` names the system, ``darwin`` or ``win32``. On macOS a pool is started for trying out, so
-its processes see macOS, too. None runs on Windows: what belongs to pools sees Linux there, as on another
-machine. What a file system does otherwise (letters of drives, files that cannot be replaced while they are
+``PYTHON_SIMULATED_SYSTEM`` names the system, ``darwin`` or ``win32``. On macOS a pool is started for trying
+out, so its processes see macOS, too. None runs on Windows: what belongs to pools sees Linux there, as on
+another machine. What a file system does otherwise (letters of drives, files that cannot be replaced while they are
 open) is not simulated.
 """
 
@@ -66,7 +66,7 @@ class SystemModule(ModuleType):
 
 def simulate(system: str) -> None:
     modules = {name: _simulated(system, name, absent) for name, absent in ABSENT_NAMES[system].items()}
-    modules |= {"msvcrt": _msvcrt(), "winreg": _winreg()} if system == "win32" else {}
+    modules |= {"msvcrt": _msvcrt()} if system == "win32" else {}
     linux = OF_POOLS if system == "win32" else ()
     real_import = builtins.__import__
 
@@ -108,24 +108,6 @@ def _msvcrt() -> ModuleType:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
     module.__dict__.update(LK_NBLCK=2, locking=locking)
-    return module
-
-
-def _winreg() -> ModuleType:
-    module = ModuleType("winreg")
-
-    class Key:
-        def __enter__(self) -> Key:
-            return self
-
-        def __exit__(self, *failure: object) -> None:
-            pass
-
-    module.__dict__.update(
-        HKEY_LOCAL_MACHINE=1,
-        OpenKey=lambda parent, path: Key(),
-        QueryValueEx=lambda key, name: ("6d1c2a70-0000-4000-8000-000000000001", 1),
-    )
     return module
 
 
