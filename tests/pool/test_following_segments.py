@@ -28,11 +28,11 @@ def test_followers_run_in_order_after_the_segment_before_them(client: Client) ->
 
 
 def test_time_of_a_follower_begins_when_the_segment_before_it_is_done(client: Client) -> None:
-    job = client.submit(act("sleep 0.3"), final=False)
+    job = client.submit(act("sleep 3"), final=False)
     follow(client, job, 1, "", final=True)
     before, follower = client.result(job), client.result(job)
     assert sum(before.stages.values()) == pytest.approx(before.pool_s, abs=1e-2)
-    assert sum(follower.stages.values()) < 0.2 < follower.pool_s
+    assert sum(follower.stages.values()) < follower.pool_s / 2
 
 
 def test_followers_of_a_failed_segment_are_skipped(client: Client) -> None:
@@ -75,7 +75,7 @@ def test_a_refused_follower_is_answered_in_its_turn(client: Client) -> None:
 def test_blobs_of_a_follower_are_kept_until_it_runs(client: Client) -> None:
     data = bytes(range(META.nbytes))
     digest = blake3(data).hexdigest()
-    job = client.submit(act("sleep 1"), final=False)
+    job = client.submit(act("sleep 3"), final=False)
     client.until(job, "RUNNING")
     assert client.missing(digest) == [digest]
     client.write_blob(digest, data)
@@ -96,7 +96,7 @@ def test_too_many_followers_end_the_connection_with_a_reason(shared_pool: Runtim
 
 def test_followers_of_a_client_that_vanishes_are_forgotten(shared_pool: RuntimeInfo) -> None:
     with Client(shared_pool) as client:
-        job = client.submit(act("sleep 0.3"), final=False)
+        job = client.submit(act("sleep 3"), final=False)
         follow(client, job, 1, "sleep 20", final=True)
         client.until(job, "RUNNING")
         session = client.session
