@@ -133,7 +133,7 @@ def test_why_says_for_whom_a_cell_was_preempted(pool: RuntimeInfo) -> None:
 
 def test_training_goes_from_device_to_device_and_ends_as_if_it_had_not(two: PoolUnderTest) -> None:
     """An urgent cell takes its device for longer than a move takes, and another device is idle."""
-    program, _ = training(6 * STEPS, size=128, ballast_bytes=4 * MIB)
+    program, _ = training(2 * STEPS, size=128, ballast_bytes=4 * MIB)
     other, _ = training(STEPS, seed=1, ballast_bytes=48 * MIB)  # takes much longer than a move
     expected = undisturbed(two.info, program)
     with Client(two.info) as ann, Client(two.info) as bob:
@@ -203,7 +203,7 @@ def test_no_end_is_predicted_of_a_cell_of_which_more_may_come(one: PoolUnderTest
 
 def test_a_cell_that_lay_in_a_killed_process_only_is_made_again(tmp_path: Path) -> None:
     """The pool has no host memory to store the cell's state in: its ops are replayed to where it stopped."""
-    program, _ = training(5 * STEPS, size=128, ballast_bytes=4 * MIB)
+    program, _ = training(2 * STEPS, size=128, ballast_bytes=4 * MIB)
     with PoolUnderTest(tmp_path, f"{KIND}:1", 64 * MIB, host_bytes=0) as pool:
         with Client(pool.info) as ann, Client(pool.info) as bob:
             job = ann.submit(program)

@@ -3,8 +3,8 @@ has there. Everything else of the process, torch and the tests among it, sees Li
 
 ``PYTHON_SIMULATED_SYSTEM`` names the system, ``darwin`` or ``win32``. On macOS a pool is started for trying
 out, so its processes see macOS, too. None runs on Windows: what belongs to pools sees Linux there, as on
-another machine. What a file system does otherwise (letters of drives, files that cannot be replaced while they are
-open) is not simulated.
+another machine. What a file system does otherwise (letters of drives, files that cannot be replaced while
+they are open) is not simulated.
 """
 
 from __future__ import annotations
