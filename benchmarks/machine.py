@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import torch
 
-from djinn_lab.cli.version import installed_version
+from djinn_lab.protocol.version import VERSION
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ def this_machine() -> Machine:
         system=f"{platform.system()} {platform.machine()}",
         python=platform.python_version(),
         torch=str(torch.__version__),
-        djinn_lab=installed_version("djinn-lab"),
+        djinn_lab=VERSION,
         load_average=os.getloadavg()[0],
     )
 

@@ -12,10 +12,11 @@ def show_versions() -> None:
     """Show the versions to name in a bug report."""
     from djinn_lab.protocol.messages import PROTOCOL_VERSION
     from djinn_lab.protocol.version import VERSION
+    from djinn_lab.system.commit import commit
 
     print_line(
-        f"djinn-lab {VERSION}, protocol {PROTOCOL_VERSION}, torch {installed_version('torch')}, "
-        f"Python {platform.python_version()}"
+        f"djinn-lab {VERSION} (commit {commit() or 'unknown'}), protocol {PROTOCOL_VERSION}, "
+        f"torch {installed_version('torch')}, Python {platform.python_version()}"
     )
 
 

@@ -102,7 +102,7 @@ def replay(records: Iterable[Record], engine: Engine) -> Iterator[list[Command]]
 
 @cache
 def this_version() -> str:
-    """Name the version that writes a journal, such as ``0.1.0 (decisions 1f0c9a27)``: that of the package,
+    """Name the version that writes a journal, such as ``0.2.0 (decisions 1f0c9a27)``: that of the package,
     and a digest of the code that decides, since commits of one release share a number."""
     found = blake3()
     root = Path(djinn_lab.__file__).parent
