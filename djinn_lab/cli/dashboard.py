@@ -74,11 +74,18 @@ def serve_dashboard(
     with_parent: Annotated[
         bool, typer.Option("--with-parent", help="End with the program that started this one.")
     ] = False,
+    show_folder: Annotated[
+        bool,
+        typer.Option("--folder", help="Print the folder for panel serve and end, whatever else is given."),
+    ] = False,
 ) -> None:
     """Serve the dashboard of this user's pool, or of a recorded one, until Ctrl-C: to this machine alone, or
     encrypted to others."""
     parent = os.getppid() if with_parent else None
     folder = dashboard_folder()
+    if show_folder:
+        typer.echo(folder)
+        return
     certificate = _certificate(host, tls, tls_certificate, tls_key, insecure_without_tls)
     chosen = free_port(port, host)
     path = f"/{prefix.strip('/')}" if prefix.strip("/") else ""
