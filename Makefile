@@ -16,7 +16,7 @@ MEMORY_TOPICS := memory-live memory-turns memory-simulated copy-engine
 export PYTHONDONTWRITEBYTECODE :=
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 
-.PHONY: demo test check lint coverage unit house bench bench-gpu bench-compare bench-memory sweep sweep-ops sweep-models sweep-tutorials sweep-libraries sweep-fuzz sweep-kills sweep-losses sweep-outages sweep-turns sweep-exceptions sweep-chaos sweep-ray sweep-recorders sweep-cuda sweep-live sweep-standin sweep-hostile sweep-mutants sweep-patterns sweep-api sweep-frames sweep-examples sweep-cases sweep-benchmarks labextension docs pictures tutorials install browser postgresql compiler clean help
+.PHONY: demo test check lint coverage unit house wheels bench bench-gpu bench-compare bench-memory sweep sweep-ops sweep-models sweep-tutorials sweep-libraries sweep-fuzz sweep-kills sweep-losses sweep-outages sweep-turns sweep-exceptions sweep-chaos sweep-ray sweep-recorders sweep-cuda sweep-live sweep-standin sweep-hostile sweep-mutants sweep-patterns sweep-api sweep-frames sweep-examples sweep-cases sweep-benchmarks labextension docs pictures tutorials install browser postgresql compiler clean help
 
 help: ## these lines
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -107,6 +107,9 @@ labextension: install ## build the JupyterLab extension from its TypeScript, by 
 	@cd $(VENV)/labextension && PATH="$(CURDIR)/$(BIN):$$PATH" jupyter-builder build . >/dev/null
 	@rm -rf $(LABEXTENSION)/built && cp -r $(VENV)/labextension/built $(LABEXTENSION)/built
 	@cd $(LABEXTENSION) && LC_ALL=C sha256sum package.json tsconfig.json src/* style/* > built/sources.sha256
+
+wheels: $(STAMP) | compiler ## source archive and wheels into dist, each installed and run in an environment without a compiler; TORCHES="2.12.1 2.13.0" (the installed one), PYTHONS=paths
+	@$(BIN)/python -m release $(PYTHONS:%=--python %) $(TORCHES:%=--torch %)
 
 house: install ## how large and how readable the source is; REVISION=commit measures another tree
 	@$(BIN)/python -m benchmarks.house $(if $(REVISION),--revision $(REVISION))

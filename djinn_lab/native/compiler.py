@@ -6,6 +6,7 @@ import os
 import shlex
 import shutil
 import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -48,10 +49,11 @@ class Compiler:
     ) -> None:
         """Link object files to an extension module. Raises CompilationFailed."""
         libraries: tuple[str, ...] = ()
-        if extension.needs_torch:
+        if extension.needs_torch:  # no rpath: torch is imported first, and the file may be used elsewhere
             assert target.torch is not None
-            folder = target.torch.directory / "lib"
-            libraries = (f"-L{folder}", f"-Wl,-rpath,{folder}", *TORCH_LIBRARIES)
+            libraries = (f"-L{target.torch.directory / 'lib'}", *TORCH_LIBRARIES)
+        if sys.platform == "darwin":  # Python's own functions are in the interpreter, not in a library
+            libraries += ("-undefined", "dynamic_lookup")
         self._run("-shared", *map(str, objects), *libraries, "-o", str(result))
 
     def _run(self, *arguments: str) -> None:

@@ -35,7 +35,7 @@ def file_name(extension: NativeExtension, variant: str, target: BuildTarget, pac
 
 def stem(extension: NativeExtension, variant: str, target: BuildTarget) -> str:
     """Return the part of the name before the fingerprint."""
-    torch = f"torch{target.torch.version}" if extension.needs_torch and target.torch else ""
+    torch = f"torch{target.torch.api}" if extension.needs_torch and target.torch else ""
     return "-".join(part for part in (extension.module, variant, target.tag, torch) if part)
 
 
@@ -55,7 +55,7 @@ def _hash(
     extension: NativeExtension, variant: str, target: BuildTarget, package: Path, roots: Iterable[Path]
 ) -> str:
     total = hashlib.sha256()
-    version = target.torch.version if extension.needs_torch and target.torch else ""
+    version = target.torch.api if extension.needs_torch and target.torch else ""
     for text in (target.tag, version, *flags(extension, variant)):
         total.update(text.encode() + b"\0")
     for path in sorted(_with_headers(roots, package)):

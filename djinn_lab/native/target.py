@@ -8,13 +8,21 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
+_FOR_CPU_OR_CUDA = re.compile(r"\+(cpu|cu\d+)$")
+
 
 @dataclass(frozen=True)
 class Torch:
-    """``version`` is the full one (``2.13.0+cpu``): builds for CPU and CUDA differ in what they contain."""
+    """``version`` is the full one, such as ``2.13.0+cpu``."""
 
     directory: Path
     version: str
+
+    @property
+    def api(self) -> str:
+        """The version without ``+cpu`` or ``+cu130``: PyTorch's builds of one release for CPUs and for CUDA
+        have the same C++ interface. Other local versions stay: builds for ROCm, or from changed sources."""
+        return _FOR_CPU_OR_CUDA.sub("", self.version)
 
 
 @dataclass(frozen=True)
@@ -34,7 +42,7 @@ def this_target() -> BuildTarget:
     """Return the target of the running interpreter, with the torch that it would import."""
     spec = find_spec("torch")
     places = list(spec.submodule_search_locations or ()) if spec is not None else []
-    return _target(Path(places[0]) if places else None)
+    return target_with(Path(places[0]) if places else None)
 
 
 def environment_target() -> BuildTarget:
@@ -46,11 +54,12 @@ def environment_target() -> BuildTarget:
     for kind in ("platlib", "purelib"):
         directory = Path(sysconfig.get_paths()[kind]) / "torch"
         if directory.is_dir():
-            return _target(directory)
+            return target_with(directory)
     return this_target()
 
 
-def _target(torch_directory: Path | None) -> BuildTarget:
+def target_with(torch_directory: Path | None) -> BuildTarget:
+    """Return the target of this interpreter and of the torch package in ``torch_directory``."""
     paths = sysconfig.get_paths()
     tag = str(sysconfig.get_config_var("SOABI"))
     return BuildTarget(tag, Path(paths["include"]), _torch_in(torch_directory) if torch_directory else None)

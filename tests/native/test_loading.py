@@ -46,11 +46,22 @@ def test_file_name_changes_with_torch_python_variant_and_sources(workshop: Works
         file_name(extension, "one", target, workshop.root),
         file_name(extension, "two", target, workshop.root),
         file_name(extension, "one", replace(target, tag="cpython-312"), workshop.root),
-        file_name(extension, "one", replace(target, torch=Torch(Path(), "2.13.0+cu126")), workshop.root),
+        file_name(extension, "one", replace(target, torch=Torch(Path(), "2.13.1+cpu")), workshop.root),
+        file_name(extension, "one", replace(target, torch=Torch(Path(), "2.13.0+rocm6.4")), workshop.root),
+        file_name(extension, "one", replace(target, torch=Torch(Path(), "2.13.0a0+git12ab")), workshop.root),
     }
     (workshop.root / "keyed" / "answer.h").write_text("// edited\n")
     names.add(file_name(extension, "one", target, workshop.root))
-    assert len(names) == 5
+    assert len(names) == 7
+
+
+def test_file_name_is_the_same_for_builds_of_torch_for_cpus_and_for_cuda(workshop: Workshop) -> None:
+    extension = replace(workshop.extensions["keyed"], needs_torch=True)
+    names = {
+        file_name(extension, "one", BuildTarget("cpython-311", Path(), Torch(Path(), version)), workshop.root)
+        for version in ("2.13.0", "2.13.0+cpu", "2.13.0+cu126", "2.13.0+cu130")
+    }
+    assert len(names) == 1
 
 
 def test_load_of_a_truncated_file_gives_none_and_the_cure(workshop: Workshop) -> None:

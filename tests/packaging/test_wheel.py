@@ -10,17 +10,21 @@ import zipfile
 from pathlib import Path
 
 import pytest
+import torch
 
 from djinn_lab.native import EXTENSIONS
+from release.archives import repair
+from release.dashboard import open_dashboard
 
 ROOT = Path(__file__).parents[2]
-PARTS = ("djinn_lab", "dashboard", "magics", "kernels", "pyproject.toml", "setup.py", "README.md")
+PARTS = ("djinn_lab", "dashboard", "magics", "kernels", "pyproject.toml", "setup.py", "README.md", "LICENSE")
+RELEASE = str(torch.__version__).partition("+")[0]
 
 
 TRIVIAL = """
 #include <Python.h>
-static PyModuleDef definition = {PyModuleDef_HEAD_INIT, "djinn_wire", nullptr, -1, nullptr};
-PyMODINIT_FUNC PyInit_djinn_wire() { return PyModule_Create(&definition); }
+static PyModuleDef definition = {PyModuleDef_HEAD_INIT, "NAME", nullptr, -1, nullptr};
+PyMODINIT_FUNC PyInit_NAME() { return PyModule_Create(&definition); }
 """
 
 
@@ -133,16 +137,38 @@ def test_wheel_holds_the_extensions_sources_and_is_for_every_platform(wheel: zip
     assert str(wheel.filename).endswith("-py3-none-any.whl")
 
 
+def test_panel_serves_the_dashboard_of_an_installed_wheel(wheel: zipfile.ZipFile, tmp_path: Path) -> None:
+    """By the command that the page gives, in a folder that has no ``dashboard``."""
+    installed, elsewhere = tmp_path / "installed", tmp_path / "elsewhere"
+    wheel.extractall(installed)
+    elsewhere.mkdir()
+    commands = [[sys.executable, "-m", module] for module in ("djinn_lab.cli", "panel")]
+    served = open_dashboard(*commands, {**os.environ, "PYTHONPATH": str(installed)}, elsewhere)
+    assert served == installed / "djinn_lab" / "dashboard"
+
+
 @pytest.fixture(scope="module")
 def binary_wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
-    """Built with one extension only, a trivial one, as the real ones take minutes."""
+    """For two torches: the installed one's release as a CUDA build, and one for ROCm. The extensions are
+    trivial, as the real ones take minutes."""
     source = copy_sources(tmp_path_factory.mktemp("binary-wheel"))
     for extension in EXTENSIONS.values():
-        shutil.rmtree(source / "djinn_lab" / extension.folder, ignore_errors=True)
-    folder = source / "djinn_lab" / EXTENSIONS["wire"].folder
-    folder.mkdir()
-    (folder / "module.cpp").write_text(TRIVIAL)
-    return build_wheel(source, {"DJINN_LAB_NATIVE": ""})
+        folder = source / "djinn_lab" / extension.folder
+        shutil.rmtree(folder)
+        folder.mkdir()
+        (folder / "module.cpp").write_text(TRIVIAL.replace("NAME", extension.module))
+    torches = [torch_called(version, source.parent) for version in (f"{RELEASE}+cu130", "2.99.0+rocm6.4")]
+    return build_wheel(source, {"DJINN_LAB_NATIVE": "", "DJINN_LAB_TORCHES": os.pathsep.join(torches)})
+
+
+def torch_called(version: str, place: Path) -> str:
+    """Make a folder with the installed torch under another version, and return its name."""
+    package = place / version / "torch"
+    package.mkdir(parents=True)
+    (package / "version.py").write_text(f"__version__ = {version!r}\n")
+    for name in ("lib", "include"):
+        (package / name).symlink_to(Path(torch.__file__).parent / name)
+    return str(package.parent)
 
 
 def test_wheel_built_with_a_compiler_is_for_this_platform(binary_wheel: zipfile.ZipFile) -> None:
@@ -150,11 +176,48 @@ def test_wheel_built_with_a_compiler_is_for_this_platform(binary_wheel: zipfile.
     assert f"-cp{sys.version_info.major}{sys.version_info.minor}-" in str(binary_wheel.filename)
 
 
-def test_extension_of_an_installed_wheel_loads(binary_wheel: zipfile.ZipFile, tmp_path: Path) -> None:
+def test_wheel_holds_each_extension_for_each_torch(binary_wheel: zipfile.ZipFile) -> None:
+    built = [Path(name).name for name in binary_wheel.namelist() if name.endswith(".so")]
+    for extension in EXTENSIONS.values():
+        files = [name for name in built if name.startswith(f"{extension.module}-")]
+        if extension.needs_torch:
+            assert len(files) == 2
+            assert all(any(f"-torch{one}-" in name for name in files) for one in (RELEASE, "2.99.0+rocm6.4"))
+        else:
+            assert len(files) == 1
+
+
+def test_extensions_of_an_installed_wheel_load(binary_wheel: zipfile.ZipFile, tmp_path: Path) -> None:
+    """Those for torch were built with a CUDA build's name, and load in a build for CPUs of the release."""
     binary_wheel.extractall(tmp_path)
-    [file] = tmp_path.glob("djinn_lab/native/built/djinn_wire-*.so")
-    code = "from djinn_lab.native import load; print(load('wire').__file__)"
-    environment = {**os.environ, "DJINN_LAB_NATIVE": ""}
-    command = [sys.executable, "-c", code]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path, env=environment)
-    assert (done.stdout.strip(), done.stderr) == (str(file), "")
+    for name, extension in EXTENSIONS.items():
+        release = f"*-torch{RELEASE}-*" if extension.needs_torch else "-*"
+        [file] = tmp_path.glob(f"djinn_lab/native/built/{extension.module}{release}.so")
+        code = f"from djinn_lab.native import load; print(load({name!r}).__file__)"
+        environment = {**os.environ, "DJINN_LAB_NATIVE": ""}
+        command = [sys.executable, "-c", code]
+        done = subprocess.run(
+            command, capture_output=True, text=True, check=False, cwd=tmp_path, env=environment
+        )
+        assert (done.stdout.strip(), done.stderr) == (str(file), "")
+
+
+def test_wheel_for_torches_is_refused_where_a_folder_has_none(tmp_path: Path) -> None:
+    environment = {**os.environ, "DJINN_LAB_TORCHES": str(tmp_path)}
+    command = [sys.executable, str(ROOT / "setup.py"), "--version"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, cwd=ROOT)
+    assert done.returncode != 0
+    assert f"no torch package in {tmp_path}" in done.stderr
+
+
+def test_repaired_wheel_has_a_tag_that_registries_take(binary_wheel: zipfile.ZipFile, tmp_path: Path) -> None:
+    """And no copy of a library of torch."""
+    pytest.importorskip("auditwheel", reason="make install brings auditwheel")
+    repaired = repair(Path(str(binary_wheel.filename)), tmp_path)
+    assert "manylinux_2_" in repaired.name
+    with zipfile.ZipFile(repaired) as held:
+        names = held.namelist()
+    assert not [name for name in names if name.startswith("djinn_lab.libs/")]
+    assert {name for name in names if name.endswith(".so")} == {
+        name for name in binary_wheel.namelist() if name.endswith(".so")
+    }
