@@ -200,4 +200,4 @@ sweep-cases: install ## every case of the tests of which make test has a sample 
 sweep: sweep-ops sweep-models ## both of them; sweep-tutorials needs the tutorials
 
 clean:
-	rm -rf $(VENV) build djinn_lab/native/built *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist djinn_lab/native/built *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

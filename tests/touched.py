@@ -12,7 +12,14 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 TESTS = ROOT / "tests"
-ELSEWHERE = {"kernels": "notebooks", "README.md": "docs", "CHANGELOG.md": "docs", "CONTRIBUTING.md": "docs"}
+ELSEWHERE = {
+    "kernels": "notebooks",
+    "release": "packaging",
+    "setup.py": "packaging",
+    "README.md": "docs",
+    "CHANGELOG.md": "docs",
+    "CONTRIBUTING.md": "docs",
+}
 """Folders of tests for parts without a folder of their own name."""
 
 

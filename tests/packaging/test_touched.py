@@ -13,6 +13,7 @@ from touched import folder_of, folders_of
         ("magics/source.py", "magics"),
         ("kernels/provisioner.py", "notebooks"),
         ("tests/pool/test_api.py", "pool"),
+        ("release/archives.py", "packaging"),
         ("docs/pool.md", "docs"),
         ("README.md", "docs"),
         ("benchmarks/house.py", "benchmarks"),
