@@ -1,1 +1,1 @@
-"""What is published: the source archive and the wheels, built and then checked as a user installs them."""
+"""Builds the source archive and the wheels, and checks each as a user installs it."""

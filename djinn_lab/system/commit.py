@@ -8,7 +8,7 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parents[1]
 STAMP = Path("system") / "commit.txt"
-"""Relative to the package: where ``setup.py`` writes the commit for whoever has no git history."""
+"""Relative to the package: where ``setup.py`` writes the commit for a package without git history."""
 DIGITS = 12
 
 
