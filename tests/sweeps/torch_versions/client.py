@@ -29,6 +29,7 @@ from sweeps.operators.outcomes import (
 from sweeps.operators.runs import Bench, eager_outcome
 from sweeps.operators.samples import operators
 from sweeps.torch_versions.programs import PROGRAMS, SEED, Program
+from torch.utils import _pytree as pytree
 
 from djinn_lab.capture.allow_list import table
 from djinn_lab.capture.recorders import Recorder, chosen
@@ -69,7 +70,7 @@ def run_program(session: Session, program: Program) -> dict[str, str]:
         verdict = Verdict(REFUSED, str(refusal))
     except Exception as error:  # noqa: BLE001 - whatever is raised is what the sweep is about
         verdict = Verdict(CRASH, f"{type(error).__name__}: {error}")
-    return {"outcome": verdict.outcome, "reason": verdict.reason, "eager": digest(eager)}
+    return {"outcome": verdict.outcome, "reason": verdict.reason, "inputs": "", "eager": digest(eager)}
 
 
 def _compared(eager: Sequence[torch.Tensor], captured: Sequence[torch.Tensor]) -> Verdict:
@@ -98,8 +99,9 @@ def run_operators(session: Session, count: int) -> Iterator[tuple[str, dict[str,
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # torch's samples use what torch deprecates
                 eager = eager_digest(eager_outcome(variant))
-            verdict = bench.judge(variant, mode)
-            yield name, {"outcome": verdict.outcome, "reason": verdict.reason, "eager": eager}
+            verdict, inputs = bench.judge(variant, mode), digest(pytree.tree_leaves(variant.tree))
+            said = {"outcome": verdict.outcome, "reason": verdict.reason}
+            yield name, {**said, "inputs": inputs, "eager": eager}
 
 
 def main() -> None:

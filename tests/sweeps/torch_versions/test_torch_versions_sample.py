@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from sweeps.torch_versions.environments import Environment, resolved
-from sweeps.torch_versions.pairs import KERNELS_DIFFER, LACKING, changed, eager_of, judged, run_pair
+from sweeps.torch_versions.pairs import KERNELS_DIFFER, LACKING, Eager, changed, eager_of, judged, run_pair
 
 OPERATORS = 8
 
@@ -27,18 +27,19 @@ def test_a_client_and_a_pool_of_one_torch_are_right(recorder: str) -> None:
 
 
 def pair(outcome: str, reason: str = "", eager: str = "a") -> dict[str, object]:
-    item = {"outcome": outcome, "reason": reason, "eager": eager}
+    item = {"outcome": outcome, "reason": reason, "inputs": "same", "eager": eager}
     common = {"torch": "1", "pool": ["2"], "recorder": "native", "programs": {}, "table": []}
     return {**common, "operators": {"sinh: call": item}}
 
 
 def test_a_difference_is_explained_by_other_kernels_alone() -> None:
     found = pair("wrong value")
-    assert not judged(found, {"sinh: call": "a"})["passed"]
-    explained = judged(found, {"sinh: call": "b"})
+    assert not judged(found, {"sinh: call": Eager("same", "a")})["passed"]
+    assert not judged(found, {"sinh: call": Eager("others", "b")})["passed"]
+    explained = judged(found, {"sinh: call": Eager("same", "b")})
     assert explained["passed"]
     assert explained["not_equal"][0]["outcome"] == KERNELS_DIFFER
-    assert not judged(pair("wrong layout"), {"sinh: call": "b"})["passed"]
+    assert not judged(pair("wrong layout"), {"sinh: call": Eager("same", "b")})["passed"]
     assert not judged({"died": "exit code -11"}, {})["passed"]
 
 
@@ -59,7 +60,7 @@ def test_changes_between_versions_are_named() -> None:
     found = changed(one, other)
     assert found["only in the first"] == ["aten.qr.default"]
     assert set(found["other arguments"]) == {"aten.x.y"}
-    assert found["other numbers"] == ["sinh: call"]
+    assert found["other results"] == ["sinh: call"]
 
 
 def test_a_named_version_is_taken_as_it_is() -> None:
