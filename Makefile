@@ -16,7 +16,7 @@ MEMORY_TOPICS := memory-live memory-turns memory-simulated copy-engine
 export PYTHONDONTWRITEBYTECODE :=
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 
-.PHONY: demo test check lint coverage unit house wheels bench bench-gpu bench-compare bench-memory sweep sweep-ops sweep-models sweep-tutorials sweep-libraries sweep-fuzz sweep-kills sweep-losses sweep-outages sweep-turns sweep-exceptions sweep-chaos sweep-ray sweep-recorders sweep-cuda sweep-live sweep-standin sweep-hostile sweep-mutants sweep-patterns sweep-api sweep-frames sweep-examples sweep-cases sweep-benchmarks labextension docs pictures tutorials install browser postgresql compiler clean help
+.PHONY: demo test check lint coverage unit house wheels bench bench-gpu bench-compare bench-memory sweep sweep-ops sweep-models sweep-tutorials sweep-libraries sweep-fuzz sweep-kills sweep-losses sweep-outages sweep-turns sweep-exceptions sweep-chaos sweep-ray sweep-recorders sweep-cuda sweep-live sweep-standin sweep-torch sweep-hostile sweep-mutants sweep-patterns sweep-api sweep-frames sweep-examples sweep-cases sweep-benchmarks labextension docs pictures tutorials install browser postgresql compiler clean help
 
 help: ## these lines
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -108,7 +108,7 @@ labextension: install ## build the JupyterLab extension from its TypeScript, by 
 	@rm -rf $(LABEXTENSION)/built && cp -r $(VENV)/labextension/built $(LABEXTENSION)/built
 	@cd $(LABEXTENSION) && LC_ALL=C sha256sum package.json tsconfig.json src/* style/* > built/sources.sha256
 
-wheels: $(STAMP) | compiler ## source archive and wheels into dist, each installed and run in an environment without a compiler; TORCHES="2.12.1 2.13.0" (the installed one), PYTHONS=paths
+wheels: $(STAMP) | compiler ## source archive and wheels into dist, each installed and run in an environment without a compiler; TORCHES="2.13.0 2.14.1" (the installed one), PYTHONS=paths
 	@$(BIN)/python -m release $(PYTHONS:%=--python %) $(TORCHES:%=--torch %)
 
 house: install ## how large and how readable the source is; REVISION=commit measures another tree
@@ -172,6 +172,9 @@ sweep-live: install $(STANDIN_STAMP) ## the tests that have real workers, on poo
 
 sweep-standin: install $(STANDIN_STAMP) ## torch's operator database on the tests' stand-in accelerator, beside the CPU (a few minutes)
 	@PYTHONPATH=.:tests:tests/standin OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m sweeps.standin --out benchmarks/results $(if $(ONLY),--only $(ONLY))
+
+sweep-torch: install ## clients and pools of the pinned torch and of the newest that pip finds (VERSIONS=2.13.0,newest), each with its own environment (half an hour, and minutes to compile)
+	@PYTHONPATH=.:tests:tests/capture OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m sweeps.torch_versions --out benchmarks/results $(if $(VERSIONS),--versions $(VERSIONS)) $(if $(OPERATORS),--operators $(OPERATORS))
 
 sweep-hostile: install ## every allowed overload with arguments that no capture sends: what dies, leaks or writes (ten minutes)
 	@PYTHONPATH=.:tests:tests/capture OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m sweeps.hostile --out benchmarks/results $(if $(ONLY),--only $(ONLY)) $(if $(TRIES),--tries $(TRIES))

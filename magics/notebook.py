@@ -27,6 +27,7 @@ from djinn_lab.magics.options import CellOptions, default_options, parse_options
 from djinn_lab.magics.own_gpu import OwnGpu
 from djinn_lab.magics.session_note import SessionNote
 from djinn_lab.magics.source import CellSource
+from djinn_lab.magics.torch_versions import TorchVersionsNote
 from djinn_lab.protocol.notebooks import CELL_OPTIONS_VARIABLE, DEADLINE_VARIABLE
 
 DEADLINE_S_MIN = 0.001
@@ -66,6 +67,7 @@ class Notebook:
         self._anticipation = Anticipation()
         self._note = SessionNote.from_environment()
         self._own_gpu = OwnGpu()
+        self._torch_versions = TorchVersionsNote()
         self._typing = TypingWatch(self.typed)
         self._user_cell_runs = False
 
@@ -127,6 +129,7 @@ class Notebook:
             self._anticipation.computed()
             self._note.update(self._session)
             self._own_gpu.look(self._session)
+            self._torch_versions.look(self._session)
 
     def watch_typing(self) -> None:
         """Watch typing from now on, in a front end that can. It needs the output of a user's cell, so this

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any, Protocol
@@ -19,6 +20,7 @@ from djinn_lab.capture.torch_functions.pool_devices import PoolDevice
 from djinn_lab.capture.torch_functions.pool_memory import SessionsMemory
 from djinn_lab.errors import UserError
 from djinn_lab.native import load
+from djinn_lab.protocol.version import TORCH_MIN, minor_of
 
 CHOICE = "DJINN_LAB_RECORDER"
 """Environment variable: ``native`` or ``python``; without it, what there is."""
@@ -171,7 +173,14 @@ def chosen() -> str:
 
 
 def make_recorder(backend: Backend, stream_nodes: int | None = None) -> Recorder:
-    """Make a recorder of the kind that was chosen."""
+    """Make a recorder of the kind that was chosen. Warns of a torch that is older than the tested ones."""
+    if minor_of(str(torch.__version__)) < TORCH_MIN:
+        least = ".".join(map(str, TORCH_MIN))
+        warnings.warn(
+            f"torch {torch.__version__} is older than {least}, the oldest that Djinn Lab is tested with: "
+            f'what make_fx traces in a cell may be constants. pip install "torch>={least}"',
+            stacklevel=2,
+        )
     script_modules.install()
     if chosen() == "native":
         from djinn_lab.capture.native.recorder import NativeRecorder

@@ -16,6 +16,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
+from djinn_lab.capture.host.random_stream import DEFAULT
 from djinn_lab.capture.lazy import is_lazy, memory_of
 from djinn_lab.capture.sending.segment import paused
 from djinn_lab.capture.shapes.signature import Signature, signature_of
@@ -41,7 +42,7 @@ class Shadow(UnwrappedDispatchMode):
         self._memories: WeakKeyDictionary[Any, torch.UntypedStorage] = WeakKeyDictionary()
         self._plain: dict[int, tuple[torch.UntypedStorage, torch.UntypedStorage]] = {}
         self._changed: WeakKeyDictionary[Any, bool] = WeakKeyDictionary()
-        self._stream = torch.default_generator.get_state()
+        self._stream = DEFAULT.get_state()
         self._host_stream = self._stream
         self._drawn = False
         """Whether the host's generator did not stand behind all draws after the last op."""
@@ -65,7 +66,7 @@ class Shadow(UnwrappedDispatchMode):
         with paused(), torch.no_grad():
             if call is not None or any(is_lazy(leaf) for leaf in tree_leaves(returned)):
                 self._follow(signature, call or self._inputs(signature, args, kwargs), returned, grad)
-            self._host_stream = torch.default_generator.get_state()
+            self._host_stream = DEFAULT.get_state()
             self._drawn = self._recorder.segment.random.drawn
         return returned
 
@@ -122,10 +123,10 @@ class Shadow(UnwrappedDispatchMode):
         return tree_map(convert, args), tree_map(convert, kwargs)
 
     def _follow(self, signature: Signature, call: tuple[Any, Any], returned: object, grad: bool) -> None:
-        host = torch.default_generator.get_state() if signature.random else None
+        host = DEFAULT.get_state() if signature.random else None
         try:
             if host is not None:
-                torch.default_generator.set_state(self._stream)
+                DEFAULT.set_state(self._stream)
             with torch.set_grad_enabled(grad and signature.func is _RNN_LAYER):
                 expected = signature.func(*call[0], **call[1])
         except Exception as error:  # noqa: BLE001 - eager torch's own, reported with the line
@@ -133,8 +134,8 @@ class Shadow(UnwrappedDispatchMode):
             return
         finally:
             if host is not None:
-                self._stream = torch.default_generator.get_state()
-                torch.default_generator.set_state(host)
+                self._stream = DEFAULT.get_state()
+                DEFAULT.set_state(host)
         if signature.name.startswith(_UNINITIALISED):
             expected.zero_()  # as the worker does
         for ours, theirs in zip(tree_leaves(returned), tree_leaves(expected), strict=True):
@@ -181,7 +182,7 @@ class Shadow(UnwrappedDispatchMode):
     def _follow_stream(self) -> None:
         """Follow what touched the host's generator between two ops: a seed, the pool's return, or that its
         state was read, and perhaps set to what it had been."""
-        state = torch.default_generator.get_state()
+        state = DEFAULT.get_state()
         settled = self._drawn and not self._recorder.segment.random.drawn
         if settled or not torch.equal(state, self._host_stream):
             self._stream = state
@@ -189,7 +190,7 @@ class Shadow(UnwrappedDispatchMode):
 
 def _is_default(generator: torch.Generator) -> bool:
     """Return whether it is the default one, of which a dispatched op gets another Python object."""
-    default: Any = torch.default_generator
+    default: Any = DEFAULT
     return bool(generator._cdata == default._cdata)  # type: ignore[attr-defined]
 
 

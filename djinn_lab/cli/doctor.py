@@ -28,6 +28,7 @@ from djinn_lab.native import EXTENSIONS, find
 from djinn_lab.pool.notebooks.captured_kernel import KERNEL_NAME
 from djinn_lab.protocol.isolation import STRONG, CanaryFindings
 from djinn_lab.protocol.runtime_file import check_writable, runtime_directory
+from djinn_lab.protocol.version import TORCH_BELOW, TORCH_MIN, minor_of
 from djinn_lab.system.host import SHARED_MEMORY
 from djinn_lab.units import format_bytes, listed
 
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
 
 _COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
 PYTHON_MIN = (3, 11)
-TORCH_MIN, TORCH_BELOW = (2, 9), (3,)
 SHARED_MEMORY_BYTES_MIN = 2**28
 OF_EACH_NODE = ("shared memory", "runtime directory", "isolation")
 """What only a node itself can see of these checks."""
@@ -72,16 +72,13 @@ def check_system() -> Check:
     return Check("system", "ok", f"{evidence}: a pool here is for trying out, by one user")
 
 
-def _minor(version: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in version.split("+")[0].split(".")[:2] if part.isdigit())
-
-
 def check_torch() -> Check:
     """Check torch's version by its metadata, as importing torch takes seconds."""
     found = installed_version("torch")
-    if TORCH_MIN <= _minor(found) < TORCH_BELOW:
+    if TORCH_MIN <= minor_of(found) < TORCH_BELOW:
         return Check("torch", "ok", found)
-    return Check("torch", "fail", found, 'pip install "torch>=2.9,<3"')
+    least, below = (".".join(map(str, bound)) for bound in (TORCH_MIN, TORCH_BELOW))
+    return Check("torch", "fail", found, f'pip install "torch>={least},<{below}"')
 
 
 def check_extension(name: str) -> Check:
@@ -224,9 +221,12 @@ def check_torch_of_the_pool() -> Check:
     except DjinnError:
         return Check(title, "warn", "unknown, as no pool answers")
     evidence = f"{listed(found) or 'unknown'}; here {here}"
-    if all(_minor(one) == _minor(here) for one in found):
+    if all(minor_of(one) == minor_of(here) for one in found):
         return Check(title, "ok", evidence)
-    fix = "Results may differ, and ops may be missing there: install the same version in both."
+    fix = (
+        "Some results may differ in their last bits, and ops that the pool's lacks are refused: "
+        "install the same version in both."
+    )
     return Check(title, "warn", evidence, fix)
 
 

@@ -109,6 +109,11 @@ class Welcome(msgspec.Struct, frozen=True, tag="welcome"):
     blob_directory: str | None
     devices: list[DeviceInfo]
 
+    @property
+    def torch_versions(self) -> tuple[str, ...]:
+        """The versions of torch that the devices compute with, of those that have started."""
+        return tuple(sorted({device.torch_version for device in self.devices if device.torch_version}))
+
 
 class RequestRefused(msgspec.Struct, frozen=True, tag="refused"):
     """``kind``: ``version``, ``token``, ``session``, ``limit`` or ``message``."""

@@ -259,6 +259,8 @@ class WorkerReady(msgspec.Struct, frozen=True, tag="ready"):
     """The device's node; None where the machine does not report it, or it is on several."""
     sandbox: SandboxLevel = "none"
     """What holds in this process."""
+    lacking_ops: tuple[str, ...] = ()
+    """Ops that a graph may name, and that the worker's torch does not have."""
 
 
 class Leased(msgspec.Struct, frozen=True, tag="leased"):

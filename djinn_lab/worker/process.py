@@ -40,6 +40,7 @@ from djinn_lab.worker.link import CpuLink
 from djinn_lab.worker.measuring import Measuring
 from djinn_lab.worker.outcome import Outcome, Stop, StopSignal
 from djinn_lab.worker.pieces import PieceStore
+from djinn_lab.worker.templates import lacking_ops
 from djinn_lab.worker.tier_service import TierService
 from djinn_lab.worker.tiers import TierLimits, Tiers
 from djinn_lab.worker.values import SessionValues
@@ -370,6 +371,7 @@ class WorkerProcess:
             link_bytes_per_s=self._link_bytes_per_s,
             numa_node=numa.node_of(self._device),
             sandbox=self._sandbox,
+            lacking_ops=lacking_ops(),
         )
 
     def _send(self, message: messages.FromWorker) -> None:

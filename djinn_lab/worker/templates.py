@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from typing import Any, Protocol
 
 import msgspec
@@ -10,7 +11,7 @@ import torch
 from torch._ops import OpOverload
 
 from djinn_lab.errors import Refused
-from djinn_lab.srg.ops import allowed_ops, base_name, may_draw, written_holes
+from djinn_lab.srg.ops import allowed_ops, base_name, may_draw, parameters, written_holes
 from djinn_lab.srg.program import Argument, Atom, ComplexNumber, Scalar, ScalarHole, Template, TensorHole
 from djinn_lab.worker.accelerator.device import generators, is_accelerator
 from djinn_lab.worker.accelerator.draws import seeded
@@ -230,6 +231,32 @@ def _in_grad_mode(func: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
+@cache
+def lacking_ops() -> tuple[str, ...]:
+    """Return the ops that a graph may name, and that this process's torch does not have."""
+    known = set(torch._C._dispatch_get_all_op_names())
+    return tuple(sorted(op for op in allowed_ops() if _registered_name(op) not in known))
+
+
+def _registered_name(op: str) -> str:
+    """``aten::add.Tensor`` for ``aten.add.Tensor``, ``aten::relu`` for ``aten.relu.default``."""
+    _, name, overload = op.split(".")
+    return f"aten::{name}" if overload == "default" else f"aten::{name}.{overload}"
+
+
+def _takes_as_listed(op: str, schema: torch.FunctionSchema) -> bool:
+    """Return whether a torch takes for an op what the table of ops says, whatever it calls the arguments."""
+    listed = [one for one in parameters(op) if not one.keyword_only]
+    taken = [one for one in schema.arguments if not one.kwarg_only]
+    by_name = {one.name for one in schema.arguments if one.kwarg_only}
+    return (
+        [one.kind.startswith("Tensor") for one in listed]
+        == ["Tensor" in str(one.type) for one in taken[: len(listed)]]
+        and all(one.has_default_value() for one in taken[len(listed) :])
+        and by_name >= {one.name for one in parameters(op) if one.keyword_only}
+    )
+
+
 def _lookup(op: str) -> OpOverload:
     if op not in allowed_ops():
         raise Refused(f"{op} is not on the list of ops that a pool runs.", "Run this cell with %%local.")
@@ -241,6 +268,12 @@ def _lookup(op: str) -> OpOverload:
             f"torch {torch.__version__} of this pool has no op {op}, which the notebook's torch has. Install "
             "the same version in both; `djinn-lab doctor` names them."
         ) from None
+    if not _takes_as_listed(op, found._schema):
+        raise Refused(
+            f"torch {torch.__version__} of this pool takes other arguments for {op} than the pool knows.",
+            "Run this cell with %%local, or have the pool's torch installed as it was tested: "
+            "`djinn-lab doctor` on its machine names the versions.",
+        )
     return found
 
 

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import blake3
 import torch
 
+from djinn_lab.capture.host.random_stream import DEFAULT
 from djinn_lab.capture.recorders import Recorder, capturing
 from djinn_lab.capture.sending.backend import Cut, RunResult
 from djinn_lab.client.remote_errors import to_exception
@@ -91,11 +92,11 @@ class InProcessBackend:
             for source in program.sources
             if source.blob is not None
         }
-        host_stream = torch.default_generator.get_state()  # a real worker has a generator of its own
+        host_stream = DEFAULT.get_state()  # a real worker has a generator of its own
         outcome = _WORKER.submit(
             self.interpreter.run, "s", encode_program(program), blobs, lambda: None, lambda *_: None
         ).result()
-        torch.default_generator.set_state(host_stream)
+        DEFAULT.set_state(host_stream)
         error = None
         if outcome.failure is not None:
             error = to_exception(worker_error(outcome.failure, None), program, "")

@@ -40,7 +40,6 @@ ctypes.pythonapi.PyCapsule_GetPointer.argtypes = [ctypes.py_object, ctypes.c_cha
 _PADDING = torch.tensor([[False, False, False, True, True], [False] * 5])
 
 
-@native_only
 def test_inference_mode_copies_are_no_aliases(recorder: Recorder) -> None:
     def body() -> list[torch.Tensor]:
         with torch.inference_mode():

@@ -44,8 +44,15 @@ def _passed() -> list[torch.Tensor]:
     return [torch.randn(1), torch.randn(1, generator=torch.default_generator), torch.randn(1)]
 
 
-@pytest.mark.native_recorder(reason="the Python recorder does not see the generator's own methods")
-@pytest.mark.parametrize("body", [_state, _seed, _copy, _passed], ids=lambda body: body.__name__)
+def _named_before(
+    generator: torch.Generator = torch.default_generator,
+) -> list[torch.Tensor]:
+    return [torch.randn(1), torch.randn(1, generator=generator), torch.randn(1)]
+
+
+@pytest.mark.parametrize(
+    "body", [_named_before, _state, _seed, _copy, _passed], ids=lambda body: body.__name__
+)
 def test_default_generator_used_directly_takes_effect(
     recorder: Recorder, body: Callable[[], list[torch.Tensor]]
 ) -> None:

@@ -6,9 +6,6 @@ the operator's name picks.
 
 from __future__ import annotations
 
-import warnings
-import zlib
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -28,43 +25,16 @@ def bench() -> Any:
     return Bench()
 
 
-def _first(samples: Iterator[Any]) -> Any:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch's samples use what torch deprecates
-        return next(samples, None)
-
-
-def _chosen(op: Any, number: int) -> Iterator[tuple[Any, str]]:
-    """Variants with the way their inputs are made."""
-    import torch
-    from sweeps.operators.runs import MODES
-    from sweeps.operators.samples import samples
-    from sweeps.operators.variants import KINDS, gradients, variants
-
-    sample = _first(samples(op, torch.float32))
-    if sample is None:
-        return
-    found = list(variants(op, sample, KINDS))
-    leaf = _first(samples(op, torch.float32, gradients=True)) if op.supports_autograd else None
-    backward = gradients(op, leaf) if leaf is not None else None
-    others = [*found[1:], *([backward] if backward is not None else [])]
-    yield found[0], MODES[number % 2]
-    if others:
-        yield others[number // 2 % len(others)], MODES[(number + 1) % 2]
-
-
 @pytest.mark.parametrize("part", range(PARTS))
 def test_captured_equals_eager(part: int, bench: Any) -> None:
-    import torch
+    from sweeps.operators.fixed import fixed_calls
     from sweeps.operators.outcomes import REFUSED as REFUSED_WITH_ADVICE
     from sweeps.operators.outcomes import RIGHT
     from sweeps.operators.samples import operators
 
     different, called = [], 0
     for op in operators()[part::PARTS]:
-        if torch.float32 not in op.supported_dtypes("cpu"):
-            continue
-        for variant, mode in _chosen(op, zlib.crc32(op.formatted_name.encode())):
+        for variant, mode in fixed_calls(op):
             verdict = bench.judge(variant, mode)
             called += 1
             expected = (REFUSED_WITH_ADVICE, *RIGHT) if op.formatted_name in REFUSED else RIGHT

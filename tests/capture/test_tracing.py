@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 import torch
-from in_process import cell
+from in_process import InProcessBackend, cell
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from djinn_lab.capture.recorders import Recorder
+from djinn_lab.capture.recorders import Recorder, make_recorder
 from djinn_lab.errors import CaptureError
 
 
@@ -38,6 +38,12 @@ def test_a_traced_function_computes_the_same(name: str, recorder: Recorder, reco
     with cell(recorder):
         result = TRACERS[name](torch.randn(3))(torch.ones(3))
     assert torch.equal(result.cpu(), Sum()(torch.ones(3)))
+
+
+def test_a_torch_that_is_older_than_the_tested_ones_is_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "__version__", "2.12.1+cpu")
+    with pytest.warns(UserWarning, match=r"torch 2\.12\.1\+cpu is older than 2\.13.*pip install"):
+        make_recorder(InProcessBackend())
 
 
 class Shifted(torch.nn.Module):

@@ -7,11 +7,12 @@ import os
 import socket
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 
-from djinn_lab.cli import main
+from djinn_lab.cli import doctor, main
 from djinn_lab.cli.dashboard import dashboard_folder, serve_command
 from djinn_lab.pool.notebooks.captured_kernel import kernel_folder, kernel_spec
 from djinn_lab.protocol.user_limits import CONNECTIONS_MAX, SESSIONS_MAX
@@ -156,6 +157,19 @@ def test_the_doctor_reports_and_succeeds_without_a_pool(capsys: pytest.CaptureFi
     assert "forbidden acts refused" in checks["isolation"]["evidence"]
     assert run("doctor") == 0
     assert "warn pool: No pool is running" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("version", "status"), [("2.12.1", "fail"), ("2.13.0+cpu", "ok"), ("3.0.0", "fail")])
+def test_the_doctor_takes_the_torch_that_the_package_asks_for(
+    version: str, status: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    [bound] = [one for one in project["dependencies"] if one.startswith("torch")]
+    monkeypatch.setattr(doctor, "installed_version", lambda package: version)
+    found = doctor.check_torch()
+    assert found.status == status
+    for part in bound.removeprefix("torch").split(","):
+        assert status == "ok" or part in found.fix
 
 
 def test_the_doctor_fails_on_files_that_others_can_read(

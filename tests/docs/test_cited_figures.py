@@ -37,6 +37,13 @@ NOTEBOOKS = f"notebook-cells-{MACHINE}-2026-11-25"
 HOSTS = f"hosts-{MACHINE}-2026-11-28"
 SIMULATED_HOSTS = f"hosts-simulated-{MACHINE}-2026-11-28"
 SIMULATED, PYTHON = f"memory-simulated-{MACHINE}-2026-11-21", f"capture-{MACHINE}-2026-11-21"
+TORCHES = "torch-intel-r-xeon-r-processor-2-cores-2026-12-01"
+TORCH_OUTCOMES = (
+    "other result in the two versions' eager torch",
+    "refused, as the pool's torch lacks the op",
+    "refused by the kernel of the pool's torch, which takes less",
+    "refused with advice",
+)
 BOUND = "oracle_on_one_node_mean_min"
 
 
@@ -652,3 +659,22 @@ def test_what_decisions_for_a_thousand_hosts_cost() -> None:
         medians = [one["median"] for one in (ours, few)]
         shown_medians = [f"{round(one):,}" if one >= 100 else f"{one:.3g}" for one in medians]
         assert row(f"{name.partition(':')[0]}, {figure['unit']}", *shown_medians, ours["count"]) in text
+
+
+def test_versions_of_torch_are_those_that_were_swept() -> None:
+    found, text = result(TORCHES), page("coverage")
+    assert f"benchmarks/results/{TORCHES}.json" in text
+    for pair in found["pairs"].values():
+        outcomes = pair["outcomes"]
+        chance = outcomes.get("undefined or random in eager torch, equal in layout", 0)
+        right = outcomes["equal"] + outcomes["raises in both alike"] + chance
+        others = [outcomes.get(name, 0) for name in TORCH_OUTCOMES]
+        assert right + sum(others) == pair["calls"]
+        plain = [name.partition("+")[0] for name in (pair["client"], *pair["pool"])]
+        assert row(*plain, pair["recorder"], f"{pair['calls']:,}", f"{right:,}", *others) in text
+    for changes in found["changed"].values():
+        kinds = ("only in the first", "only in the second", "other arguments")
+        for op in (one for kind in kinds for one in changes[kind]):
+            assert f"`{op.removeprefix('aten.')}`" in text
+        for call in changes["other results"]:
+            assert f"`{call.partition(':')[0]}`" in text

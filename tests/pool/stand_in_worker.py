@@ -23,6 +23,9 @@ from djinn_lab.srg.curves import DeviceCurves
 from djinn_lab.srg.program import Program, decode_program
 
 INLINE_BYTES_MAX = 64 * 2**10
+LACKS_VARIABLE = "STAND_IN_LACKS"
+"""Environment variable: ops that its torch does not have."""
+TORCH_VERSION = "0"
 
 
 class Cancelled(Exception):
@@ -53,7 +56,8 @@ class StandIn:
                 "stand-in",
                 arguments.memory_bytes,
                 arguments.threads,
-                "0",
+                TORCH_VERSION,
+                lacking_ops=tuple(os.environ.get(LACKS_VARIABLE, "").split()),
             )
         )
         while True:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils.data import DataLoader, get_worker_info
 
+from djinn_lab.capture.host.random_stream import DEFAULT
 from djinn_lab.capture.lazy import is_lazy
 from djinn_lab.errors import CaptureError
 from djinn_lab.system.processes import after_fork
@@ -38,7 +39,7 @@ def leave_cell() -> None:
         if not _is_ours(mode):
             torch._C._push_on_torch_function_stack(mode)
     random: Any = torch.random
-    random.default_generator = torch.default_generator
+    random.default_generator = vars(torch)["default_generator"] = DEFAULT
 
 
 def _is_ours(mode: object) -> bool:

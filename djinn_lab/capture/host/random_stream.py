@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
 import blake3
@@ -22,6 +23,9 @@ from djinn_lab.capture.host.interrupts import locked, whole
 
 if TYPE_CHECKING:
     from djinn_lab.capture.recorders import Recorder
+
+DEFAULT: torch.Generator = torch.default_generator
+_NAME = "default_generator"
 
 
 class RandomStream:
@@ -43,7 +47,7 @@ class RandomStream:
 
     def reseeded(self) -> bool:
         """Return whether the host's generator was touched since the first of those draws."""
-        return self._seen is not None and not torch.equal(self._seen, torch.default_generator.get_state())
+        return self._seen is not None and not torch.equal(self._seen, DEFAULT.get_state())
 
     def draw(self) -> None:
         """Note that a random op is being recorded (after :meth:`reseeded` said no)."""
@@ -51,7 +55,7 @@ class RandomStream:
             self._continues = True
             return
         if self._seen is None:
-            self._seen = torch.default_generator.get_state()
+            self._seen = DEFAULT.get_state()
         if self._start is None:
             self._start = self._seen.numpy().tobytes()
 
@@ -69,14 +73,14 @@ class RandomStream:
         if self._under_way and self._seen is not None:
             self._left = self._seen
             digest = blake3.blake3(self._left.numpy().tobytes()).digest(8)
-            torch.default_generator.manual_seed(int.from_bytes(digest, "little") >> 1)
-            self._seen = torch.default_generator.get_state()
+            DEFAULT.manual_seed(int.from_bytes(digest, "little") >> 1)
+            self._seen = DEFAULT.get_state()
 
     def _return(self) -> None:
         """Take the host back to the stream that it left, unless it drew or was seeded since."""
         left, self._left = self._left, None
         if left is not None and not self.reseeded():
-            torch.default_generator.set_state(left)
+            DEFAULT.set_state(left)
             self._seen = left
 
     def finish(self, state: bytes | None) -> None:
@@ -84,8 +88,8 @@ class RandomStream:
         self._return()
         if self._under_way and state is not None:
             if not self.reseeded():
-                torch.default_generator.set_state(torch.frombuffer(bytearray(state), dtype=torch.uint8))
-                self._seen = torch.default_generator.get_state() if self._continues else None
+                DEFAULT.set_state(torch.frombuffer(bytearray(state), dtype=torch.uint8))
+                self._seen = DEFAULT.get_state() if self._continues else None
             elif not self._continues:
                 self._seen = None
             self._start = state if self._continues else None
@@ -139,13 +143,29 @@ class SettledGenerator:
     def initial_seed(self) -> int:
         return self._generator.initial_seed()
 
+    def taken(self) -> torch.Generator:
+        """Return the generator itself, where all recorded draws have happened."""
+        return self._settle("the generator of random numbers was used")
+
 
 @contextmanager
 def settled_generator(recorder: Recorder) -> Iterator[None]:
+    """Let recorded draws happen before torch's default generator is used, by way of :mod:`torch.random` or,
+    in this thread, as ``torch.default_generator``, which Python then looks up by ``__getattr__``."""
     module: Any = torch.random
-    generator = module.default_generator
-    module.default_generator = SettledGenerator(recorder, generator)
+    before, of_torch = module.default_generator, vars(torch)
+    held, look_up = of_torch.pop(_NAME, None), of_torch["__getattr__"]
+    settled, thread = SettledGenerator(recorder, DEFAULT), get_ident()
+
+    def found(name: str) -> Any:
+        if name != _NAME:
+            return look_up(name)
+        return settled.taken() if get_ident() == thread else DEFAULT
+
+    module.default_generator, of_torch["__getattr__"] = settled, found
     try:
         yield
     finally:
-        module.default_generator = generator
+        module.default_generator, of_torch["__getattr__"] = before, look_up
+        if held is not None:
+            of_torch[_NAME] = held

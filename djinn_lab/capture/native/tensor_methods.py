@@ -355,6 +355,20 @@ def _legacy_types() -> None:
     native.set_in_type(metaclass, "__instancecheck__", instancecheck)
 
 
+def _fake_tensors() -> None:
+    """Keep lazy tensors apart from torch's fake ones, which it knows from 2.14 on by the recorder's key."""
+    core: Any = torch._C
+    original = getattr(core, "_is_fake_tensor", None)
+    if original is None:
+        return
+
+    @wraps(original)
+    def is_fake(tensor: torch.Tensor) -> object:
+        return not _is_lazy(tensor) and original(tensor)
+
+    core._is_fake_tensor = is_fake
+
+
 def install() -> None:
     """Replace the methods. Once in a process."""
     for name, lazy in _LAZY.items():
@@ -372,3 +386,4 @@ def install() -> None:
         setattr(parameter, name, _choosing(name, lazy, getattr(parameter, name)))
     ask_when_data_is_set(_set_data)
     _legacy_types()
+    _fake_tensors()

@@ -20,6 +20,7 @@ from djinn_lab.capture.python.identity import WHOLE_TENSOR_CALLS
 from djinn_lab.capture.python.tensor import LazyTensor, plain
 from djinn_lab.capture.refusals import from_own_device, has_other_memory, refuse_tracing, refuse_unsupported
 from djinn_lab.capture.sending.segment import paused
+from djinn_lab.capture.shapes.signature import signature_of
 from djinn_lab.capture.torch_functions.cuda_answers import ToPool
 from djinn_lab.capture.torch_functions.hooks import (
     UnwrappedDispatchMode,
@@ -48,6 +49,9 @@ class RecordingMode(UnwrappedDispatchMode):
             return func(*args, **(kwargs or {}))
         refuse_tracing()
         try:
+            if signature_of(func).taken_apart:  # torch does so itself, but in inference mode
+                with self:
+                    return func.decompose(*args, **(kwargs or {}))
             return self._recorder.dispatch(func, args, kwargs or {})
         except BaseException as error:  # noqa: BLE001 - re-raised as it is
             raise error.with_traceback(None) from None  # the frames above are the user's; ours say nothing

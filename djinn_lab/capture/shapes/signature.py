@@ -68,6 +68,10 @@ TRAINING = "training"
 """The argument that says so."""
 
 
+def _is_composite(name: str) -> bool:
+    return bool(torch._C._dispatch_has_kernel_for_dispatch_key(name, "CompositeImplicitAutograd"))
+
+
 def _kind(argument: torch._C.Argument, shape_from_scalar: bool) -> ArgumentKind:
     text = str(argument.type).replace("Optional[", "").rstrip("]")
     kind = _KINDS.get(text, ArgumentKind.STATIC)
@@ -100,8 +104,9 @@ class Signature:
     """What capture needs to know of an overload. ``ordinary``: recorded as it is whenever its first argument
     is lazy. ``kinds`` by position and ``keyword_kinds`` by name. ``written``: argument names whose memory the
     op writes, ``written_in_training``: those of them that it writes only then. ``is_out``: writes to ``out=``
-    arguments. ``may_resize``: what it writes may get another shape. ``return_aliases[i]``: (argument name, is
-    a write) for the i-th return, None when it is fresh memory."""
+    arguments. ``may_resize``: what it writes may get another shape. ``taken_apart``: torch composes it of ops
+    that decide whether it returns a view or a copy. ``return_aliases[i]``: (argument name, is a write) for
+    the i-th return, None when it is fresh memory."""
 
     __slots__ = (
         "as_view",
@@ -123,6 +128,7 @@ class Signature:
         "return_aliases",
         "returns_tensors",
         "sets_storage",
+        "taken_apart",
         "writes_first_only",
         "written",
         "written_in_training",
@@ -167,7 +173,9 @@ class Signature:
             "aten::resize_",
             "aten::resize_as_",
         )
-        self.ordinary = self.on_pool and not (self.mutates_layout or self.generator or self.name in _SPECIAL)
+        self.taken_apart = self.is_view and _is_composite(func.name())
+        special = self.mutates_layout or self.generator or self.taken_apart or self.name in _SPECIAL
+        self.ordinary = self.on_pool and not special
         self.sets_storage = schema.name == "aten::set_"
         self.ordinary_native = self.on_pool and not self.mutates_layout and self.name not in _SPECIAL
         self.as_view = _as_view(func) if self.mutates_layout else None

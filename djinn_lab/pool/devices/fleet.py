@@ -176,6 +176,12 @@ class Fleet:
         facts = [(ready.kind, ready.name, ready.threads, ready.torch_version) for ready in known if ready]
         return len(facts) == 2 and facts[0] == facts[1]
 
+    @property
+    def lacking_ops(self) -> Mapping[str, str]:
+        """Ops that a graph may name, and that a device lacks, with the torch of that device."""
+        known = [status.seen for status in self._statuses.values() if status.seen is not None]
+        return {op: ready.torch_version for ready in known for op in ready.lacking_ops}
+
     def infos(self) -> list[DeviceInfo]:
         """Describe the devices as the protocol does."""
         return [_info(status) for status in self._statuses.values()]

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
 import msgspec
@@ -16,7 +16,7 @@ from djinn_lab.memory.footprint import Footprint, footprint_of
 from djinn_lab.srg.costs import Work, sum_work
 from djinn_lab.srg.liveness import FirstUses
 from djinn_lab.srg.plan_key import KeyedProgram, decode_contents, keyed, resizable
-from djinn_lab.srg.program import Source, TensorMeta, decode_program, encode_templates
+from djinn_lab.srg.program import Program, Source, TensorMeta, decode_program, encode_templates
 from djinn_lab.srg.structure import GraphPhase, ProgramStructure, structure_of
 from djinn_lab.srg.validation import validate_content, validate_program, validate_sizes
 from djinn_lab.srg.wire import PROGRAM_BYTES_MAX
@@ -124,7 +124,30 @@ class PlanCache:
                 self._numbers -= self._structures.popitem(last=False)[1].numbers
 
 
-async def inspect_program(encoded: bytes, plans: PlanCache) -> InspectedProgram:
+class TorchVersions(NamedTuple):
+    """The torch of a program's ``client``; ops that devices are ``lacking``, with the torch of those."""
+
+    client: str
+    lacking: Mapping[str, str]
+
+    def refuse_lacking(self, program: Program) -> None:
+        """Raise Refused for a program with an op that a device's torch does not have."""
+        found = next((template.op for template in program.templates if template.op in self.lacking), None)
+        if found is not None:
+            raise Refused(
+                f"The op {found} is not in torch {self.lacking[found]}, which the pool has; this notebook "
+                f"has torch {self.client}.",
+                "Nothing of this segment ran. Run this cell with %%local, or install the same torch in both: "
+                "`djinn-lab doctor` names the versions.",
+            )
+
+
+ALIKE = TorchVersions("", {})
+
+
+async def inspect_program(
+    encoded: bytes, plans: PlanCache, torches: TorchVersions = ALIKE
+) -> InspectedProgram:
     """Raises Refused when a worker may not run it."""
     if len(encoded) > PROGRAM_BYTES_MAX:
         raise Refused(
@@ -133,18 +156,18 @@ async def inspect_program(encoded: bytes, plans: PlanCache) -> InspectedProgram:
             "Split the cell, or read a value inside its loop so that it is sent in parts.",
         )
     if len(encoded) <= INLINE_BYTES_MAX:
-        return inspect_encoded(encoded, plans)
-    return await asyncio.to_thread(inspect_encoded, encoded, plans)
+        return inspect_encoded(encoded, plans, torches)
+    return await asyncio.to_thread(inspect_encoded, encoded, plans, torches)
 
 
-def inspect_encoded(encoded: bytes, plans: PlanCache) -> InspectedProgram:
+def inspect_encoded(encoded: bytes, plans: PlanCache, torches: TorchVersions = ALIKE) -> InspectedProgram:
     """Inspect a program of any length at once; see :func:`inspect_program`."""
     named = keyed(encoded)
     measured, blobs = plans.find(named.key), named.blobs
     cached = measured is not None
     if measured is None:
         try:
-            measured, sources = _measure(encoded, named, plans)
+            measured, sources = _measure(encoded, named, plans, torches)
         except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError) as error:
             log.warning("a submitted graph cannot be measured", exc_info=error)
             raise Refused(f"The submitted graph has a call that its op does not take: {error}.") from error
@@ -169,7 +192,7 @@ def _decoded(encoded: bytes, decode: Callable[[bytes], Decoded]) -> Decoded:
 
 
 def _measure(
-    encoded: bytes, named: KeyedProgram, plans: PlanCache
+    encoded: bytes, named: KeyedProgram, plans: PlanCache, torches: TorchVersions
 ) -> tuple[ProgramMeasures, Sequence[Source]]:
     """Validate and measure a program of a new key; return its sources, too."""
     sized = None if named.key is None else _decoded(named.material, resizable)
@@ -181,6 +204,7 @@ def _measure(
         return _measured(structure, sized.metas, sized.templates, sized.structure), contents.sources
     program = _decoded(encoded, decode_program)
     validate_program(program)
+    torches.refuse_lacking(program)
     structure = structure_of(program, named.material)
     if sized is not None:
         plans.keep_structure(sized.structure, structure)

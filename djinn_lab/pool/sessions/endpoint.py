@@ -27,6 +27,8 @@ from djinn_lab.system.host import host_id
 
 HELLO_BYTES_MAX = 64 * 2**10
 HELLO_TIMEOUT_S = 10.0
+TORCH_CHARS_MAX = 40
+"""Of the version of a client's torch, as messages name it."""
 CLOSE_GRACE_S = 5.0
 WEAK_ADVICE = (
     "`djinn-lab doctor` on its machine shows what is missing; its owner may accept this with "
@@ -159,6 +161,7 @@ class SessionEndpoint:
             )
             session.process = hello.process
             self._driver.handle(memory.SessionOpened(now_s, session.session, user.name))
+        session.torch_version = hello.torch_version[:TORCH_CHARS_MAX]
         self._driver.accounting.sessions.changed(session)
         action = "session resumed" if resumed else "session opened"
         about = f"{session.session} {session.name} from {host_of(websocket.client)} by {user.way}"

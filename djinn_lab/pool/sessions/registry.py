@@ -181,7 +181,8 @@ class ClientSession:
     how often it may ask. ``followers``: segments that came while the one before them ran. ``done``: the last
     segment that was answered, where it ended well. ``process``: as in
     :class:`djinn_lab.protocol.messages.Hello`. ``awaited``: its connection broke, and its client may come
-    back. ``answers``: the last ones, for that case, of ``answered`` in all."""
+    back. ``answers``: the last ones, for that case, of ``answered`` in all. ``torch_version``: of the
+    client."""
 
     session: str
     user: str
@@ -205,6 +206,7 @@ class ClientSession:
     answers: deque[Outgoing] = field(default_factory=lambda: deque(maxlen=ANSWERS_KEPT))
     answered: int = 0
     keep_answer: KeepAnswer = _keep_no_answer
+    torch_version: str = ""
 
     def send(self, message: FromPool, after: Committed | None = None) -> None:
         """Send a message to the client, if one is connected. ``after``: as for :meth:`ClientLink.send`."""

@@ -23,7 +23,7 @@ from djinn_lab.pool.execution.journaled_engine import JournaledEngine
 from djinn_lab.pool.gangs.layouts import LayoutCache
 from djinn_lab.pool.gangs.plans import GangDecision, decide_gang
 from djinn_lab.pool.sessions import answers
-from djinn_lab.pool.sessions.admission import InspectedProgram, PlanCache, inspect_program
+from djinn_lab.pool.sessions.admission import InspectedProgram, PlanCache, TorchVersions, inspect_program
 from djinn_lab.pool.sessions.registry import Arrival, ClientSession
 from djinn_lab.protocol.messages import FOLLOWERS_MAX, TOLERANCE_MAX, ErrorInfo, SubmitSegment
 from djinn_lab.protocol.notebooks import ID_PREFIX
@@ -72,7 +72,8 @@ class SubmissionHandler:
         inspected: InspectedProgram | Refused
         gang = GangDecision(None)
         try:
-            inspected = await inspect_program(submit.program, self.plans)
+            torches = TorchVersions(session.torch_version, self._fleet.lacking_ops)
+            inspected = await inspect_program(submit.program, self.plans, torches)
         except Refused as error:
             inspected = error
         else:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from djinn_lab.numerics import deterministic, set_deterministic
-from djinn_lab.srg.ops import base_name, words
+from djinn_lab.srg.ops import base_name, parameters, words
 from djinn_lab.worker.guards import layouts, losses, norms, pooling, recurrent, results, single_ops
 from djinn_lab.worker.guards.checks import CallArguments, Check
 from djinn_lab.worker.guards.layouts import side_by_side
@@ -171,15 +171,17 @@ class Guard:
 
 
 def find_guard(op: str, schema: Any) -> Guard | None:
-    """None for an op that may be called with whatever the pool accepts."""
+    """None for an op that may be called with whatever the pool accepts. Arguments have the names of the table
+    of ops, since torch's own differ between its versions."""
     name = base_name(op)
     check, fills, after = _CHECKS.get(name), name in _UNFILLED, _AFTER.get(name)
     on_outs = _OUT_CHECKS.get(name) if any(one.is_out for one in schema.arguments) else None
     checks = tuple(one for one in (check, on_outs) if one is not None)
     if not checks and not fills and after is None:
         return None
-    names = tuple(one.name for one in schema.arguments)
-    defaults = {one.name: one.default_value for one in schema.arguments if one.has_default_value()}
+    names = tuple(one.name for one in parameters(op))
+    given = zip(names, schema.arguments, strict=False)
+    defaults = {known: one.default_value for known, one in given if one.has_default_value()}
     return Guard(op, names, defaults, checks, _CONTIGUOUS.get(name, ()), _IN_ORDER_OF.get(name), fills, after)
 
 

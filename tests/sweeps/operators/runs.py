@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
@@ -41,15 +41,24 @@ _M_PERTURB = -6
 _ANOTHER_THREAD = ThreadPoolExecutor(1)
 
 
-class Bench:
-    """One recorder and interpreter, used until something goes wrong with them."""
+Enter = Callable[[Recorder], AbstractContextManager[object]]
 
-    def __init__(self) -> None:
+
+def _in_this_process() -> Recorder:
+    return make_recorder(InProcessBackend())
+
+
+class Bench:
+    """One recorder, used until something goes wrong with it. ``opened``: where from, at first one with an
+    interpreter in this process; ``enter``: what begins a cell of it."""
+
+    def __init__(self, opened: Callable[[], Recorder] = _in_this_process, enter: Enter = cell) -> None:
+        self._opened, self._enter = opened, enter
         self._recorder: Recorder | None = None
 
     def judge(self, variant: Variant, mode: str) -> Verdict:
         with _quiet():
-            eager = _eager(variant)
+            eager = eager_outcome(variant)
             captured = self._captured(variant, mode)
             verdict = compare(eager, captured)
             if verdict.outcome == WRONG_VALUE:
@@ -57,25 +66,25 @@ class Bench:
         return verdict
 
     def _captured(self, variant: Variant, mode: str) -> Outcome:
-        recorder = self._recorder or make_recorder(InProcessBackend())
+        recorder = self._recorder or self._opened()
         self._recorder = None
         try:
-            outcome = _run(recorder, variant, mode)
+            outcome = _run(recorder, variant, mode, self._enter)
         except Exception as error:  # noqa: BLE001 - whatever is raised is what the sweep is about
             return Raised(error)
         self._recorder = recorder
         return outcome
 
 
-def _run(recorder: Recorder, variant: Variant, mode: str) -> Returned:
+def _run(recorder: Recorder, variant: Variant, mode: str, enter: Enter) -> Returned:
     copy = Copy(variant.tree)
     if mode == "plain":
         tree = copy.tree()
     else:
-        with cell(recorder):
+        with enter(recorder):
             tree = copy.tree(torch.clone)
     torch.manual_seed(SEED)
-    with cell(recorder):
+    with enter(recorder):
         result = variant.call(tree)
         leaves, structure = pytree.tree_flatten((tree, result))
         layouts = _layouts(leaves)
@@ -84,8 +93,8 @@ def _run(recorder: Recorder, variant: Variant, mode: str) -> Returned:
     return Returned(structure, _fetched(recorder, leaves), layouts, memory, stream)
 
 
-def _eager(variant: Variant, shift: int = 0) -> Outcome:
-    """``shift``: by how many elements all memory shall lie elsewhere."""
+def eager_outcome(variant: Variant, shift: int = 0) -> Outcome:
+    """Call it in plain torch. ``shift``: by how many elements all memory shall lie elsewhere."""
     copy = Copy(variant.tree)
     tree = copy.tree(lambda memory: _shifted(memory, shift)) if shift else copy.tree()
     torch.manual_seed(SEED)
@@ -105,13 +114,17 @@ def _explained(verdict: Verdict, variant: Variant, eager: Outcome, captured: Out
     """Does eager torch itself give other values again, with other memory to pick up or to lie in?"""
     for attempt, byte in enumerate(FILLINGS):
         with _allocations_filled(byte):
-            again = _eager(variant) if attempt % 2 else _ANOTHER_THREAD.submit(_eager, variant).result()
+            again = (
+                eager_outcome(variant)
+                if attempt % 2
+                else _ANOTHER_THREAD.submit(eager_outcome, variant).result()
+            )
         if compare(eager, again).outcome == WRONG_VALUE:
             return Verdict(UNDEFINED)
     if not nearly_equal(eager, captured):
         return verdict
     for shift in range(1, 8):
-        if compare(eager, _eager(variant, shift)).outcome == WRONG_VALUE:
+        if compare(eager, eager_outcome(variant, shift)).outcome == WRONG_VALUE:
             return Verdict(MOVED, verdict.reason)
     return Verdict(ROUNDED, verdict.reason)
 
