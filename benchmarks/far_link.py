@@ -29,8 +29,8 @@ class Lane:
     def __init__(self, delay_s: float, rate: float) -> None:
         self.delay_s, self.rate = delay_s, rate
         self.nbytes = 0
-        self.passed: Callable[[int], None] = lambda nbytes: None
-        """Called with the number of bytes that were taken from a source."""
+        self.passed: Callable[[], None] = lambda: None
+        """Called when bytes were taken from a source."""
         self._free_at_s = 0.0
 
     @property
@@ -70,7 +70,7 @@ class _Pipe:
                 await self._changed.wait()
             data = await self._source.read(READ_BYTES)
             self._held.append((self._lane.arrives_at_s(len(data), loop.time()), data))
-            self._lane.passed(len(data))
+            self._lane.passed()
             self._held_bytes += len(data)
             self._changed.set()
             if not data:
@@ -106,8 +106,8 @@ class FarLink:
         self._parts = parts
         self.up, self.down = Lane(delay_s, rate), Lane(delay_s, rate)
         self.cut_after_s = cut_after_s
-        self.up.passed = self._count_up
-        self._cut_at_bytes: int | None = None
+        self.up.passed = self.down.passed = self._passed
+        self._cut_at: tuple[Lane, int] | None = None
         self.accepted = 0
         self.port = 0
         self._refuses = False
@@ -137,9 +137,9 @@ class FarLink:
         """Break all connections, without a word to either end."""
         self._do(self._cut())
 
-    def cut_after(self, nbytes: int) -> None:
-        """Break all connections once, when so many bytes more have gone up."""
-        self._cut_at_bytes = self.up.nbytes + nbytes
+    def cut_after(self, lane: Lane, nbytes: int) -> None:
+        """Break all connections once, when so many bytes more have gone over ``lane``."""
+        self._cut_at = (lane, lane.nbytes + nbytes)
 
     def refuse(self) -> None:
         """Break all connections, and every new one until :meth:`allow`."""
@@ -149,9 +149,9 @@ class FarLink:
     def allow(self) -> None:
         self._refuses = False
 
-    def _count_up(self, nbytes: int) -> None:
-        if self._cut_at_bytes is not None and self.up.nbytes >= self._cut_at_bytes:
-            self._cut_at_bytes = None
+    def _passed(self) -> None:
+        if self._cut_at is not None and self._cut_at[0].nbytes >= self._cut_at[1]:
+            self._cut_at = None
             self._cut_now()
 
     def _do(self, work: Coroutine[Any, Any, Any]) -> Any:

@@ -247,7 +247,7 @@ class ErrorInfo(msgspec.Struct, frozen=True):
 
 class Fetched(msgspec.Struct, frozen=True):
     """Row-major contiguous bytes: inline ``data``, or ``blob``, the name of a file in the blob directory that
-    the client deletes after reading (other hosts: ``GET /v1/results/<blob>``, which deletes it)."""
+    the client deletes after reading (other hosts: :mod:`djinn_lab.protocol.rest.transfers`)."""
 
     value: int
     meta: TensorMeta

@@ -15,7 +15,8 @@ from djinn_lab import memory
 from djinn_lab.errors import Refused
 from djinn_lab.jobs import IllegalEvent
 from djinn_lab.pool.authentication import Authentication, Role, User
-from djinn_lab.pool.blobs.store import BlobStore, checked_digest, checked_name
+from djinn_lab.pool.blobs.names import checked_digest, checked_name
+from djinn_lab.pool.blobs.store import BlobStore
 from djinn_lab.pool.bookkeeping.audit_log import host_of
 from djinn_lab.pool.execution.driver import Driver
 from djinn_lab.pool.scopes import SESSION_SOCKET, lacks
