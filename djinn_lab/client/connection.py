@@ -127,6 +127,11 @@ class PoolConnection:
         return self.welcome.protocol_version >= 9 and not self._stopped
 
     @property
+    def same_host(self) -> bool:
+        """Return whether the pool is on this machine: no network is between."""
+        return self.welcome.blob_directory is not None
+
+    @property
     def takes_unhashed(self) -> bool:
         """Return whether the pool accepts uploads that have no digest yet."""
         return self.welcome.protocol_version >= 7

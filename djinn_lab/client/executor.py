@@ -34,6 +34,7 @@ from djinn_lab.errors import (
 )
 from djinn_lab.jobs import NO_TERMS
 from djinn_lab.protocol.messages import (
+    AWAY_S,
     FETCH_CELL,
     RESUME_S,
     SKIPPED,
@@ -143,13 +144,13 @@ class PoolExecutor:
         if broken is None or isinstance(lost, SessionLost):
             raise lost
         flights = (*first, *self._flights)
-        began, pause_s = perf_counter(), RESUME_PAUSE_MIN_S
-        while broken.can_resume and (self._waits_for or perf_counter() < began + RESUME_S):
+        ends, pause_s = perf_counter() + _patience_s(broken), RESUME_PAUSE_MIN_S
+        while broken.can_resume and (self._waits_for or perf_counter() < ends):
             try:
                 if self._resumed(broken.welcome.session, lost):
                     self._send_again(flights)
                     return
-                self._say_broken(flights, began + RESUME_S - perf_counter())
+                self._say_broken(flights, ends - perf_counter())
                 self._pause(pause_s)
             except PoolLost as again:
                 if again is lost:
@@ -566,7 +567,7 @@ class PoolExecutor:
                 return False
         except PoolLost:
             return True
-        return now_s > self._broken_s + RESUME_S
+        return now_s > self._broken_s + _patience_s(broken)
 
     def ask_to_cancel(self, job: str, stop: BaseException | None = None) -> None:
         """Ask the pool to stop a job; any thread may. Where the pool cannot be reached, the next wait for the
@@ -593,3 +594,8 @@ class PoolExecutor:
             self._send_unanswered(FinishJob(job.identifier, outcome, message[:500]))
         except PoolLost:
             self.drop_connection()
+
+
+def _patience_s(broken: PoolConnection) -> float:
+    """Return for how many seconds to try to connect again."""
+    return RESUME_S if broken.same_host else AWAY_S

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
-from real_pool import PoolUnderTest
+from real_pool import PoolUnderTest, wait_for
 
 import djinn_lab
 from benchmarks.far_link import FarLink
 from djinn_lab.client import connection
 from djinn_lab.client.session import Session
+from djinn_lab.jobs import Terms
 from djinn_lab.protocol.certificates import fingerprint
 from djinn_lab.protocol.rest.transfers import PIECE_BYTES
 
@@ -111,3 +117,102 @@ def test_an_upload_says_bytes_rate_and_the_time_left(session: Session, link: Far
     assert states[-1].sent == states[-1].total == plain.nbytes
     assert any(state.bytes_per_s and state.left_s for state in states)
     assert session.executor.uploads.state is None
+
+
+def steps(x: torch.Tensor, count: int, rounds: int = 3) -> list[float]:
+    found = []
+    for _ in range(count):
+        for _ in range(rounds):
+            x = (x @ x).clamp_(-1, 1) + 0.01
+        found.append(x.sum().item())
+    return found
+
+
+def matrix() -> torch.Tensor:
+    return torch.randn(200, 200, generator=torch.Generator().manual_seed(3))
+
+
+def test_a_proxy_that_cuts_every_connection_after_a_while_costs_no_cell(
+    session: Session, link: FarLink
+) -> None:
+    before = session.welcome.session
+    link.cut_after_s = 0.4
+    link.cut()
+    with session.capture():
+        found = steps(matrix().cuda(), 100, rounds=10)
+    assert found == steps(matrix(), 100, rounds=10)
+    assert link.accepted > 3
+    assert session.welcome.session == before
+
+
+def test_a_cell_whose_client_is_away_keeps_no_device(
+    far_pool: PoolUnderTest, session: Session, link: FarLink
+) -> None:
+    ended: list[int] = []
+
+    def lose_the_way() -> None:
+        own = session.welcome.session
+        wait_for(
+            lambda: any(job.session == own and job.ops_done > 20 for job in far_pool.rest.jobs(limit=20))
+        )
+        link.refuse()
+        command = [sys.executable, "-c", OTHER]
+        ended.append(subprocess.run(command, env=far_pool.environment, check=False).returncode)
+        link.allow()
+
+    losing = threading.Thread(target=lose_the_way)
+    losing.start()
+    with session.capture(terms=Terms(target="cpu:0")):
+        mine = steps(matrix().cuda(), 300)
+    losing.join()
+    assert ended == [0]
+    assert mine == steps(matrix(), 300)
+
+
+OTHER = """
+import torch, djinn_lab
+from djinn_lab.jobs import Terms
+with djinn_lab.connect().capture(terms=Terms(target="cpu:0")):
+    assert torch.ones(3).cuda().sum().item() == 3
+"""
+CLIENT = """
+import sys, torch, djinn_lab
+sys.path[:0] = {folders!r}
+from djinn_lab.client import connection
+from test_far_links import matrix, steps
+connection.host_id = lambda: "another host"
+session = djinn_lab.connect({url!r}, token={token!r}, certificate={certificate!r})
+print(session.welcome.session, flush=True)
+with session.capture():
+    found = steps(matrix().cuda(), 300)
+assert found == steps(matrix(), 300)
+print(session.welcome.session, flush=True)
+"""
+
+
+def test_a_client_that_slept_while_its_connection_died_continues_its_cell(
+    far_pool: PoolUnderTest, link: FarLink
+) -> None:
+    info = far_pool.info
+    known = fingerprint(info.certificate)
+    folders = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
+    program = CLIENT.format(folders=folders, url=link.url, token=info.token, certificate=known)
+    command = [sys.executable, "-c", program]
+    with subprocess.Popen(command, env=far_pool.environment, stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None
+        own = child.stdout.readline().strip()
+
+        def done() -> int:
+            return max(
+                (job.ops_done for job in far_pool.rest.jobs(limit=20) if job.session == own), default=0
+            )
+
+        wait_for(lambda: done() > 20)
+        os.kill(child.pid, signal.SIGSTOP)
+        link.cut()
+        wait_for(
+            lambda: any(one.session == own and one.ends_at is not None for one in far_pool.rest.sessions())
+        )
+        os.kill(child.pid, signal.SIGCONT)
+        assert child.stdout.readline().strip() == own
+    assert child.returncode == 0

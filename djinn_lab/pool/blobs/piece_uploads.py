@@ -14,6 +14,7 @@ from blake3 import blake3
 
 from djinn_lab.errors import Refused
 from djinn_lab.pool.blobs.names import checked_digest
+from djinn_lab.protocol.messages import AWAY_S
 from djinn_lab.protocol.rest.transfers import (
     NUMBER_BYTES,
     PIECE_BYTES,
@@ -25,9 +26,6 @@ from djinn_lab.units import format_bytes
 
 if TYPE_CHECKING:
     from djinn_lab.pool.blobs.store import BlobStore
-
-KEPT_S = 7200.0
-"""An upload of which nothing more comes: as long as a session waits for a client of another host."""
 
 
 class NotAnnounced(Refused):
@@ -128,8 +126,8 @@ class PieceUploads:
         return sum(one.nbytes for one in idle)
 
     def drop_old(self) -> None:
-        """Give up the uploads of which nothing has come for two hours."""
-        self.drop_idle(before_s=asyncio.get_running_loop().time() - KEPT_S)
+        """Give up the uploads of which nothing has come for as long as a client is waited for."""
+        self.drop_idle(before_s=asyncio.get_running_loop().time() - AWAY_S)
 
     def _open(self, user: str, digest: str, nbytes: int, pieces: tuple[bytes, ...]) -> _Upload:
         self._store.reserve(user, nbytes)

@@ -33,8 +33,8 @@ WEAK_ADVICE = (
     "`djinn-lab doctor` on its machine shows what is missing; its owner may accept this with "
     "`pool start --accept-weak-isolation`."
 )
-BROKEN = (1005, 1006, 1011)
-"""Close codes of connections that no client ended: its network, its process or its pings did."""
+BROKEN = (1001, 1005, 1006, 1011, 1012, 1013, 1014)
+"""Close codes of connections that no client ended: its network, its process, its pings or a proxy did."""
 RESUMING_VERSION = 9
 """Clients of older protocols open no second connection to a session."""
 UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
