@@ -17,6 +17,7 @@ from djinn_lab.capture.host.interrupts import check
 from djinn_lab.client.connection import PoolConnection
 from djinn_lab.client.trust import public_context
 from djinn_lab.client.upload_progress import UploadProgress
+from djinn_lab.client.ways import proxy_for
 from djinn_lab.errors import PoolError, PoolLost, Refused
 from djinn_lab.protocol.messages import BlobsMissing, BlobStored, Fetched, QueryBlobs
 from djinn_lab.protocol.rest.transfers import (
@@ -91,6 +92,7 @@ class BlobTransfer:
             headers={"Authorization": f"Bearer {token}"},
             timeout=TIMEOUTS,
             trust_env=False,
+            proxy=proxy_for(connection.url),
             verify=connection.tls or public_context(),
         )
         self.uploaded_bytes = 0

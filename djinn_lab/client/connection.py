@@ -16,6 +16,7 @@ from websockets.frames import CloseCode
 
 from djinn_lab.capture.host.interrupts import TICK_S, Stopped, check, whole
 from djinn_lab.client.trust import not_proven, tls_context
+from djinn_lab.client.ways import by_proxy
 from djinn_lab.client.websocket import WebSocket
 from djinn_lab.errors import (
     AuthenticationError,
@@ -297,7 +298,7 @@ def _open(url: str, token: str, tls: ssl.SSLContext | None) -> WebSocket:
         if unproven is not None:
             raise unproven from None
         host = urlsplit(url).netloc or url
-        raise PoolSilent(f"no pool answers at {host} ({error}).", START_AGAIN) from None
+        raise PoolSilent(f"no pool answers at {host}{by_proxy(url)} ({error}).", START_AGAIN) from None
 
 
 def _said(body: bytes | bytearray | None) -> str:

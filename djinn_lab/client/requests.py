@@ -14,6 +14,7 @@ import msgspec
 from djinn_lab.client.addresses import leader_url, restart_under_way
 from djinn_lab.client.credentials import TOKEN_VARIABLE, TokenSource, token_source
 from djinn_lab.client.trust import known_fingerprint, not_proven, public_context, tls_context
+from djinn_lab.client.ways import by_proxy, proxy_for
 from djinn_lab.errors import (
     AuthenticationError,
     CancelFailed,
@@ -121,13 +122,15 @@ class PoolRequests:
             if answer.status_code == 401 and self._renews():
                 answer = self._http.request(method, path, params=given, content=content, headers=headers)
             return answer
-        except httpx.ConnectError as error:
+        except (httpx.ConnectError, httpx.ProxyError) as error:
             unproven = not_proven(self.url, error)
             if unproven is not None:
                 raise unproven from None
             if self._moved_on():
                 return self._send(method, path, query, body)
-            raise PoolNotFound(f"No pool answers at {self.url} ({error}).", START_ADVICE) from None
+            raise PoolNotFound(
+                f"No pool answers at {self.url}{by_proxy(self.url)} ({error}).", START_ADVICE
+            ) from None
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise PoolLost(f"The connection to {self.url} broke ({error}).", "Try again.") from None
 
@@ -138,6 +141,7 @@ class PoolRequests:
             headers={"Authorization": f"Bearer {token}"},
             timeout=httpx.Timeout(READ_TIMEOUT_S, connect=CONNECT_TIMEOUT_S),
             trust_env=False,
+            proxy=proxy_for(self.url),
             verify=tls_context(self.url, self._certificate) or public_context(),
         )
         self._finalizer = weakref.finalize(self, self._http.close)
