@@ -14,6 +14,7 @@ import msgspec
 import torch
 
 from djinn_lab.capture.host.interrupts import check
+from djinn_lab.client.compression import compressed
 from djinn_lab.client.connection import PoolConnection
 from djinn_lab.client.trust import public_context
 from djinn_lab.client.upload_progress import UploadProgress
@@ -21,7 +22,7 @@ from djinn_lab.client.ways import proxy_for
 from djinn_lab.errors import PoolError, PoolLost, Refused
 from djinn_lab.protocol.messages import BlobsMissing, BlobStored, Fetched, QueryBlobs
 from djinn_lab.protocol.rest.transfers import (
-    NUMBER_BYTES,
+    HEADER,
     PIECE_BYTES,
     PIECES_FROM_BYTES,
     PiecesAnnounced,
@@ -169,18 +170,21 @@ class BlobTransfer:
 
     def _frames(self, data: memoryview, numbers: Sequence[int]) -> Iterator[bytes]:
         for number in numbers:
-            yield number.to_bytes(NUMBER_BYTES)
             start = number * PIECE_BYTES
-            yield from self._sent(data[start : start + piece_bytes(number, data.nbytes)])
+            piece = data[start : start + piece_bytes(number, data.nbytes)]
+            sent = compressed(piece, self._moving.uploads.link_bytes_per_s) or piece
+            yield HEADER.pack(number, len(sent))
+            yield from self._sent(memoryview(sent), piece.nbytes / len(sent))
 
-    def _sent(self, data: memoryview) -> Iterator[bytes]:
-        """Cut bytes into what is sent at once, and count them."""
+    def _sent(self, data: memoryview, worth: float = 1.0) -> Iterator[bytes]:
+        """Cut bytes into what is sent at once, and count them. ``worth``: as many bytes of the tensor as each
+        byte stands for."""
         for start in range(0, data.nbytes, LINK_CHUNK_BYTES):
             check()
             chunk = bytes(data[start : start + LINK_CHUNK_BYTES])
             yield chunk
             self.uploaded_bytes += len(chunk)
-            self._moving.uploads.add(len(chunk))
+            self._moving.uploads.add(round(worth * len(chunk)), len(chunk))
             self._moving.tick()
 
     def _write(self, path: Path, data: memoryview) -> None:

@@ -102,8 +102,10 @@ class PoolRequests:
         except msgspec.DecodeError as error:
             raise not_understood(error) from None
 
-    def _request(self, method: str, path: str, query: Query | None = None) -> httpx.Response:
-        response = self._send(method, path, query)
+    def _request(
+        self, method: str, path: str, query: Query | None = None, body: bytes | None = None
+    ) -> httpx.Response:
+        response = self._send(method, path, query, body)
         self._check(response)
         return response
 
@@ -112,11 +114,12 @@ class PoolRequests:
         method: str,
         path: str,
         query: Query | None = None,
-        body: msgspec.Struct | None = None,
+        body: msgspec.Struct | bytes | None = None,
     ) -> httpx.Response:
         given = {name: value for name, value in (query or {}).items() if value is not None}
-        content = None if body is None else msgspec.json.encode(body)
-        headers = None if body is None else {"Content-Type": "application/json"}
+        content = msgspec.json.encode(body) if isinstance(body, msgspec.Struct) else body
+        kind = "application/json" if isinstance(body, msgspec.Struct) else "application/octet-stream"
+        headers = None if body is None else {"Content-Type": kind}
         try:
             answer = self._http.request(method, path, params=given, content=content, headers=headers)
             if answer.status_code == 401 and self._renews():

@@ -31,20 +31,34 @@ class UploadProgress:
         self._total = 0
         self._sent = 0
         self._lately: deque[tuple[float, int]] = deque()
+        self.link_bytes_per_s = 0.0
+        """What the link lately passed on, compressed as it was; 0 until known."""
+        self._link_since: tuple[float, int] | None = None
 
     def begin(self, total: int, here: int = 0) -> None:
         """An upload of ``total`` bytes begins, of which ``here`` have arrived before."""
         self._total, self._sent, self.arrived = total, here, here
         self._lately.clear()
         self._lately.append((perf_counter(), here))
+        self._link_since = None
 
-    def add(self, nbytes: int) -> None:
-        """So many bytes more have left."""
+    def add(self, nbytes: int, on_link: int) -> None:
+        """So many bytes more have left, as fewer ones ``on_link`` where they were compressed."""
         now_s = perf_counter()
+        self._measure_link(now_s, on_link)
         self._sent += nbytes
         self._lately.append((now_s, self._sent))
         while self._lately[0][0] < now_s - RATE_OVER_S and len(self._lately) > 2:
             self._lately.popleft()
+
+    def _measure_link(self, now_s: float, on_link: int) -> None:
+        """Measure over stretches of half a second; the first bytes only fill buffers on the way."""
+        since_s, sent = self._link_since or (now_s, -on_link)
+        sent += on_link
+        if now_s - since_s >= RATE_AFTER_S:
+            self.link_bytes_per_s = sent / (now_s - since_s)
+            since_s, sent = now_s, 0
+        self._link_since = (since_s, sent)
 
     def end(self) -> None:
         self._total = 0

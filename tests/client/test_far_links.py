@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -13,14 +15,17 @@ from pathlib import Path
 import pytest
 import torch
 from real_pool import PoolUnderTest, wait_for
+from typer.testing import CliRunner
 
 import djinn_lab
 from benchmarks.far_link import FarLink
+from djinn_lab.cli.app import build_app
 from djinn_lab.client import connection
 from djinn_lab.client.session import Session
 from djinn_lab.jobs import Terms
 from djinn_lab.protocol.certificates import fingerprint
 from djinn_lab.protocol.rest.transfers import PIECE_BYTES
+from djinn_lab.units import parse_bytes
 
 pytestmark = pytest.mark.processes
 
@@ -119,6 +124,14 @@ def test_an_upload_says_bytes_rate_and_the_time_left(session: Session, link: Far
     assert session.executor.uploads.state is None
 
 
+def test_what_compresses_well_is_compressed_on_a_slow_link(session: Session, link: FarLink) -> None:
+    link.up.rate = 5e6
+    words = torch.arange(3 * PIECES * PIECE_BYTES // 8) % 1000  # as tokens are: most of each word is zeros
+    before = link.up.nbytes
+    assert total_of(session, words) == int(words.sum())
+    assert link.up.nbytes - before < words.nbytes / 2
+
+
 def steps(x: torch.Tensor, count: int, rounds: int = 3) -> list[float]:
     found = []
     for _ in range(count):
@@ -178,6 +191,7 @@ with djinn_lab.connect().capture(terms=Terms(target="cpu:0")):
 CLIENT = """
 import sys, torch, djinn_lab
 sys.path[:0] = {folders!r}
+from djinn_lab.cli.app import build_app
 from djinn_lab.client import connection
 from test_far_links import matrix, steps
 connection.host_id = lambda: "another host"
@@ -216,3 +230,31 @@ def test_a_client_that_slept_while_its_connection_died_continues_its_cell(
         os.kill(child.pid, signal.SIGCONT)
         assert child.stdout.readline().strip() == own
     assert child.returncode == 0
+
+
+def test_the_doctor_measures_the_way_and_says_what_to_expect(
+    far_pool: PoolUnderTest, link: FarLink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    link.up.delay_s = link.down.delay_s = 0.06
+    link.up.rate, link.down.rate = 2e6, 4e6
+    monkeypatch.setenv("DJINN_TOKEN", far_pool.info.token)
+    monkeypatch.setenv("DJINN_POOL_CERTIFICATE", fingerprint(far_pool.info.certificate))
+    done = CliRunner().invoke(build_app(), ["doctor", "--pool", link.url, "--json"])
+    assert done.exit_code == 0, done.output
+    found = {check["name"]: check for check in json.loads(done.output)}
+    assert list(found) == ["pool", "round trip", "bandwidth", "cells"]
+    assert found["round trip"]["status"] == "warn"  # at least 120 ms
+    up, down = (parse_bytes(rate) for rate in re.findall(r"([\d.]+ .iB)/s", found["bandwidth"]["evidence"]))
+    assert up < 2e6  # no faster than the link
+    assert down < 4e6
+    assert "costs a round trip: 100 of them" in found["cells"]["evidence"]
+    assert found["cells"]["fix"]
+
+
+def test_the_doctor_names_a_pool_that_does_not_answer(link: FarLink, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DJINN_TOKEN", "x")
+    monkeypatch.delenv("DJINN_POOL_CERTIFICATE", raising=False)
+    link.refuse()
+    done = CliRunner().invoke(build_app(), ["doctor", "--pool", link.url])
+    assert done.exit_code == 1
+    assert "No pool answers at" in done.output

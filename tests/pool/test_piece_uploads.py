@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import zstandard
 from blake3 import blake3
 
 from djinn_lab.errors import Refused
 from djinn_lab.pool.blobs.piece_uploads import NotAnnounced
 from djinn_lab.pool.blobs.store import BlobStore
-from djinn_lab.protocol.rest.transfers import NUMBER_BYTES, PIECE_BYTES, PiecesAnnounced
+from djinn_lab.protocol.rest.transfers import HEADER, PIECE_BYTES, PiecesAnnounced
 
 SIZE = 4 * PIECE_BYTES + 100
 COUNT = 5
@@ -41,7 +42,11 @@ def announced(data: bytes) -> PiecesAnnounced:
 
 
 def frames(data: bytes, numbers: Iterable[int]) -> bytes:
-    return b"".join(number.to_bytes(NUMBER_BYTES) + piece(data, number) for number in numbers)
+    return b"".join(frame(number, piece(data, number)) for number in numbers)
+
+
+def frame(number: int, data: bytes) -> bytes:
+    return HEADER.pack(number, len(data)) + data
 
 
 async def in_chunks(body: bytes) -> AsyncIterator[bytes]:
@@ -111,13 +116,26 @@ def test_equal_pieces_of_one_tensor_are_all_written(store: BlobStore) -> None:
     assert begin(store, turned) == [4]
 
 
+def test_pieces_may_be_compressed(store: BlobStore) -> None:
+    data = bytes(range(256)) * (SIZE // 256) + bytes(SIZE % 256)
+    begin(store, data)
+    body = b"".join(frame(number, zstandard.compress(piece(data, number))) for number in range(COUNT))
+    assert run(store.piece_uploads.receive("ann", digest_of(data), in_chunks(body))) == []
+    assert (store.directory / "store" / store.stored_name(digest_of(data))).read_bytes() == data
+
+
 def test_wrong_bytes_are_refused_and_not_stored(store: BlobStore) -> None:
     data, other = os.urandom(SIZE), os.urandom(SIZE)
     begin(store, data)
     with pytest.raises(Refused, match="Piece 1 does not have the digest"):
         run(store.piece_uploads.receive("ann", digest_of(data), in_chunks(frames(other, [1]))))
     for body, text in (
-        (b"\0\0\0\5" + bytes(9), "no piece 5"),
+        (frame(5, bytes(9)), "no piece 5"),
+        (HEADER.pack(1, PIECE_BYTES + 1) + bytes(9), "more than piece 1 has"),
+        (frame(1, b"nothing"), "cannot be read"),
+        (frame(1, zstandard.compress(bytes(PIECE_BYTES - 1))), "does not have its"),
+        (frame(1, zstandard.compress(bytes(2**26))), "too much memory"),
+        (frame(1, zstandard.compress(bytes(PIECE_BYTES))), "have the digest"),
         (frames(data, [3])[:-1], "ends within a piece"),
     ):
         with pytest.raises(Refused, match=text):

@@ -63,7 +63,7 @@ def add_transfer_routes(app: FastAPI, context: PoolContext) -> None:
         "/v1/blobs/{digest}/pieces",
         status_code=201,
         responses=documented(PiecesMissing, 201),
-        summary="Upload pieces of an announced tensor: each its number in four bytes, and its bytes",
+        summary="Upload pieces of an announced tensor: each its number, a length and its bytes",
     )
     async def put_pieces(digest: str, request: Request, user: Annotated[User, Depends(runner)]) -> Response:
         try:

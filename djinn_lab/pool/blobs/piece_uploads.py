@@ -10,13 +10,14 @@ from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+import zstandard
 from blake3 import blake3
 
 from djinn_lab.errors import Refused
 from djinn_lab.pool.blobs.names import checked_digest
 from djinn_lab.protocol.messages import AWAY_S
 from djinn_lab.protocol.rest.transfers import (
-    NUMBER_BYTES,
+    HEADER,
     PIECE_BYTES,
     PiecesAnnounced,
     piece_bytes,
@@ -54,7 +55,11 @@ class _Upload:
         return self.user, self.digest
 
     def write(self, number: int, data: bytes) -> None:
-        """Write a piece to its place. Raises Refused for other bytes than were announced. Blocks."""
+        """Write a piece, which may be compressed, to its place. Raises Refused for other bytes than were
+        announced. Blocks."""
+        nbytes = piece_bytes(number, self.nbytes)
+        if len(data) < nbytes:
+            data = _decompressed(data, nbytes)
         if blake3(data).digest() != self.pieces[number]:
             raise Refused(f"Piece {number} does not have the digest that was announced.")
         with self.path.open("r+b", buffering=0) as file:
@@ -184,21 +189,36 @@ def _checked(digest: str, announced: PiecesAnnounced) -> tuple[bytes, ...]:
 
 
 async def _frames(chunks: AsyncIterator[bytes], nbytes: int) -> AsyncIterator[tuple[int, bytes]]:
-    """Cut a body into pieces with their numbers. Raises Refused for a number that the tensor has not."""
+    """Cut a body into pieces with their numbers. Raises Refused for a number that the tensor has not, and a
+    frame that is longer than its piece."""
     buffer = bytearray()
     async for chunk in chunks:
         buffer += chunk
-        while len(buffer) >= NUMBER_BYTES:
-            number = int.from_bytes(buffer[:NUMBER_BYTES])
+        while len(buffer) >= HEADER.size:
+            number, length = HEADER.unpack_from(buffer)
             if number >= piece_count(nbytes):
                 raise Refused(f"There is no piece {number} of a tensor of {nbytes} bytes.")
-            end = NUMBER_BYTES + piece_bytes(number, nbytes)
+            if length > piece_bytes(number, nbytes):
+                raise Refused(f"{length} bytes are more than piece {number} has.")
+            end = HEADER.size + length
             if len(buffer) < end:
                 break
-            yield number, bytes(buffer[NUMBER_BYTES:end])
+            yield number, bytes(buffer[HEADER.size : end])
             del buffer[:end]
     if buffer:
         raise Refused("The body ends within a piece.")
+
+
+def _decompressed(data: bytes, nbytes: int) -> bytes:
+    """Decompress a piece of ``nbytes``. Raises Refused for what has another size, or is none."""
+    try:
+        reader = zstandard.ZstdDecompressor(max_window_size=PIECE_BYTES).stream_reader(data)
+        found = bytes(reader.read(nbytes + 1))
+    except zstandard.ZstdError as error:
+        raise Refused(f"A compressed piece cannot be read: {error}.") from None
+    if len(found) != nbytes:
+        raise Refused(f"A compressed piece does not have its {nbytes} bytes.")
+    return found
 
 
 def _write_all(file: int, data: bytes, start: int) -> None:
