@@ -126,7 +126,9 @@ class NotebookCell:
         self._text = text
         self._options = options
         self._progress = ProgressLine(
-            -1.0 if options.quiet else options.progress_after_s, lambda: session.recorder.segment.recorded
+            -1.0 if options.quiet else options.progress_after_s,
+            lambda: session.recorder.segment.recorded,
+            lambda: session.executor.uploads.state,
         )
         self._dry_run: DryRun | None = None
         self._names: KeptNames | None = None

@@ -11,8 +11,9 @@ from IPython.display import display
 from msgspec.structs import replace
 
 from djinn_lab.client.report import CellReport
+from djinn_lab.client.upload_progress import UploadState
 from djinn_lab.protocol.messages import JobUpdate
-from djinn_lab.units import format_seconds
+from djinn_lab.units import format_bytes, format_seconds
 
 Outcome = Literal["submitted", "done", "failed", "cancelled"]
 REFRESH_S = 0.2
@@ -39,13 +40,19 @@ class _Line:
 
 class ProgressLine:
     """Show one line about a cell ``after_s`` seconds into the wait (negative: never), updated in place, at
-    most five times a second. ``recorded``: returns how many ops the cell has recorded. ``complete``: it will
-    record no more. ``update``: the pool's last word."""
+    most five times a second. ``recorded``: returns how many ops the cell has recorded. ``uploads``: how far
+    an upload under way is. ``complete``: it will record no more. ``update``: the pool's last word."""
 
-    def __init__(self, after_s: float, recorded: Callable[[], int] = lambda: 0) -> None:
+    def __init__(
+        self,
+        after_s: float,
+        recorded: Callable[[], int] = lambda: 0,
+        uploads: Callable[[], UploadState | None] = lambda: None,
+    ) -> None:
         self.cell = "the cell"
         self.complete = False
         self._recorded = recorded
+        self._uploads = uploads
         self._after_s = after_s
         self._started = perf_counter()
         self._handle: Any = None
@@ -67,8 +74,17 @@ class ProgressLine:
         if self._after_s < 0 or now - self._started < self._after_s or now - self._shown_at < REFRESH_S:
             return
         self._shown_at = now
+        upload = self._uploads()
+        if upload is not None:
+            self._show(*describe_upload(self.cell, upload, now - self._started))
+            return
         update = None if self.update is None else since(self.update, now - self._updated_at)
         self._show(*describe(self.cell, update, now - self._started, self._grew and not self.complete))
+
+    def end(self, text: str) -> None:
+        """Leave a last word in place, if anything was ever shown."""
+        if self._handle is not None:
+            self._show(text, 1.0)
 
     def finish(self, report: CellReport, outcome: Outcome) -> None:
         """Leave the last word in place, if anything was ever shown, or a lost worker was recovered from."""
@@ -134,6 +150,14 @@ class WaitLine:
             self._handle = display(line, display_id=True)
         else:
             self._handle.update(line)
+
+
+def describe_upload(cell: str, upload: UploadState, elapsed_s: float) -> tuple[str, float]:
+    """Return a sentence about a cell whose tensors are on their way to the pool, and the fraction sent."""
+    rate = f" at {format_bytes(round(upload.bytes_per_s))}/s" if upload.bytes_per_s else ""
+    left = "" if upload.left_s is None else f", {_about(upload.left_s)} left"
+    sent = f"{format_bytes(upload.sent)} of {format_bytes(upload.total)}"
+    return f"{cell} uploads {sent}{rate}{left} ({format_seconds(elapsed_s)})", upload.sent / upload.total
 
 
 def since(update: JobUpdate, seconds: float) -> JobUpdate:

@@ -7,10 +7,11 @@ from torch.utils._pytree import tree_leaves
 
 from djinn_lab.client.cell import Cell
 from djinn_lab.client.handle import CellHandle
-from djinn_lab.client.session import Pushed
+from djinn_lab.client.session import Pushed, Session
 from djinn_lab.config.fields import did_you_mean
 from djinn_lab.errors import OptionError
 from djinn_lab.magics.notebook import Notebook
+from djinn_lab.magics.progress import ProgressLine
 from djinn_lab.units import counted, format_bytes, format_seconds
 
 
@@ -62,7 +63,20 @@ def push(notebook: Notebook, words: list[str]) -> str:
     if not words:
         raise OptionError("%djinn push needs the name of a variable.", "For instance: %djinn push model")
     values = {name: variable_of_tensors(notebook, name) for name in words}
-    return "\n".join(_said(name, notebook.session.push(value)) for name, value in values.items())
+    return "\n".join(_said(name, _pushed(notebook.session, name, value)) for name, value in values.items())
+
+
+def _pushed(session: Session, name: str, value: object) -> Pushed:
+    """Push, with a line of progress once that takes longer than a moment."""
+    executor = session.executor
+    line = ProgressLine(session.profile.session.progress_after_s, uploads=lambda: executor.uploads.state)
+    line.cell = f"push {name}"
+    before, executor.on_tick = executor.on_tick, line.tick
+    try:
+        return session.push(value)
+    finally:
+        executor.on_tick = before
+        line.end(f"push {name} has ended")
 
 
 def _said(name: str, pushed: Pushed) -> str:

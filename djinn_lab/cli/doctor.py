@@ -23,14 +23,14 @@ from djinn_lab.cli.options import AsJson
 from djinn_lab.cli.output import print_json
 from djinn_lab.cli.version import installed_version
 from djinn_lab.config import list_profiles, profiles_path
-from djinn_lab.errors import CannotStartNow, DjinnError, PoolNotFound, UserError
+from djinn_lab.errors import CannotStartNow, DjinnError, OptionError, PoolNotFound, UserError
 from djinn_lab.native import EXTENSIONS, find
 from djinn_lab.pool.notebooks.captured_kernel import KERNEL_NAME
 from djinn_lab.protocol.isolation import STRONG, CanaryFindings
 from djinn_lab.protocol.runtime_file import check_writable, runtime_directory
 from djinn_lab.protocol.version import TORCH_BELOW, TORCH_MIN, minor_of
 from djinn_lab.system.host import SHARED_MEMORY
-from djinn_lab.units import format_bytes, listed
+from djinn_lab.units import format_bytes, format_seconds, listed
 
 if TYPE_CHECKING:
     from djinn_lab.pool.launchers.ray_cluster.examination import NodeFindings
@@ -293,6 +293,44 @@ def _of_node(node: NodeFindings, wanted: Mapping[str, str]) -> list[Check]:
     ]
 
 
+FAR_S, THIN_BYTES_PER_S = 0.1, 10**6
+"""From here on the way decides how long cells take."""
+BATCH_BYTES = 10**7
+CUTS = 100
+FEWER_CUTS = "Read fewer values in cells, and keep data on the pool: see docs/tuning.md, A pool far away."
+
+
+def check_way(url: str) -> list[Check]:
+    """Check a pool elsewhere, how far it is, and what to expect of cells there."""
+    from djinn_lab.client.addresses import leader_url
+    from djinn_lab.client.credentials import token_source
+    from djinn_lab.client.link_speed import measure_link
+    from djinn_lab.client.rest import PoolClient
+    from djinn_lab.client.ways import by_proxy
+
+    try:
+        leader = leader_url(url)
+        client = PoolClient(leader, token_source(leader)())
+        status = client.status()
+        found = measure_link(client)
+    except DjinnError as error:
+        return [Check("pool", "fail", error.message, error.advice)]
+    evidence = f"{client.url}{by_proxy(client.url)}, version {status.version}"
+    far, thin = found.round_trip_s >= FAR_S, min(found.up, found.down) < THIN_BYTES_PER_S
+    up, down = (f"{format_bytes(rate)}/s" for rate in (found.up, found.down))
+    expected = (
+        f"each value that a cell reads, as by loss.item(), costs a round trip: {CUTS} of them "
+        f"{format_seconds(CUTS * found.round_trip_s)} beside the computing; a tensor of "
+        f"{BATCH_BYTES // 10**6} MB takes {format_seconds(found.upload_s(BATCH_BYTES))} to the pool, once"
+    )
+    return [
+        Check("pool", "ok", evidence),
+        Check("round trip", "warn" if far else "ok", format_seconds(found.round_trip_s)),
+        Check("bandwidth", "warn" if thin else "ok", f"{up} to the pool, {down} from it"),
+        Check("cells", "warn" if far or thin else "ok", expected, FEWER_CUTS if far or thin else ""),
+    ]
+
+
 def _attempt(name: str, look: Callable[[], str]) -> Check:
     try:
         return Check(name, "ok", look())
@@ -325,10 +363,21 @@ def examine(
             help="Also check every node of this Ray cluster: auto, or HOST:PORT.", show_default=False
         ),
     ] = None,
+    pool: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="Check only the pool at this address and the way to it: round trip, bandwidth, what to "
+            "expect of cells.",
+            show_default=False,
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Check Python, torch, the pool, its files, memory and Jupyter. Exit code 1 if a check fails."""
-    found = [examination() for examination in EXAMINATIONS]
+    if pool is not None and address is not None:
+        raise OptionError("--pool checks a way, and --address a cluster.", "Give one of them at a time.")
+    found = [examination() for examination in EXAMINATIONS] if pool is None else check_way(pool)
     if address is not None:
         found += check_nodes(address)
     if as_json:

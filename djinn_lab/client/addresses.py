@@ -8,6 +8,7 @@ from enum import Enum
 import httpx
 
 from djinn_lab.client.trust import public_context, tls_context
+from djinn_lab.client.ways import proxy_for
 from djinn_lab.errors import PoolNotFound, PoolSilent, PoolWaits
 from djinn_lab.protocol.runtime_file import (
     read_crashed,
@@ -51,7 +52,9 @@ def leader_url(addresses: str, certificate: str | None = None) -> str:
 def _state(url: str, certificate: str | None) -> PoolState:
     try:
         verify = tls_context(url, certificate) or public_context()
-        answer = httpx.get(f"{url}/v1/alive", timeout=ANSWER_TIMEOUT_S, trust_env=False, verify=verify)
+        answer = httpx.get(
+            f"{url}/v1/alive", timeout=ANSWER_TIMEOUT_S, trust_env=False, verify=verify, proxy=proxy_for(url)
+        )
         leads = answer.json().get("leads", True) if answer.is_success else None
     except (httpx.HTTPError, httpx.InvalidURL, ValueError, AttributeError, PoolNotFound):
         return PoolState.SILENT

@@ -3,24 +3,45 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import blake3
 import httpx
+import msgspec
 import torch
 
 from djinn_lab.capture.host.interrupts import check
+from djinn_lab.client.compression import compressed
 from djinn_lab.client.connection import PoolConnection
 from djinn_lab.client.trust import public_context
+from djinn_lab.client.upload_progress import UploadProgress
+from djinn_lab.client.ways import proxy_for
 from djinn_lab.errors import PoolError, PoolLost, Refused
 from djinn_lab.protocol.messages import BlobsMissing, BlobStored, Fetched, QueryBlobs
+from djinn_lab.protocol.rest.transfers import (
+    HEADER,
+    PIECE_BYTES,
+    PIECES_FROM_BYTES,
+    PiecesAnnounced,
+    PiecesMissing,
+    piece_bytes,
+)
 from djinn_lab.srg.blob_names import UNHASHED_BYTES_MIN, draw_name, sketch_of
 from djinn_lab.units import format_bytes
 
 CHUNK_BYTES = 8 * 2**20
 """An interrupt is looked for before each."""
-TIMEOUT_S = 300.0
+LINK_CHUNK_BYTES = 64 * 2**10
+"""To another host: on a slow link an interrupt waits for this."""
+TIMEOUTS = httpx.Timeout(120.0, connect=10.0, write=30.0)
+"""After them a link counts as broken. The answer to an upload waits for what buffers on the way hold."""
+PARTIAL = 206
+TRY_AGAIN = (408, 502, 503, 504)
+"""The way broke between a proxy and the pool, or the pool is being started again."""
+TRANSFERS_LOST = "Run the cell again."
 
 
 def digest_of(data: memoryview) -> str:
@@ -39,10 +60,14 @@ def write_blob(path: Path, data: memoryview) -> None:
             written += file.write(data[written : written + CHUNK_BYTES])
 
 
-def _chunks(data: memoryview) -> Iterator[bytes]:
-    for start in range(0, data.nbytes, CHUNK_BYTES):
-        check()
-        yield bytes(data[start : start + CHUNK_BYTES])
+class Moving:
+    """What transfers of a session have done so far, which connections to its pool do not outlive: the
+    progress of uploads, and the results of which only a part has come. ``tick`` is called now and then."""
+
+    def __init__(self, tick: Callable[[], None] = lambda: None) -> None:
+        self.uploads = UploadProgress()
+        self.tick = tick
+        self.results: dict[str, bytearray] = {}
 
 
 class BlobTransfer:
@@ -54,8 +79,11 @@ class BlobTransfer:
     meanwhile is raised in Stopped.
     """
 
-    def __init__(self, connection: PoolConnection, token: str) -> None:
+    def __init__(self, connection: PoolConnection, token: str, moving: Moving | None = None) -> None:
         self._connection = connection
+        self._moving = moving or Moving()
+        self._takes_pieces = True
+        """Until the pool, of an older version, does not know them."""
         self._known: set[str] = set()
         directory = connection.welcome.blob_directory
         shared = directory is not None and os.access(directory, os.W_OK)  # another user's is not writable
@@ -63,8 +91,9 @@ class BlobTransfer:
         self._http = httpx.Client(
             base_url=connection.url,
             headers={"Authorization": f"Bearer {token}"},
-            timeout=TIMEOUT_S,
+            timeout=TIMEOUTS,
             trust_env=False,
+            proxy=proxy_for(connection.url),
             verify=connection.tls or public_context(),
         )
         self.uploaded_bytes = 0
@@ -105,8 +134,58 @@ class BlobTransfer:
         if self._directory is not None:
             self._write(self._directory / digest, data)
             return
-        self.uploaded_bytes += data.nbytes
-        self._check(lambda: self._http.put(f"/v1/blobs/{digest}", content=_chunks(data)))
+        try:
+            if data.nbytes < PIECES_FROM_BYTES or not self._upload_pieces(digest, data):
+                self._moving.uploads.begin(data.nbytes)
+                self._check(lambda: self._http.put(f"/v1/blobs/{digest}", content=self._sent(data)))
+        finally:
+            self._moving.uploads.end()
+
+    def _upload_pieces(self, digest: str, data: memoryview) -> bool:
+        """Send the pieces that the pool lacks; return whether it knows pieces. Raises PoolLost where the way
+        broke: what arrived stays there."""
+        if not self._takes_pieces:
+            return False
+        pieces = [
+            digest_of(data[start : start + PIECE_BYTES]) for start in range(0, data.nbytes, PIECE_BYTES)
+        ]
+        path = f"/v1/blobs/{digest}/pieces"
+        body = msgspec.json.encode(PiecesAnnounced(data.nbytes, pieces))
+        answer = self._check(lambda: self._http.post(path, content=body), but=(404, 405))
+        if answer.status_code >= 400:
+            self._takes_pieces = False
+            return False
+        missing = msgspec.json.decode(answer.content, type=PiecesMissing).missing
+        while missing:
+            left = sum(piece_bytes(number, data.nbytes) for number in missing)
+            self._moving.uploads.begin(data.nbytes, data.nbytes - left)
+            answer = self._put_pieces(path, self._frames(data, missing))
+            if answer.status_code == 409:  # given up for want of space
+                raise PoolLost("the pool has dropped what had arrived of a tensor.", TRANSFERS_LOST)
+            missing = msgspec.json.decode(answer.content, type=PiecesMissing).missing
+        return True
+
+    def _put_pieces(self, path: str, frames: Iterator[bytes]) -> httpx.Response:
+        return self._check(lambda: self._http.put(path, content=frames), but=(409,))
+
+    def _frames(self, data: memoryview, numbers: Sequence[int]) -> Iterator[bytes]:
+        for number in numbers:
+            start = number * PIECE_BYTES
+            piece = data[start : start + piece_bytes(number, data.nbytes)]
+            sent = compressed(piece, self._moving.uploads.link_bytes_per_s) or piece
+            yield HEADER.pack(number, len(sent))
+            yield from self._sent(memoryview(sent), piece.nbytes / len(sent))
+
+    def _sent(self, data: memoryview, worth: float = 1.0) -> Iterator[bytes]:
+        """Cut bytes into what is sent at once, and count them. ``worth``: as many bytes of the tensor as each
+        byte stands for."""
+        for start in range(0, data.nbytes, LINK_CHUNK_BYTES):
+            check()
+            chunk = bytes(data[start : start + LINK_CHUNK_BYTES])
+            yield chunk
+            self.uploaded_bytes += len(chunk)
+            self._moving.uploads.add(round(worth * len(chunk)), len(chunk))
+            self._moving.tick()
 
     def _write(self, path: Path, data: memoryview) -> None:
         try:
@@ -144,32 +223,60 @@ class BlobTransfer:
         return raw.view(dtype).view(fetched.meta.shape)
 
     def _download(self, blob: str) -> bytearray:
-        content = bytearray()
+        """Fetch a result, from where an earlier attempt broke off, and have the pool delete it."""
+        content = self._moving.results.setdefault(blob, bytearray())
+        path = f"/v1/results/{blob}"
 
         def get() -> httpx.Response:
-            with self._http.stream("GET", f"/v1/results/{blob}") as response:
+            with self._http.stream("GET", path, headers={"Range": f"bytes={len(content)}-"}) as response:
                 if response.status_code >= 400:
                     response.read()
                     return response
-                for chunk in response.iter_bytes(CHUNK_BYTES):
+                if response.status_code != PARTIAL:  # an older pool, which deletes it by itself
+                    content.clear()
+                for chunk in response.iter_raw(LINK_CHUNK_BYTES):
                     check()
                     content.extend(chunk)
+                    self._moving.tick()
             return response
 
-        self._check(get)
-        return content
+        answer = self._check(get)
+        if answer.status_code == PARTIAL:
+            self._leave_deleting(path)
+        return self._moving.results.pop(blob)
 
-    def _check(self, request: object) -> httpx.Response:
-        assert callable(request)
+    def _leave_deleting(self, path: str) -> None:
+        """Delete a result beside what comes next, which needs no answer: it goes with its session anyway."""
+
+        def delete() -> None:
+            with suppress(httpx.HTTPError, RuntimeError):  # the connection was closed meanwhile
+                self._http.delete(path)
+
+        threading.Thread(target=delete, name="delete a result", daemon=True).start()
+
+    def _check(self, request: Callable[[], httpx.Response], but: Sequence[int] = ()) -> httpx.Response:
+        """Return the answer. Raises PoolLost where none comes, Refused for a status of 400 and more that is
+        not in ``but``."""
         try:
-            response: httpx.Response = request()
+            response = request()
         except httpx.HTTPError as error:
             raise PoolLost(
-                f"a tensor could not be moved to or from the pool: {error}", "Run the cell again."
+                f"a tensor could not be moved to or from the pool: {error or type(error).__name__}",
+                TRANSFERS_LOST,
             ) from None
-        if response.status_code >= 400:
-            raise Refused(f"the pool refused a tensor: {response.json().get('detail', response.text)}")
+        if response.status_code in TRY_AGAIN:
+            raise PoolLost(f"the pool did not take a tensor: {_detail(response)}", TRANSFERS_LOST)
+        if response.status_code >= 400 and response.status_code not in but:
+            raise Refused(f"the pool refused a tensor: {_detail(response)}")
         return response
 
     def close(self) -> None:
         self._http.close()
+
+
+def _detail(response: httpx.Response) -> str:
+    """Return the pool's own words, or the status of what is no pool's answer."""
+    try:
+        return str(response.json()["detail"])
+    except (ValueError, KeyError, TypeError):
+        return f"HTTP {response.status_code}"

@@ -16,6 +16,7 @@ from websockets.frames import CloseCode
 
 from djinn_lab.capture.host.interrupts import TICK_S, Stopped, check, whole
 from djinn_lab.client.trust import not_proven, tls_context
+from djinn_lab.client.ways import by_proxy
 from djinn_lab.client.websocket import WebSocket
 from djinn_lab.errors import (
     AuthenticationError,
@@ -125,6 +126,11 @@ class PoolConnection:
         """Return whether, after the connection broke, another one may be opened to the same session: the
         network comes back, or the pool is started again. A pool that was stopped has ended its sessions."""
         return self.welcome.protocol_version >= 9 and not self._stopped
+
+    @property
+    def same_host(self) -> bool:
+        """Return whether the pool is on this machine: no network is between."""
+        return self.welcome.blob_directory is not None
 
     @property
     def takes_unhashed(self) -> bool:
@@ -292,7 +298,7 @@ def _open(url: str, token: str, tls: ssl.SSLContext | None) -> WebSocket:
         if unproven is not None:
             raise unproven from None
         host = urlsplit(url).netloc or url
-        raise PoolSilent(f"no pool answers at {host} ({error}).", START_AGAIN) from None
+        raise PoolSilent(f"no pool answers at {host}{by_proxy(url)} ({error}).", START_AGAIN) from None
 
 
 def _said(body: bytes | bytearray | None) -> str:

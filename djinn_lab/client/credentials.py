@@ -10,6 +10,7 @@ import msgspec
 
 from djinn_lab.client.logins import current_token
 from djinn_lab.client.trust import not_proven, public_context, tls_context
+from djinn_lab.client.ways import by_proxy, proxy_for
 from djinn_lab.errors import AuthenticationError, PoolNotFound, PoolSilent
 from djinn_lab.protocol.rest.login import JUPYTERHUB, OIDC, LoginWay
 from djinn_lab.protocol.runtime_file import read_runtime
@@ -53,7 +54,9 @@ def ways_in(url: str, certificate: str | None = None) -> Sequence[LoginWay]:
     AuthenticationError."""
     try:
         verify = tls_context(url, certificate) or public_context()
-        answer = httpx.get(f"{url}/v1/login", timeout=ASK_TIMEOUT_S, trust_env=False, verify=verify)
+        answer = httpx.get(
+            f"{url}/v1/login", timeout=ASK_TIMEOUT_S, trust_env=False, verify=verify, proxy=proxy_for(url)
+        )
         return msgspec.json.decode(answer.content, type=list[LoginWay]) if answer.is_success else ()
     except msgspec.DecodeError:
         return ()
@@ -63,4 +66,4 @@ def ways_in(url: str, certificate: str | None = None) -> Sequence[LoginWay]:
         unproven = not_proven(url, error)
         if unproven is not None:
             raise unproven from None
-        raise PoolSilent(f"no pool answers at {url} ({error}).", "Check DJINN_POOL.") from None
+        raise PoolSilent(f"no pool answers at {url}{by_proxy(url)} ({error}).", "Check DJINN_POOL.") from None

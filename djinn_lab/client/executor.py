@@ -16,11 +16,12 @@ from msgspec.structs import replace
 
 from djinn_lab.capture.host.interrupts import TICK_S, Stopped, check, later, take, whole
 from djinn_lab.capture.sending.backend import Cut, RunResult
-from djinn_lab.client.blobs import BlobTransfer
+from djinn_lab.client.blobs import BlobTransfer, Moving
 from djinn_lab.client.cell_job import CellJob, Flight, RecordedProgram
 from djinn_lab.client.connection import PoolConnection, SubmissionEncoder
 from djinn_lab.client.cuts import CutRecord
 from djinn_lab.client.segment_results import arrived, failure, missing, stopped_with
+from djinn_lab.client.upload_progress import UploadProgress
 from djinn_lab.client.wait_notice import WaitNotice
 from djinn_lab.errors import (
     CancelFailed,
@@ -33,6 +34,7 @@ from djinn_lab.errors import (
 )
 from djinn_lab.jobs import NO_TERMS
 from djinn_lab.protocol.messages import (
+    AWAY_S,
     FETCH_CELL,
     RESUME_S,
     SKIPPED,
@@ -59,6 +61,8 @@ RESUME_PAUSE_MIN_S, RESUME_PAUSE_MAX_S = 0.05, 2.0
 """Between two attempts to connect again; doubled after each."""
 SENT_KEPT = 256
 """Messages without an answer that are sent again after a connection broke."""
+UPLOADS_IN_VAIN = 3
+"""So many attempts in a row that bring nothing to the pool end an upload."""
 RESUMED_S = 0.0001
 """Between submit and result, less than this is the way from one to the other; the cell recorded nothing."""
 
@@ -77,6 +81,7 @@ class PoolExecutor:
     ) -> None:
         self._notice = notice
         self._open = open_connection
+        self._moving = Moving(lambda: self.on_tick())
         self._connection: PoolConnection | None = None
         self._blobs: BlobTransfer | None = None
         self._sent = SubmissionEncoder(deltas=False)
@@ -127,7 +132,7 @@ class PoolExecutor:
     @whole
     def _use(self, connection: PoolConnection, token: str) -> None:
         self._connection = connection
-        self._blobs = BlobTransfer(connection, token)
+        self._blobs = BlobTransfer(connection, token, self._moving)
         self._sent = SubmissionEncoder(connection.knows_deltas)
 
     def resume(self, lost: PoolLost, *first: Flight) -> None:
@@ -139,13 +144,13 @@ class PoolExecutor:
         if broken is None or isinstance(lost, SessionLost):
             raise lost
         flights = (*first, *self._flights)
-        began, pause_s = perf_counter(), RESUME_PAUSE_MIN_S
-        while broken.can_resume and (self._waits_for or perf_counter() < began + RESUME_S):
+        ends, pause_s = perf_counter() + _patience_s(broken), RESUME_PAUSE_MIN_S
+        while broken.can_resume and (self._waits_for or perf_counter() < ends):
             try:
                 if self._resumed(broken.welcome.session, lost):
                     self._send_again(flights)
                     return
-                self._say_broken(flights, began + RESUME_S - perf_counter())
+                self._say_broken(flights, ends - perf_counter())
                 self._pause(pause_s)
             except PoolLost as again:
                 if again is lost:
@@ -194,12 +199,13 @@ class PoolExecutor:
 
     def _say_broken(self, flights: Sequence[Flight], left_s: float) -> None:
         self.on_tick()
-        for flight in flights[:1]:
+        job = flights[0].message.job if flights else self.cell.identifier if self.cell is not None else None
+        if job is not None:
             left = format_seconds(max(1.0, round(left_s)))
             reason = f"the pool does not answer; the cell waits for it to come back, {left} at most"
             if self._waits_for:
                 reason = f"{self._waits_for} The cell waits for that."
-            self.on_update(JobUpdate(flight.message.job, "QUEUED", reason))
+            self.on_update(JobUpdate(job, "QUEUED", reason))
 
     @property
     def blobs(self) -> BlobTransfer:
@@ -243,20 +249,35 @@ class PoolExecutor:
 
     def stage(self, data: memoryview) -> str:
         started = perf_counter()
-        try:
-            digest = self.blobs.stage(data)
-        except PoolLost as lost:
-            try:
-                self.resume(lost)
-                digest = self.blobs.stage(data)
-            except PoolLost as ended:
-                self._lost = ended
-                raise
+        digest = self._staged(data)
         if self.cell is not None:
             elapsed = perf_counter() - started
             self.cell.report.add("upload", elapsed)
             self.cell.outside_since += elapsed  # not capture's
         return digest
+
+    def _staged(self, data: memoryview) -> str:
+        """Upload, over as many connections as it takes. Raises PoolLost where the pool is gone, or one
+        attempt after the other brings nothing there."""
+        in_vain, arrived = 0, -1
+        while True:
+            try:
+                return self.blobs.stage(data)
+            except PoolLost as lost:
+                in_vain = 0 if self.uploads.arrived > arrived else in_vain + 1
+                arrived = self.uploads.arrived
+                try:
+                    if in_vain > UPLOADS_IN_VAIN:
+                        raise
+                    self.resume(lost)
+                except PoolLost as ended:
+                    self._lost = ended
+                    raise
+
+    @property
+    def uploads(self) -> UploadProgress:
+        """How far the upload under way is."""
+        return self._moving.uploads
 
     def release(self, values: Sequence[int]) -> None:
         if self._connection is not None:
@@ -546,7 +567,7 @@ class PoolExecutor:
                 return False
         except PoolLost:
             return True
-        return now_s > self._broken_s + RESUME_S
+        return now_s > self._broken_s + _patience_s(broken)
 
     def ask_to_cancel(self, job: str, stop: BaseException | None = None) -> None:
         """Ask the pool to stop a job; any thread may. Where the pool cannot be reached, the next wait for the
@@ -573,3 +594,8 @@ class PoolExecutor:
             self._send_unanswered(FinishJob(job.identifier, outcome, message[:500]))
         except PoolLost:
             self.drop_connection()
+
+
+def _patience_s(broken: PoolConnection) -> float:
+    """Return for how many seconds to try to connect again."""
+    return RESUME_S if broken.same_host else AWAY_S

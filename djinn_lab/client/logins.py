@@ -18,6 +18,7 @@ from typing import TypeVar
 import httpx
 import msgspec
 
+from djinn_lab.client.ways import proxy_for
 from djinn_lab.config import config_directory
 from djinn_lab.errors import AuthenticationError, PoolError
 from djinn_lab.protocol.rest.login import LoginWay
@@ -83,7 +84,9 @@ def logins_path() -> Path:
 def discover(way: LoginWay) -> Issuer:
     """Ask an issuer for its addresses. Raises PoolError."""
     address = f"{way.issuer}/.well-known/openid-configuration"
-    found = _answer(Issuer, lambda web: web.get(address))
+    found = _answer(
+        Issuer, lambda: httpx.get(address, timeout=TIMEOUT_S, trust_env=False, proxy=proxy_for(address))
+    )
     if found.issuer.rstrip("/") != way.issuer.rstrip("/"):
         raise PoolError(f"The issuer {way.issuer} calls itself {found.issuer}.", "Ask its administrator.")
     return found
@@ -97,7 +100,7 @@ def begin(way: LoginWay, issuer: Issuer) -> DeviceCode:
     form = {"client_id": way.client_id, "scope": " ".join(s for s in WANTED_SCOPES if s in supported)}
     if way.audience != way.client_id:
         form["audience"] = way.audience
-    return _answer(DeviceCode, lambda web: web.post(issuer.device_authorization_endpoint, data=form))
+    return _answer(DeviceCode, lambda: _post(issuer.device_authorization_endpoint, form))
 
 
 def finish(
@@ -110,7 +113,7 @@ def finish(
         sleep(pause_s)
         waited_s += pause_s
         try:
-            answer = httpx.post(issuer.token_endpoint, data=form, timeout=TIMEOUT_S, trust_env=False)
+            answer = _post(issuer.token_endpoint, form)
         except httpx.TransportError:
             pause_s *= 2  # as RFC 8628 asks, after a broken connection
             continue
@@ -160,7 +163,7 @@ def revoke(login: StoredLogin) -> bool:
     try:
         issuer = discover(login.way)
         form = {"client_id": login.way.client_id, "token": login.refresh_token or login.token}
-        answer = httpx.post(issuer.revocation_endpoint, data=form, timeout=TIMEOUT_S, trust_env=False)
+        answer = _post(issuer.revocation_endpoint, form)
     except (PoolError, httpx.HTTPError, httpx.InvalidURL):
         return False
     return answer.is_success
@@ -183,7 +186,7 @@ def _renewed(login: StoredLogin) -> StoredLogin:
             "client_id": way.client_id,
         }
         endpoint = discover(way).token_endpoint
-        granted = _answer(Granted, lambda web: web.post(endpoint, data=form))
+        granted = _answer(Granted, lambda: _post(endpoint, form))
     except PoolError as error:
         if time.time() < login.expires_at:
             return login
@@ -216,10 +219,13 @@ def _audience(token: str) -> tuple[object, ...]:
     return tuple(found) if isinstance(found, list) else (found,)
 
 
-def _answer(kind: type[Kind], ask: Callable[[httpx.Client], httpx.Response]) -> Kind:
+def _post(url: str, form: Mapping[str, str]) -> httpx.Response:
+    return httpx.post(url, data=form, timeout=TIMEOUT_S, trust_env=False, proxy=proxy_for(url))
+
+
+def _answer(kind: type[Kind], ask: Callable[[], httpx.Response]) -> Kind:
     try:
-        with httpx.Client(timeout=TIMEOUT_S, trust_env=False) as web:
-            answer = ask(web)
+        answer = ask()
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         raise PoolError(f"The issuer does not answer ({error}).", "Try again.") from None
     if not answer.is_success:

@@ -14,6 +14,7 @@ import msgspec
 from djinn_lab.client.addresses import leader_url, restart_under_way
 from djinn_lab.client.credentials import TOKEN_VARIABLE, TokenSource, token_source
 from djinn_lab.client.trust import known_fingerprint, not_proven, public_context, tls_context
+from djinn_lab.client.ways import by_proxy, proxy_for
 from djinn_lab.errors import (
     AuthenticationError,
     CancelFailed,
@@ -101,8 +102,10 @@ class PoolRequests:
         except msgspec.DecodeError as error:
             raise not_understood(error) from None
 
-    def _request(self, method: str, path: str, query: Query | None = None) -> httpx.Response:
-        response = self._send(method, path, query)
+    def _request(
+        self, method: str, path: str, query: Query | None = None, body: bytes | None = None
+    ) -> httpx.Response:
+        response = self._send(method, path, query, body)
         self._check(response)
         return response
 
@@ -111,23 +114,26 @@ class PoolRequests:
         method: str,
         path: str,
         query: Query | None = None,
-        body: msgspec.Struct | None = None,
+        body: msgspec.Struct | bytes | None = None,
     ) -> httpx.Response:
         given = {name: value for name, value in (query or {}).items() if value is not None}
-        content = None if body is None else msgspec.json.encode(body)
-        headers = None if body is None else {"Content-Type": "application/json"}
+        content = msgspec.json.encode(body) if isinstance(body, msgspec.Struct) else body
+        kind = "application/json" if isinstance(body, msgspec.Struct) else "application/octet-stream"
+        headers = None if body is None else {"Content-Type": kind}
         try:
             answer = self._http.request(method, path, params=given, content=content, headers=headers)
             if answer.status_code == 401 and self._renews():
                 answer = self._http.request(method, path, params=given, content=content, headers=headers)
             return answer
-        except httpx.ConnectError as error:
+        except (httpx.ConnectError, httpx.ProxyError) as error:
             unproven = not_proven(self.url, error)
             if unproven is not None:
                 raise unproven from None
             if self._moved_on():
                 return self._send(method, path, query, body)
-            raise PoolNotFound(f"No pool answers at {self.url} ({error}).", START_ADVICE) from None
+            raise PoolNotFound(
+                f"No pool answers at {self.url}{by_proxy(self.url)} ({error}).", START_ADVICE
+            ) from None
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise PoolLost(f"The connection to {self.url} broke ({error}).", "Try again.") from None
 
@@ -138,6 +144,7 @@ class PoolRequests:
             headers={"Authorization": f"Bearer {token}"},
             timeout=httpx.Timeout(READ_TIMEOUT_S, connect=CONNECT_TIMEOUT_S),
             trust_env=False,
+            proxy=proxy_for(self.url),
             verify=tls_context(self.url, self._certificate) or public_context(),
         )
         self._finalizer = weakref.finalize(self, self._http.close)

@@ -68,6 +68,18 @@ class PoolClient(PoolRequests):
 
         return self._read(list[JournalLine], "/v1/events", {"after": after, "limit": limit})
 
+    def alive(self) -> None:
+        """Make the shortest request there is: it takes one round trip."""
+        self._request("GET", "/v1/alive")
+
+    def send_bytes(self, data: bytes) -> None:
+        """Send bytes that the pool counts and drops, 16 MiB at most: to measure the way there."""
+        self._request("PUT", "/v1/link", body=data)
+
+    def receive_bytes(self, nbytes: int) -> bytes:
+        """Fetch random bytes, 16 MiB at most: to measure the way from the pool."""
+        return self._request("GET", "/v1/link", {"nbytes": nbytes}).content
+
     def shutdown(self) -> None:
         """Stop the pool."""
         self._request("POST", "/v1/shutdown")

@@ -13,6 +13,7 @@ import ssl
 from functools import cache
 from urllib.parse import urlsplit
 
+from djinn_lab.client.ways import by_proxy, open_way
 from djinn_lab.errors import AuthenticationError, OptionError, PoolSilent
 from djinn_lab.protocol.certificates import CERTIFICATE_VARIABLE, FINGERPRINT, fingerprint, pinned_context
 from djinn_lab.protocol.runtime_file import read_runtime
@@ -20,7 +21,7 @@ from djinn_lab.protocol.runtime_file import read_runtime
 ASK_TIMEOUT_S = 10.0
 ADVICE = (
     f"Set {CERTIFICATE_VARIABLE} to what `djinn-lab pool status` says on the pool's host, or to the file of "
-    "its certificate."
+    "its certificate; or SSL_CERT_FILE to the authorities that your organisation signs with."
 )
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
@@ -75,6 +76,17 @@ def not_proven(url: str, error: BaseException) -> AuthenticationError | None:
     return None
 
 
+def _certificate_of(url: str) -> str:
+    """Ask a server for its certificate, whatever it is. Raises OSError."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    with open_way(url, ASK_TIMEOUT_S) as plain:
+        with context.wrap_socket(plain, server_hostname=urlsplit(url).hostname) as encrypted:
+            found = encrypted.getpeercert(binary_form=True)
+    return ssl.DER_cert_to_PEM_cert(found or b"")
+
+
 def _certificate_with(url: str, fingerprints: str) -> str:
     """Ask the pool for its certificate, and return it if it has one of the fingerprints."""
     wanted = [one.strip().lower() for one in fingerprints.split(",")]
@@ -84,11 +96,11 @@ def _certificate_with(url: str, fingerprints: str) -> str:
         )
     address = urlsplit(url)
     try:
-        server = (address.hostname or "", address.port or 443)
-        pem = ssl.get_server_certificate(server, timeout=ASK_TIMEOUT_S)
+        pem = _certificate_of(url)
     except OSError as error:
         raise PoolSilent(
-            f"no pool answers at {address.netloc} ({error}).", "Check DJINN_POOL, and that the pool runs."
+            f"no pool answers at {address.netloc}{by_proxy(url)} ({error}).",
+            "Check DJINN_POOL, and that the pool runs.",
         ) from None
     if fingerprint(pem) not in wanted:
         raise AuthenticationError(

@@ -25,6 +25,7 @@ from websockets.protocol import State
 from websockets.uri import parse_uri
 
 from djinn_lab.capture.host.interrupts import held
+from djinn_lab.client.ways import open_way
 from djinn_lab.system.sockets import wait_readable, wait_writable
 
 READ_BYTES = 256 * 2**10
@@ -50,7 +51,7 @@ class WebSocket:
     ) -> None:
         uri = parse_uri(url)
         self._protocol = ClientProtocol(uri, max_size=None)
-        self._socket = socket.create_connection((uri.host, uri.port), open_timeout_s)
+        self._socket = open_way(url, open_timeout_s)
         self._lock = threading.RLock()
         """Of the protocol and the socket; nothing waits for data while holding it."""
         self._messages: deque[bytes | str] = deque()

@@ -126,6 +126,7 @@ class Heartbeat:
                 self._admission.confirm(tokens_in_use(self._driver))
                 disconnect_ended_tokens(self._driver, self._authentication)
                 close_left_sessions(self._driver, self._rules)
+                self._driver.blobs.piece_uploads.drop_old()
                 self._collect_when_idle()
 
     @property

@@ -33,8 +33,11 @@ MESSAGE_BYTES_MAX = 256 * 2**20
 TOLERANCE_MAX = 0.1
 """Of a cell: so much its results may differ at most."""
 RESUME_S = 75.0
-"""After a connection broke, or the pool was killed and started again, its cells stay for so long, and the
-client may open another one to its session."""
+"""After a connection broke, or the pool was killed and started again, a client on the pool's host tries for
+so long to open another one to its session."""
+AWAY_S = 7200.0
+"""A client of another host tries for so long, and a pool keeps the cells of its clients for so long: a laptop
+may sleep, or change its network. Of a client on its own host the pool knows when it has ended."""
 UNKNOWN_TOKEN = "The token is missing or wrong."
 CLOSE_SESSION = 4410
 """The WebSocket's close code where the session was closed, and not by its client."""
@@ -252,7 +255,7 @@ class ErrorInfo(msgspec.Struct, frozen=True):
 
 class Fetched(msgspec.Struct, frozen=True):
     """Row-major contiguous bytes: inline ``data``, or ``blob``, the name of a file in the blob directory that
-    the client deletes after reading (other hosts: ``GET /v1/results/<blob>``, which deletes it)."""
+    the client deletes after reading (other hosts: :mod:`djinn_lab.protocol.rest.transfers`)."""
 
     value: int
     meta: TensorMeta

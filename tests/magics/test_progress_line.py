@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from djinn_lab.client.upload_progress import UploadState
 from djinn_lab.magics import dashboard_process, progress
-from djinn_lab.magics.progress import WaitLine, describe, since, with_unsent
+from djinn_lab.magics.progress import WaitLine, describe, describe_upload, since, with_unsent
 from djinn_lab.protocol.messages import JobUpdate
 
 CELL = "In [3]"
@@ -47,6 +48,16 @@ def test_progress_of_a_cell_in_parts_has_no_bar_that_could_go_back() -> None:
     line, fraction = describe(CELL, replace(RUNNING, left_s=6.0), 3.0, in_parts=True)
     assert line == "In [3] runs on cpu:0: 500 of 2,000 ops so far (3.0 s)"
     assert fraction is None
+
+
+def test_upload_says_bytes_rate_and_what_is_left() -> None:
+    state = UploadState(sent=25 * 2**20, total=100 * 2**20, bytes_per_s=5 * 2**20, left_s=15.0)
+    assert describe_upload("cell 3", state, 5.0) == (
+        "cell 3 uploads 25.0 MiB of 100.0 MiB at 5.0 MiB/s, about 15.0 s left (5.0 s)",
+        0.25,
+    )
+    begun = UploadState(sent=0, total=100 * 2**20, bytes_per_s=0.0, left_s=None)
+    assert describe_upload("cell 3", begun, 1.0)[0] == "cell 3 uploads 0 B of 100.0 MiB (1.0 s)"
 
 
 def test_waiting_cell_says_how_long_and_why() -> None:

@@ -14,7 +14,8 @@ from blake3 import blake3
 
 from djinn_lab.errors import PoolError, Refused
 from djinn_lab.pool.blobs.directory import OWNER_FILE, remove_dead_directories, remove_directory
-from djinn_lab.pool.blobs.store import BlobStore, checked_digest, checked_name, checked_result_name
+from djinn_lab.pool.blobs.names import checked_digest, checked_name, checked_result_name
+from djinn_lab.pool.blobs.store import BlobStore
 from djinn_lab.srg.blob_names import UNHASHED_BYTES_MIN, draw_name, sketch_of
 
 LARGE = UNHASHED_BYTES_MIN
@@ -249,12 +250,14 @@ def test_results_move_to_their_session(store: BlobStore) -> None:
     source.write_bytes(b"x")
     store.deliver("s", name)
     store.discard(name)  # of no effect on what a session has
-    assert store.take_result("t", name) is None
-    found = store.take_result("s", name)
-    assert found is not None
-    with found:
-        assert found.read() == b"x"
-    assert store.take_result("s", name) is None
+    assert store.open_result("t", name) is None
+    for _ in range(2):
+        found = store.open_result("s", name)
+        assert found is not None
+        with found:
+            assert found.read() == b"x"
+    store.drop_result("s", name)
+    assert store.open_result("s", name) is None
     for bad in ("/etc/passwd", "other", str(source), f"../s/{name}"):
         with pytest.raises(Refused):
             store.deliver("s", bad)

@@ -68,7 +68,12 @@ REQUESTS = {
     "POST /v1/sessions/{session}/phase": Needs(USER, OPERATOR, "cells"),
     "DELETE /v1/sessions/{session}": Needs(USER, OPERATOR, "cells"),
     "PUT /v1/blobs/{digest}": all_of(USER, "cells"),
+    "POST /v1/blobs/{digest}/pieces": all_of(USER, "cells"),
+    "PUT /v1/blobs/{digest}/pieces": all_of(USER, "cells"),
     "GET /v1/results/{name}": all_of(USER, "cells"),  # those of others are not found
+    "DELETE /v1/results/{name}": all_of(USER, "cells"),
+    "GET /v1/link": all_of(USER, "cells"),
+    "PUT /v1/link": all_of(USER, "cells"),
     "GET /v1/users": all_of(ADMIN, "admin"),
     "POST /v1/users": all_of(ADMIN, "admin"),
     "PATCH /v1/users/{name}": all_of(ADMIN, "admin"),

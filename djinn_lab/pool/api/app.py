@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import math
-import os
-from collections.abc import Iterator
 from functools import partial
-from typing import Annotated, BinaryIO
+from typing import Annotated
 
 import msgspec
 from fastapi import Depends, FastAPI, HTTPException, Query, Request, Response, WebSocket
 from starlette.requests import ClientDisconnect
-from starlette.responses import JSONResponse, StreamingResponse
+from starlette.responses import JSONResponse
 
 from djinn_lab.errors import Refused
 from djinn_lab.pool.api.announcements import add_announcement_routes
@@ -27,6 +25,7 @@ from djinn_lab.pool.api.request_limits import BodyLimiter
 from djinn_lab.pool.api.responses import ROW_MAX, admin, answer, documented, reader, runner, takes
 from djinn_lab.pool.api.status import memory_view, plan_cache_usage, pool_status, session_view
 from djinn_lab.pool.api.tokens import add_token_routes
+from djinn_lab.pool.api.transfers import add_transfer_routes
 from djinn_lab.pool.api.users import add_user_routes
 from djinn_lab.pool.authentication import Role, User
 from djinn_lab.pool.context import PoolContext
@@ -48,7 +47,6 @@ from djinn_lab.protocol.version import VERSION
 from djinn_lab.units import format_seconds
 
 EVENTS_MAX = 1000
-CHUNK_BYTES = 2**20
 
 
 def create_app(context: PoolContext) -> FastAPI:
@@ -99,7 +97,7 @@ def create_app(context: PoolContext) -> FastAPI:
 
     _add_status_routes(app, context)
     _add_session_routes(app, context)
-    _add_blob_routes(app, context)
+    add_transfer_routes(app, context)
     add_user_routes(app, context)
     add_token_routes(app, context)
     add_job_routes(app, context)
@@ -241,28 +239,3 @@ def _add_session_routes(app: FastAPI, context: PoolContext) -> None:
         if known.user != user.name and user.role < Role.OPERATOR:
             raise HTTPException(403, f"Session {session} belongs to another user.")
         driver.close(known, f"by {user.name}, with `djinn-lab close` or over the API")
-
-
-def _add_blob_routes(app: FastAPI, context: PoolContext) -> None:
-    @app.put("/v1/blobs/{digest}", status_code=201, summary="Upload a tensor's bytes")
-    async def put_blob(digest: str, request: Request, user: Annotated[User, Depends(runner)]) -> Response:
-        announced = request.headers.get("content-length", "0")
-        if announced.isdecimal() and int(announced) > context.blobs.bytes_max:
-            raise HTTPException(413, f"The pool keeps at most {context.blobs.bytes_max} bytes of tensors.")
-        nbytes = await context.blobs.receive(user.name, digest, request.stream())
-        return answer({"digest": digest, "nbytes": nbytes}, 201)
-
-    @app.get("/v1/results/{name}", summary="Fetch a result, which deletes it")
-    async def get_result(name: str, user: Annotated[User, Depends(runner)]) -> StreamingResponse:
-        for session in context.driver.registry:
-            file = context.blobs.take_result(session.session, name) if session.user == user.name else None
-            if file is not None:
-                length = {"Content-Length": str(os.fstat(file.fileno()).st_size)}
-                return StreamingResponse(_chunks(file), media_type="application/octet-stream", headers=length)
-        raise HTTPException(404, f"There is no result {name[:80]!r} of yours.")
-
-
-def _chunks(file: BinaryIO) -> Iterator[bytes]:
-    with file:
-        while chunk := file.read(CHUNK_BYTES):
-            yield chunk

@@ -21,7 +21,7 @@ import re
 import shutil
 import uuid
 from collections import Counter, OrderedDict, defaultdict
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Container, Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
@@ -29,8 +29,11 @@ from blake3 import blake3
 
 from djinn_lab.errors import Refused
 from djinn_lab.pool.blobs.directory import RESULTS, STORE, USERS
+from djinn_lab.pool.blobs.names import checked_digest, checked_name, checked_result_name
+from djinn_lab.pool.blobs.piece_uploads import PieceSource, PieceUploads
 from djinn_lab.pool.user_limits import OverLimit
-from djinn_lab.srg.blob_names import UNHASHED_BYTES_MIN, is_digest, is_drawn, sketch_of
+from djinn_lab.protocol.rest.transfers import PIECE_BYTES
+from djinn_lab.srg.blob_names import UNHASHED_BYTES_MIN, is_digest, sketch_of
 from djinn_lab.units import format_bytes
 
 INLINE_VERIFY_BYTES_MAX = 256 * 2**10
@@ -41,13 +44,13 @@ READ_BYTES = 2**20
 """Read at once; stays in a core's cache until it is hashed."""
 
 _SESSION = re.compile(r"[0-9a-f]{32}")
-_NAME = re.compile(r"result-[0-9a-f-]{32,36}")
 
 
 class Blob:
     """``file``: its name in the store, as workers know it. ``names``: what programs call it. ``digest``: None
     while it was not needed. ``users``: that uploaded it. ``pins``: how many submits need it. ``wanted``: how
-    many runs would need it again, if their worker were lost."""
+    many runs would need it again, if their worker were lost. ``pieces``: their digests, where it came in
+    pieces."""
 
     def __init__(self, file: str, nbytes: int, sketch: str | None) -> None:
         self.file = file
@@ -59,6 +62,7 @@ class Blob:
         self.links: set[Path] = set()
         self.pins = 0
         self.wanted = 0
+        self.pieces: tuple[bytes, ...] = ()
 
 
 class BlobStore:
@@ -80,6 +84,7 @@ class BlobStore:
         self._named: dict[str, Blob] = {}
         self._alike: dict[str, list[Blob]] = {}
         """By sketch."""
+        self.piece_uploads = PieceUploads(self)
 
     @property
     def count(self) -> int:
@@ -199,6 +204,43 @@ class BlobStore:
             incoming.unlink(missing_ok=True)
         return nbytes
 
+    def reserve(self, user: str, nbytes: int) -> None:
+        """Take space for an upload that will come. Raises Refused where there is none."""
+        if nbytes > self.bytes_max:
+            raise Refused(f"The upload exceeds {format_bytes(self.bytes_max)}, all that this pool keeps.")
+        self._forget_for(user, nbytes)
+        self._evict_for(nbytes)
+        self._uploading[user] += nbytes
+
+    def give_back(self, user: str, nbytes: int) -> None:
+        """Give back what :meth:`reserve` took."""
+        self._uploading[user] -= nbytes
+
+    async def take_pieces(
+        self, user: str, digest: str, nbytes: int, incoming: Path, pieces: tuple[bytes, ...]
+    ) -> None:
+        """Store a file whose pieces have all arrived, and whose space was reserved. Raises Refused where it
+        has another digest."""
+        await self._take(user, digest, nbytes, incoming, await _digest_in_thread(incoming), counted=True)
+        self._named[digest].pieces = pieces
+
+    @contextlib.contextmanager
+    def pieces_of(self, user: str, wanted: Container[bytes]) -> Iterator[dict[bytes, PieceSource]]:
+        """Find pieces among the user's own uploads, which stay meanwhile."""
+        own = [blob for blob in self._blobs.values() if blob.pieces and user in blob.users]
+        for blob in own:
+            blob.pins += 1
+        try:
+            yield {
+                piece: PieceSource(self._store / blob.file, number * PIECE_BYTES)
+                for blob in own
+                for number, piece in enumerate(blob.pieces)
+                if piece in wanted
+            }
+        finally:
+            for blob in own:
+                blob.pins -= 1
+
     def deliver(self, session: str, name: str) -> None:
         """Move a worker's result to its session. Raises Refused for any other name."""
         source = self.results / checked_result_name(name)
@@ -208,16 +250,20 @@ class BlobStore:
         """Delete a worker's result that no session gets. Raises Refused for any other name."""
         (self.results / checked_result_name(result)).unlink(missing_ok=True)
 
-    def take_result(self, session: str, name: str) -> BinaryIO | None:
-        """Open a result of this session and delete it; the caller closes the file. None when there is
-        none."""
-        path = self.directory / session / checked_result_name(name)
+    def has_result(self, session: str, name: str) -> bool:
+        """Return whether this session has such a result. Raises Refused for what is no result's name."""
+        return (self.directory / session / checked_result_name(name)).is_file()
+
+    def open_result(self, session: str, name: str) -> BinaryIO | None:
+        """Open a result of this session; the caller closes the file. None when there is none."""
         try:
-            file = path.open("rb")
+            return (self.directory / session / checked_result_name(name)).open("rb")
         except FileNotFoundError:
             return None
-        path.unlink(missing_ok=True)
-        return file
+
+    def drop_result(self, session: str, name: str) -> None:
+        """Delete a result of this session, if there is one."""
+        (self.directory / session / checked_result_name(name)).unlink(missing_ok=True)
 
     async def _take(
         self, user: str, name: str, nbytes: int, incoming: Path, found: str | None, counted: bool = False
@@ -360,6 +406,8 @@ class BlobStore:
         if limit >= self.bytes_max:
             return  # the pool's own limit does it
         free = limit - self.bytes_of(user)
+        if free < nbytes:
+            free += self.piece_uploads.drop_idle(user)
         if free >= nbytes:
             return
         for blob in [blob for blob in self._unpinned() if user in blob.users]:
@@ -381,6 +429,8 @@ class BlobStore:
     def _evict_for(self, nbytes: int) -> None:
         """Evict what the uploads under way need. Raises Refused where too much is in use."""
         free = self.bytes_max - self.nbytes - self._uploading.total()
+        if free < nbytes:
+            free += self.piece_uploads.drop_idle()
         for blob in self._unpinned():
             if free >= nbytes:
                 break
@@ -419,26 +469,6 @@ def _user_directory(user: str) -> str:
 
 def _user_of(directory: Path) -> str:
     return bytes.fromhex(directory.name).decode()
-
-
-def checked_name(name: str) -> str:
-    """``name`` itself. Raises Refused unless it is a digest or a drawn name, so that it is safe as a file
-    name."""
-    return name if is_drawn(name) else checked_digest(name)
-
-
-def checked_digest(digest: str) -> str:
-    """``digest`` itself. Raises Refused unless it is one, so that it is safe as a file name."""
-    if not is_digest(digest):
-        raise Refused(f"{digest[:80]!r} is not a BLAKE3 digest (64 hexadecimal digits).")
-    return digest
-
-
-def checked_result_name(name: str) -> str:
-    """``name`` itself. Raises Refused unless it is a result's name."""
-    if not _NAME.fullmatch(name):
-        raise Refused(f"{name[:80]!r} is not the name of a result.")
-    return name
 
 
 def _digest_of(path: Path) -> str:

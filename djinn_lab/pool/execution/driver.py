@@ -33,9 +33,9 @@ from djinn_lab.pool.sessions.registry import ClientSession
 from djinn_lab.pool.sessions.signals import SignalThrottle
 from djinn_lab.pool.sessions.submissions import SubmissionHandler
 from djinn_lab.protocol.messages import (
+    AWAY_S,
     CLOSE_POOL,
     CLOSE_SESSION,
-    RESUME_S,
     ErrorInfo,
     FinishJob,
     SignalPhase,
@@ -202,7 +202,7 @@ class Driver:
 
     def give_up_clients(self) -> None:
         """Detach the sessions whose clients have ended, or did not come back in time."""
-        before_s = self.core.clock.now_s() - RESUME_S
+        before_s = self.core.clock.now_s() - AWAY_S
         for session in self.registry:
             if session.awaited and (session.last_seen < before_s or session.client_ended):
                 self.detach(session)

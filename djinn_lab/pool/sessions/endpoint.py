@@ -15,7 +15,8 @@ from djinn_lab import memory
 from djinn_lab.errors import Refused
 from djinn_lab.jobs import IllegalEvent
 from djinn_lab.pool.authentication import Authentication, Role, User
-from djinn_lab.pool.blobs.store import BlobStore, checked_digest, checked_name
+from djinn_lab.pool.blobs.names import checked_digest, checked_name
+from djinn_lab.pool.blobs.store import BlobStore
 from djinn_lab.pool.bookkeeping.audit_log import host_of
 from djinn_lab.pool.execution.driver import Driver
 from djinn_lab.pool.scopes import SESSION_SOCKET, lacks
@@ -34,8 +35,8 @@ WEAK_ADVICE = (
     "`djinn-lab doctor` on its machine shows what is missing; its owner may accept this with "
     "`pool start --accept-weak-isolation`."
 )
-BROKEN = (1005, 1006, 1011)
-"""Close codes of connections that no client ended: its network, its process or its pings did."""
+BROKEN = (1001, 1005, 1006, 1011, 1012, 1013, 1014)
+"""Close codes of connections that no client ended: its network, its process, its pings or a proxy did."""
 RESUMING_VERSION = 9
 """Clients of older protocols open no second connection to a session."""
 UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)

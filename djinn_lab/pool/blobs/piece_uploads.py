@@ -1,0 +1,227 @@
+"""Uploads by pieces: what has arrived of one stays when its connection breaks, and pieces that the user has
+uploaded before, as parts of other tensors, are copied here instead of sent again."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import uuid
+from collections.abc import AsyncIterator, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import zstandard
+from blake3 import blake3
+
+from djinn_lab.errors import Refused
+from djinn_lab.pool.blobs.names import checked_digest
+from djinn_lab.protocol.messages import AWAY_S
+from djinn_lab.protocol.rest.transfers import (
+    HEADER,
+    PIECE_BYTES,
+    PiecesAnnounced,
+    piece_bytes,
+    piece_count,
+)
+from djinn_lab.units import format_bytes
+
+if TYPE_CHECKING:
+    from djinn_lab.pool.blobs.store import BlobStore
+
+
+class NotAnnounced(Refused):
+    """Pieces came for an upload that was not announced, or was given up since."""
+
+
+class PieceSource(NamedTuple):
+    """Where a piece is found: the file, and the byte at which it begins."""
+
+    path: Path
+    start: int
+
+
+class _Upload:
+    """``missing``: numbers of pieces. ``writers``: requests that send some. ``touched_s``: by the event loop,
+    when the last one ended."""
+
+    def __init__(self, user: str, digest: str, nbytes: int, pieces: tuple[bytes, ...], path: Path) -> None:
+        self.user, self.digest, self.nbytes, self.pieces, self.path = user, digest, nbytes, pieces, path
+        self.missing = set(range(len(pieces)))
+        self.writers = 0
+        self.touched_s = 0.0
+
+    @property
+    def key(self) -> tuple[str, str]:
+        return self.user, self.digest
+
+    def write(self, number: int, data: bytes) -> None:
+        """Write a piece, which may be compressed, to its place. Raises Refused for other bytes than were
+        announced. Blocks."""
+        nbytes = piece_bytes(number, self.nbytes)
+        if len(data) < nbytes:
+            data = _decompressed(data, nbytes)
+        if blake3(data).digest() != self.pieces[number]:
+            raise Refused(f"Piece {number} does not have the digest that was announced.")
+        with self.path.open("r+b", buffering=0) as file:
+            _write_all(file.fileno(), data, number * PIECE_BYTES)
+
+    def copy(self, sources: Iterable[tuple[int, PieceSource]]) -> None:
+        """Copy pieces from other files. Blocks."""
+        with self.path.open("r+b", buffering=0) as file:
+            for number, source in sources:
+                with source.path.open("rb", buffering=0) as other:
+                    data = os.pread(other.fileno(), piece_bytes(number, self.nbytes), source.start)
+                _write_all(file.fileno(), data, number * PIECE_BYTES)
+
+
+class PieceUploads:
+    """Of one :class:`~djinn_lab.pool.blobs.store.BlobStore`. An upload takes all of its space at once."""
+
+    def __init__(self, store: BlobStore) -> None:
+        self._store = store
+        self._uploads: dict[tuple[str, str], _Upload] = {}
+
+    async def begin(self, user: str, digest: str, announced: PiecesAnnounced) -> list[int]:
+        """Return the numbers of the pieces to send, none where all are here. Raises Refused for what is no
+        announcement, and as :meth:`BlobStore.receive`."""
+        pieces = _checked(checked_digest(digest), announced)
+        if self._store.has(user, digest):
+            return []
+        upload = self._uploads.get((user, digest))
+        if upload is not None and (upload.nbytes, upload.pieces) != (announced.nbytes, pieces):
+            raise Refused("This tensor is being uploaded in other pieces.", "Try again in two hours.")
+        if upload is None:
+            upload = self._open(user, digest, announced.nbytes, pieces)
+        await self._copy_known(upload)
+        if not upload.missing:
+            await self._finish(upload)
+        return sorted(upload.missing)
+
+    async def receive(self, user: str, digest: str, chunks: AsyncIterator[bytes]) -> list[int]:
+        """Store the pieces of a request's body; return the numbers of those that are still missing. What came
+        before the body broke off stays. Raises NotAnnounced, and Refused for wrong bytes."""
+        upload = self._uploads.get((user, checked_digest(digest)))
+        if upload is None:
+            if self._store.has(user, digest):
+                return []
+            raise NotAnnounced(f"No upload of {digest[:16]}... was announced, or it was given up.")
+        upload.writers += 1
+        try:
+            async for number, data in _frames(chunks, upload.nbytes):
+                if number in upload.missing:
+                    await asyncio.to_thread(upload.write, number, data)
+                    upload.missing.discard(number)
+        finally:
+            upload.writers -= 1
+            upload.touched_s = asyncio.get_running_loop().time()
+        if not upload.missing:
+            await self._finish(upload)
+        return sorted(upload.missing)
+
+    def drop_idle(self, user: str | None = None, before_s: float | None = None) -> int:
+        """Give up the uploads of a user, or of all, of which nothing comes now, or none since ``before_s``;
+        return how many bytes that frees."""
+        idle = [
+            one
+            for one in self._uploads.values()
+            if not one.writers and user in (None, one.user) and (before_s is None or one.touched_s < before_s)
+        ]
+        for one in idle:
+            self._close(one)
+        return sum(one.nbytes for one in idle)
+
+    def drop_old(self) -> None:
+        """Give up the uploads of which nothing has come for as long as a client is waited for."""
+        self.drop_idle(before_s=asyncio.get_running_loop().time() - AWAY_S)
+
+    def _open(self, user: str, digest: str, nbytes: int, pieces: tuple[bytes, ...]) -> _Upload:
+        self._store.reserve(user, nbytes)
+        upload = _Upload(user, digest, nbytes, pieces, self._store.results / f"upload-{uuid.uuid4().hex}")
+        upload.touched_s = asyncio.get_running_loop().time()
+        with upload.path.open("wb") as file:
+            file.truncate(nbytes)
+        self._uploads[upload.key] = upload
+        return upload
+
+    async def _copy_known(self, upload: _Upload) -> None:
+        wanted = {upload.pieces[number]: number for number in upload.missing}
+        with self._store.pieces_of(upload.user, wanted) as found:
+            same = [
+                (number, found[upload.pieces[number]])
+                for number in upload.missing
+                if upload.pieces[number] in found
+            ]
+            if same:
+                upload.writers += 1
+                try:
+                    await asyncio.to_thread(upload.copy, same)
+                finally:
+                    upload.writers -= 1
+        upload.missing.difference_update(number for number, _ in same)
+
+    async def _finish(self, upload: _Upload) -> None:
+        """Store what has arrived whole; only the first of several callers does."""
+        if self._uploads.pop(upload.key, None) is not upload:
+            return
+        try:
+            await self._store.take_pieces(
+                upload.user, upload.digest, upload.nbytes, upload.path, upload.pieces
+            )
+        finally:
+            self._store.give_back(upload.user, upload.nbytes)
+            upload.path.unlink(missing_ok=True)
+
+    def _close(self, upload: _Upload) -> None:
+        del self._uploads[upload.key]
+        self._store.give_back(upload.user, upload.nbytes)
+        upload.path.unlink(missing_ok=True)
+
+
+def _checked(digest: str, announced: PiecesAnnounced) -> tuple[bytes, ...]:
+    """Return the pieces' digests. Raises Refused where their number does not fit the bytes."""
+    count = piece_count(announced.nbytes) if announced.nbytes > 0 else 0
+    if len(announced.pieces) != count or not count:
+        raise Refused(
+            f"{announced.nbytes} bytes are {count} pieces of {format_bytes(PIECE_BYTES)}; "
+            f"{len(announced.pieces)} were announced for {digest[:16]}...."
+        )
+    return tuple(bytes.fromhex(checked_digest(piece)) for piece in announced.pieces)
+
+
+async def _frames(chunks: AsyncIterator[bytes], nbytes: int) -> AsyncIterator[tuple[int, bytes]]:
+    """Cut a body into pieces with their numbers. Raises Refused for a number that the tensor has not, and a
+    frame that is longer than its piece."""
+    buffer = bytearray()
+    async for chunk in chunks:
+        buffer += chunk
+        while len(buffer) >= HEADER.size:
+            number, length = HEADER.unpack_from(buffer)
+            if number >= piece_count(nbytes):
+                raise Refused(f"There is no piece {number} of a tensor of {nbytes} bytes.")
+            if length > piece_bytes(number, nbytes):
+                raise Refused(f"{length} bytes are more than piece {number} has.")
+            end = HEADER.size + length
+            if len(buffer) < end:
+                break
+            yield number, bytes(buffer[HEADER.size : end])
+            del buffer[:end]
+    if buffer:
+        raise Refused("The body ends within a piece.")
+
+
+def _decompressed(data: bytes, nbytes: int) -> bytes:
+    """Decompress a piece of ``nbytes``. Raises Refused for what has another size, or is none."""
+    try:
+        reader = zstandard.ZstdDecompressor(max_window_size=PIECE_BYTES).stream_reader(data)
+        found = bytes(reader.read(nbytes + 1))
+    except zstandard.ZstdError as error:
+        raise Refused(f"A compressed piece cannot be read: {error}.") from None
+    if len(found) != nbytes:
+        raise Refused(f"A compressed piece does not have its {nbytes} bytes.")
+    return found
+
+
+def _write_all(file: int, data: bytes, start: int) -> None:
+    written = 0
+    while written < len(data):
+        written += os.pwrite(file, data[written:], start + written)

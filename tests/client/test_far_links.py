@@ -1,0 +1,260 @@
+"""A client of another host, over a link that is slow and breaks: what arrived stays, and cells go on."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from real_pool import PoolUnderTest, wait_for
+from typer.testing import CliRunner
+
+import djinn_lab
+from benchmarks.far_link import FarLink
+from djinn_lab.cli.app import build_app
+from djinn_lab.client import connection
+from djinn_lab.client.session import Session
+from djinn_lab.jobs import Terms
+from djinn_lab.protocol.certificates import fingerprint
+from djinn_lab.protocol.rest.transfers import PIECE_BYTES
+from djinn_lab.units import parse_bytes
+
+pytestmark = pytest.mark.processes
+
+PIECES = 24
+
+
+@pytest.fixture(scope="module")
+def far_pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PoolUnderTest]:
+    with PoolUnderTest(tmp_path_factory.mktemp("far"), tls=True) as running:
+        yield running
+
+
+@pytest.fixture
+def link(far_pool: PoolUnderTest) -> Iterator[FarLink]:
+    with FarLink(far_pool.info.url, delay_s=0.002, rate=50e6) as made:
+        yield made
+
+
+@pytest.fixture
+def session(far_pool: PoolUnderTest, link: FarLink, monkeypatch: pytest.MonkeyPatch) -> Iterator[Session]:
+    monkeypatch.setattr(connection, "host_id", lambda: "another host")
+    info = far_pool.info
+    made = djinn_lab.connect(link.url, token=info.token, certificate=fingerprint(info.certificate))
+    assert made.welcome.blob_directory is None
+    yield made
+    made.close()
+
+
+def tensor(seed: int = 0) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(0, 256, (PIECES * PIECE_BYTES,), dtype=torch.uint8, generator=generator)
+
+
+def total_of(session: Session, plain: torch.Tensor) -> int:
+    with session.capture():
+        return int(plain.cuda().sum().item())
+
+
+def test_an_upload_that_is_cut_continues_where_it_was(session: Session, link: FarLink) -> None:
+    plain = tensor(1)
+    before = link.up.nbytes
+    link.cut_after(link.up, plain.nbytes * 3 // 4)
+    assert total_of(session, plain) == int(plain.sum())
+    assert link.accepted >= 4  # the session and its uploads, twice
+    assert link.up.nbytes - before < 1.3 * plain.nbytes
+
+
+def test_of_a_tensor_that_changed_only_the_changed_pieces_are_sent(session: Session, link: FarLink) -> None:
+    plain = tensor(2)
+    assert total_of(session, plain) == int(plain.sum())
+    before = link.up.nbytes
+    plain[5 * PIECE_BYTES + 7] += 1
+    assert total_of(session, plain) == int(plain.sum())
+    assert PIECE_BYTES < link.up.nbytes - before < 1.5 * PIECE_BYTES
+
+
+def test_a_download_that_is_cut_continues_where_it_was(session: Session, link: FarLink) -> None:
+    plain = tensor(3)
+    with session.capture():
+        lazy = plain.cuda() + 1
+    before = link.down.nbytes
+    link.cut_after(link.down, plain.nbytes * 3 // 4)
+    assert torch.equal(session.fetch(lazy), plain + 1)
+    assert link.down.nbytes - before < 1.4 * plain.nbytes
+
+
+def test_an_upload_over_a_link_that_breaks_again_and_again_arrives(session: Session, link: FarLink) -> None:
+    plain = tensor(4)
+    over = threading.Event()
+
+    def cut_now_and_then() -> None:
+        cut_at = link.up.nbytes
+        while not over.wait(0.01):
+            if link.up.nbytes > cut_at + 4 * PIECE_BYTES:
+                link.cut()
+                cut_at = link.up.nbytes
+
+    cutting = threading.Thread(target=cut_now_and_then)
+    cutting.start()
+    try:
+        assert total_of(session, plain) == int(plain.sum())
+    finally:
+        over.set()
+        cutting.join()
+
+
+def test_an_upload_says_bytes_rate_and_the_time_left(session: Session, link: FarLink) -> None:
+    plain, seen = tensor(5), []
+    link.up.rate = plain.nbytes / 2  # it takes two seconds
+    session.executor.on_tick = lambda: seen.append(session.executor.uploads.state)
+    assert total_of(session, plain) == int(plain.sum())
+    states = [state for state in seen if state is not None]
+    assert [state.sent for state in states] == sorted(state.sent for state in states)
+    assert states[-1].sent == states[-1].total == plain.nbytes
+    assert any(state.bytes_per_s and state.left_s for state in states)
+    assert session.executor.uploads.state is None
+
+
+def test_what_compresses_well_is_compressed_on_a_slow_link(session: Session, link: FarLink) -> None:
+    link.up.rate = 5e6
+    words = torch.arange(3 * PIECES * PIECE_BYTES // 8) % 1000  # as tokens are: most of each word is zeros
+    before = link.up.nbytes
+    assert total_of(session, words) == int(words.sum())
+    assert link.up.nbytes - before < words.nbytes / 2
+
+
+def steps(x: torch.Tensor, count: int, rounds: int = 3) -> list[float]:
+    found = []
+    for _ in range(count):
+        for _ in range(rounds):
+            x = (x @ x).clamp_(-1, 1) + 0.01
+        found.append(x.sum().item())
+    return found
+
+
+def matrix() -> torch.Tensor:
+    return torch.randn(200, 200, generator=torch.Generator().manual_seed(3))
+
+
+def test_a_proxy_that_cuts_every_connection_after_a_while_costs_no_cell(
+    session: Session, link: FarLink
+) -> None:
+    before = session.welcome.session
+    link.cut_after_s = 0.4
+    link.cut()
+    with session.capture():
+        found = steps(matrix().cuda(), 100, rounds=10)
+    assert found == steps(matrix(), 100, rounds=10)
+    assert link.accepted > 3
+    assert session.welcome.session == before
+
+
+def test_a_cell_whose_client_is_away_keeps_no_device(
+    far_pool: PoolUnderTest, session: Session, link: FarLink
+) -> None:
+    ended: list[int] = []
+
+    def lose_the_way() -> None:
+        own = session.welcome.session
+        wait_for(
+            lambda: any(job.session == own and job.ops_done > 20 for job in far_pool.rest.jobs(limit=20))
+        )
+        link.refuse()
+        command = [sys.executable, "-c", OTHER]
+        ended.append(subprocess.run(command, env=far_pool.environment, check=False).returncode)
+        link.allow()
+
+    losing = threading.Thread(target=lose_the_way)
+    losing.start()
+    with session.capture(terms=Terms(target="cpu:0")):
+        mine = steps(matrix().cuda(), 300)
+    losing.join()
+    assert ended == [0]
+    assert mine == steps(matrix(), 300)
+
+
+OTHER = """
+import torch, djinn_lab
+from djinn_lab.jobs import Terms
+with djinn_lab.connect().capture(terms=Terms(target="cpu:0")):
+    assert torch.ones(3).cuda().sum().item() == 3
+"""
+CLIENT = """
+import sys, torch, djinn_lab
+sys.path[:0] = {folders!r}
+from djinn_lab.cli.app import build_app
+from djinn_lab.client import connection
+from test_far_links import matrix, steps
+connection.host_id = lambda: "another host"
+session = djinn_lab.connect({url!r}, token={token!r}, certificate={certificate!r})
+print(session.welcome.session, flush=True)
+with session.capture():
+    found = steps(matrix().cuda(), 300)
+assert found == steps(matrix(), 300)
+print(session.welcome.session, flush=True)
+"""
+
+
+def test_a_client_that_slept_while_its_connection_died_continues_its_cell(
+    far_pool: PoolUnderTest, link: FarLink
+) -> None:
+    info = far_pool.info
+    known = fingerprint(info.certificate)
+    folders = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
+    program = CLIENT.format(folders=folders, url=link.url, token=info.token, certificate=known)
+    command = [sys.executable, "-c", program]
+    with subprocess.Popen(command, env=far_pool.environment, stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None
+        own = child.stdout.readline().strip()
+
+        def done() -> int:
+            return max(
+                (job.ops_done for job in far_pool.rest.jobs(limit=20) if job.session == own), default=0
+            )
+
+        wait_for(lambda: done() > 20)
+        os.kill(child.pid, signal.SIGSTOP)
+        link.cut()
+        wait_for(
+            lambda: any(one.session == own and one.ends_at is not None for one in far_pool.rest.sessions())
+        )
+        os.kill(child.pid, signal.SIGCONT)
+        assert child.stdout.readline().strip() == own
+    assert child.returncode == 0
+
+
+def test_the_doctor_measures_the_way_and_says_what_to_expect(
+    far_pool: PoolUnderTest, link: FarLink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    link.up.delay_s = link.down.delay_s = 0.06
+    link.up.rate, link.down.rate = 2e6, 4e6
+    monkeypatch.setenv("DJINN_TOKEN", far_pool.info.token)
+    monkeypatch.setenv("DJINN_POOL_CERTIFICATE", fingerprint(far_pool.info.certificate))
+    done = CliRunner().invoke(build_app(), ["doctor", "--pool", link.url, "--json"])
+    assert done.exit_code == 0, done.output
+    found = {check["name"]: check for check in json.loads(done.output)}
+    assert list(found) == ["pool", "round trip", "bandwidth", "cells"]
+    assert found["round trip"]["status"] == "warn"  # at least 120 ms
+    up, down = (parse_bytes(rate) for rate in re.findall(r"([\d.]+ .iB)/s", found["bandwidth"]["evidence"]))
+    assert up < 2e6  # no faster than the link
+    assert down < 4e6
+    assert "costs a round trip: 100 of them" in found["cells"]["evidence"]
+    assert found["cells"]["fix"]
+
+
+def test_the_doctor_names_a_pool_that_does_not_answer(link: FarLink, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DJINN_TOKEN", "x")
+    monkeypatch.delenv("DJINN_POOL_CERTIFICATE", raising=False)
+    link.refuse()
+    done = CliRunner().invoke(build_app(), ["doctor", "--pool", link.url])
+    assert done.exit_code == 1
+    assert "No pool answers at" in done.output

@@ -1,0 +1,197 @@
+"""The way to a pool: proxies of the environment, authorities of an organisation, and IPv6."""
+
+from __future__ import annotations
+
+import base64
+import select
+import socket
+import ssl
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+import torch
+from real_pool import PoolUnderTest
+
+import djinn_lab
+from djinn_lab.client import connection, trust, ways
+from djinn_lab.client.rest import PoolClient
+from djinn_lab.client.ways import proxy_for
+from djinn_lab.errors import AuthenticationError, OptionError, PoolNotFound, PoolSilent
+from djinn_lab.protocol.certificates import fingerprint
+
+VARIABLES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY", "SSL_CERT_FILE", "DJINN_POOL_CERTIFICATE")
+
+
+@pytest.fixture(autouse=True)
+def no_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.lower(), raising=False)
+
+
+class _Tunnel(BaseHTTPRequestHandler):
+    """Answers ``CONNECT`` as corporate proxies do, for those who have the password."""
+
+    server: HttpProxy
+
+    def do_CONNECT(self) -> None:
+        expected = base64.b64encode(b"ann:se/cret").decode()
+        if self.headers.get("Proxy-Authorization") != f"Basic {expected}":
+            self.send_error(407)
+            return
+        self.server.asked.append(self.path)
+        with socket.create_connection(self.server.target) as onward:
+            self.send_response(200)
+            self.end_headers()
+            self._pass_on(onward)
+        self.close_connection = True
+
+    def _pass_on(self, onward: socket.socket) -> None:
+        other = {self.connection: onward, onward: self.connection}
+        while True:
+            for one in select.select(list(other), [], [])[0]:
+                data = one.recv(2**16)
+                if not data:
+                    return
+                other[one].sendall(data)
+
+    def log_message(self, format: str, *arguments: object) -> None:
+        """Say nothing."""
+
+
+class HttpProxy(ThreadingHTTPServer):
+    """Leads every name to ``target``, so that no name needs to exist."""
+
+    def __init__(self, target: tuple[str, int]) -> None:
+        super().__init__(("127.0.0.1", 0), _Tunnel)
+        self.target = target
+        self.asked: list[str] = []
+        self.url = f"http://ann:se%2Fcret@127.0.0.1:{self.server_port}"
+
+
+@pytest.fixture(scope="module")
+def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PoolUnderTest]:
+    with PoolUnderTest(tmp_path_factory.mktemp("ways"), tls=True) as running:
+        yield running
+
+
+@pytest.fixture
+def proxy(pool: PoolUnderTest) -> Iterator[HttpProxy]:
+    server = HttpProxy(("127.0.0.1", int(pool.info.url.rpartition(":")[2])))
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield server
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.mark.processes
+def test_a_cell_and_its_uploads_go_by_the_proxy_of_the_environment(
+    pool: PoolUnderTest, proxy: HttpProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "host_id", lambda: "another host")
+    monkeypatch.setenv("HTTPS_PROXY", proxy.url)
+    url, known = "https://pool.example.invalid:8700", fingerprint(pool.info.certificate)
+    session = djinn_lab.connect(url, token=pool.info.token, certificate=known)
+    large = torch.arange(3_000_000.0)
+    with session.capture():
+        total = (large.cuda() * 2)[-1].item()
+    assert total == 2 * 2_999_999
+    assert session.pool.status().ready
+    session.close()
+    assert set(proxy.asked) == {"pool.example.invalid:8700"}
+    assert len(proxy.asked) >= 4  # its certificate, the session, tensors, requests
+
+
+@pytest.mark.processes
+def test_a_proxy_that_refuses_is_named_without_its_password(
+    proxy: HttpProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HTTPS_PROXY", proxy.url.replace("cret", "wrong"))
+    for ask in (
+        lambda: PoolClient("https://pool.example.invalid", "x").status(),
+        lambda: PoolClient("https://pool.example.invalid", "x", f"sha256:{'0' * 64}"),
+        lambda: connection.PoolConnection("https://pool.example.invalid", "x", "x", "2.9"),
+    ):
+        with pytest.raises((PoolNotFound, PoolSilent), match="407") as caught:
+            ask()
+        assert f"by the proxy http://127.0.0.1:{proxy.server_port} " in str(caught.value)
+        assert "wrong" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "none", "found"),
+    [
+        ("https://pool.example", "", "http://secure:3128"),
+        ("http://pool.example:8700", "", "http://plain:3128"),
+        ("https://pool.example", "pool.example", None),
+        ("https://gpu.pool.example:8700", ".pool.example", None),
+        ("https://gpu.pool.example:8700", "gpu.pool.example:8700", None),
+        ("https://pool.example", "*", None),
+        ("https://10.1.2.3", "other.example,10.1.2.3", None),
+        ("https://notpool.example", "pool.example", "http://secure:3128"),
+        ("http://localhost:8700", "", None),
+        ("https://127.0.0.1:8700", "", None),
+        ("https://[::1]:8700", "", None),
+        ("https://[2001:db8::5]:8700", "2001:db8::5", None),
+    ],
+)
+def test_no_proxy_names_what_is_reached_without(
+    url: str, none: str, found: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HTTP_PROXY", "plain:3128")
+    monkeypatch.setenv("HTTPS_PROXY", "http://secure:3128")
+    monkeypatch.setenv("NO_PROXY", none)
+    assert proxy_for(url) == found
+
+
+@pytest.mark.parametrize("proxy", ["socks5://ann:secret@proxy:1080", "https://proxy", "http://"])
+def test_a_proxy_of_another_kind_is_refused_with_what_to_do(
+    proxy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ALL_PROXY", proxy)
+    with pytest.raises(OptionError, match="is no HTTP proxy") as caught:
+        PoolClient("https://pool.example", "x").status()
+    assert "NO_PROXY" in str(caught.value)
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.processes
+def test_a_pool_is_proven_by_the_authorities_of_an_organisation(
+    pool: PoolUnderTest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    authorities = tmp_path / "authorities.pem"
+    authorities.write_text(pool.info.certificate)
+    monkeypatch.setenv("DJINN_RUNTIME_DIR", str(tmp_path))
+    tmp_path.chmod(0o700)
+    monkeypatch.setattr(trust, "public_context", ssl.create_default_context)  # not the one of other tests
+    with pytest.raises(AuthenticationError, match="SSL_CERT_FILE"):
+        PoolClient(pool.info.url, pool.info.token).status()
+    monkeypatch.setenv("SSL_CERT_FILE", str(authorities))
+    session = djinn_lab.connect(pool.info.url, token=pool.info.token)
+    with session.capture():
+        assert torch.ones(3).cuda().sum().item() == 3
+    assert session.pool.status().ready
+    session.close()
+
+
+@pytest.mark.processes
+@pytest.mark.skipif(not socket.has_ipv6, reason="this machine has no IPv6")
+def test_a_pool_is_reached_by_ipv6(tmp_path: Path) -> None:
+    with PoolUnderTest(tmp_path, host="::1", tls=True) as running:
+        assert running.info.url.startswith("https://[::1]:")
+        session = djinn_lab.connect(running.info.url, token=running.info.token)
+        with session.capture():
+            assert torch.ones(3).cuda().sum().item() == 3
+        assert session.pool.status().ready
+        session.close()
+        known = fingerprint(running.info.certificate)
+        assert PoolClient(running.info.url, running.info.token, known).status().ready
+
+
+def test_words_about_a_way_never_have_a_password() -> None:
+    assert ways.without_password("http://ann:secret@proxy:3128") == "http://proxy:3128"
