@@ -101,9 +101,8 @@ class FarLink:
     def __init__(
         self, url: str, delay_s: float = 0.0, rate: float = 0.0, cut_after_s: float | None = None
     ) -> None:
-        parts = urlsplit(url)
-        self._server = (parts.hostname or HOST, parts.port or 443)
-        self._parts = parts
+        self._parts = urlsplit(url)
+        self.lead_to(url)
         self.up, self.down = Lane(delay_s, rate), Lane(delay_s, rate)
         self.cut_after_s = cut_after_s
         self.up.passed = self.down.passed = self._passed
@@ -132,6 +131,11 @@ class FarLink:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
+
+    def lead_to(self, url: str) -> None:
+        """Let new connections reach another server."""
+        parts = urlsplit(url)
+        self._server = (parts.hostname or HOST, parts.port or 443)
 
     def cut(self) -> None:
         """Break all connections, without a word to either end."""

@@ -125,6 +125,10 @@ class AuthenticationError(PoolError):
     """The token was refused."""
 
 
+class NotProven(AuthenticationError):
+    """What answers at the pool's address has not proven that it is the pool; no token was sent."""
+
+
 class VersionMismatch(PoolError):
     """Client and pool speak different protocol versions."""
 

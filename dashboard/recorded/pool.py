@@ -51,7 +51,7 @@ class RecordedPool(PoolClient):
         method: str,
         path: str,
         query: Query | None = None,
-        body: msgspec.Struct | None = None,
+        body: msgspec.Struct | bytes | None = None,
     ) -> httpx.Response:
         """Refuse everything that is not answered here."""
         raise PoolError("This is the recording of a pool, which does not say that.", ADVICE)

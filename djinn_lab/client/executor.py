@@ -24,8 +24,10 @@ from djinn_lab.client.segment_results import arrived, failure, missing, stopped_
 from djinn_lab.client.upload_progress import UploadProgress
 from djinn_lab.client.wait_notice import WaitNotice
 from djinn_lab.errors import (
+    AuthenticationError,
     CancelFailed,
     DjinnError,
+    NotProven,
     PoolError,
     PoolLost,
     PoolNotFound,
@@ -100,6 +102,8 @@ class PoolExecutor:
         a program that reads values of the old one."""
         self._waits_for = ""
         """Why the pool, which is down, cannot start again now: for that there is no limit."""
+        self._unproven = ""
+        """Why what answered last at the pool's address may not be the pool."""
         self._broken_s: float | None = None
         """By ``perf_counter``: since then, attempts to connect again failed."""
         self._sent_lately: deque[ReleaseValues | FinishJob] = deque(maxlen=SENT_KEPT)
@@ -152,10 +156,14 @@ class PoolExecutor:
                     return
                 self._say_broken(flights, ends - perf_counter())
                 self._pause(pause_s)
+            except AuthenticationError as refused:
+                raise PoolLost(refused.message, refused.advice) from None
             except PoolLost as again:
                 if again is lost:
                     break
             pause_s = min(RESUME_PAUSE_MAX_S, 2 * pause_s)
+        if self._unproven:
+            raise PoolLost(f"{lost.message} {self._unproven}")
         raise lost
 
     def _pause(self, seconds: float) -> None:
@@ -170,11 +178,14 @@ class PoolExecutor:
     def _resumed(self, session: str, lost: PoolLost) -> bool:
         """Return whether there is a connection to the session again. Raises ``lost`` where the pool does not
         have it any more."""
-        self._waits_for = ""
+        self._waits_for = self._unproven = ""
         try:
             connection, token = self._open(session)
         except PoolWaits as waits:
             self._waits_for = waits.message
+            return False
+        except NotProven as stranger:  # a hotel's login page, or a certificate that was renewed
+            self._unproven = f"{stranger.message} {stranger.advice}"
             return False
         except (PoolNotFound, PoolLost, TimeoutError):
             return False
@@ -205,6 +216,8 @@ class PoolExecutor:
             reason = f"the pool does not answer; the cell waits for it to come back, {left} at most"
             if self._waits_for:
                 reason = f"{self._waits_for} The cell waits for that."
+            if self._unproven:
+                reason = f"{self._unproven} The cell waits for the pool, {left} at most."
             self.on_update(JobUpdate(job, "QUEUED", reason))
 
     @property

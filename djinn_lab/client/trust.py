@@ -14,7 +14,7 @@ from functools import cache
 from urllib.parse import urlsplit
 
 from djinn_lab.client.ways import by_proxy, open_way
-from djinn_lab.errors import AuthenticationError, OptionError, PoolSilent
+from djinn_lab.errors import NotProven, OptionError, PoolSilent
 from djinn_lab.protocol.certificates import CERTIFICATE_VARIABLE, FINGERPRINT, fingerprint, pinned_context
 from djinn_lab.protocol.runtime_file import read_runtime
 
@@ -34,7 +34,7 @@ def public_context() -> ssl.SSLContext:
 
 def tls_context(url: str, certificate: str | None = None) -> ssl.SSLContext | None:
     """Return what a connection to ``url`` must verify, None for one in the clear. ``certificate``: default
-    ``DJINN_POOL_CERTIFICATE``. Raises OptionError for one that cannot be read, AuthenticationError when the
+    ``DJINN_POOL_CERTIFICATE``. Raises OptionError for one that cannot be read, NotProven when the
     pool has another certificate, PoolSilent when it is asked for it and does not answer."""
     if urlsplit(url).scheme != "https":
         return None
@@ -63,12 +63,12 @@ def known_fingerprint(url: str, certificate: str | None = None) -> str:
     return fingerprint(info.certificate) if info and info.certificate and info.url == url else ""
 
 
-def not_proven(url: str, error: BaseException) -> AuthenticationError | None:
+def not_proven(url: str, error: BaseException) -> NotProven | None:
     """Return the error to raise when ``error`` comes from a certificate that is not the pool's."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, ssl.SSLCertVerificationError):
-            return AuthenticationError(
+            return NotProven(
                 f"the pool at {url} has not proven what it is ({cause.verify_message}); no token was sent.",
                 ADVICE,
             )
@@ -103,7 +103,7 @@ def _certificate_with(url: str, fingerprints: str) -> str:
             "Check DJINN_POOL, and that the pool runs.",
         ) from None
     if fingerprint(pem) not in wanted:
-        raise AuthenticationError(
+        raise NotProven(
             f"the pool at {url} has another certificate, {fingerprint(pem)}, so no token was sent.",
             f"If its certificate was renewed: {ADVICE}",
         )

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from impostor import Impostor
 from real_pool import PoolUnderTest, wait_for
 from typer.testing import CliRunner
 
@@ -71,6 +72,31 @@ def test_an_upload_that_is_cut_continues_where_it_was(session: Session, link: Fa
     assert total_of(session, plain) == int(plain.sum())
     assert link.accepted >= 4  # the session and its uploads, twice
     assert link.up.nbytes - before < 1.3 * plain.nbytes
+
+
+def test_a_cell_waits_while_a_stranger_has_the_address_of_its_pool(
+    far_pool: PoolUnderTest, session: Session, link: FarLink, tmp_path: Path
+) -> None:
+    """As the login page of a hotel's network does, which ends every connection itself."""
+    stranger = Impostor(tmp_path)
+
+    def leave() -> None:
+        wait_for(lambda: stranger.visits >= 2)
+        link.lead_to(far_pool.info.url)
+
+    with session.capture():
+        kept = torch.full((3,), 2.0).cuda()
+    link.lead_to(stranger.url)
+    link.cut()
+    leaving = threading.Thread(target=leave)
+    leaving.start()
+    try:
+        with session.capture():
+            assert (kept + 1).tolist() == [3.0, 3.0, 3.0]
+    finally:
+        leaving.join()
+        stranger.close()
+    assert far_pool.info.token.encode() not in stranger.heard
 
 
 def test_of_a_tensor_that_changed_only_the_changed_pieces_are_sent(session: Session, link: FarLink) -> None:

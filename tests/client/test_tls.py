@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
-import ssl
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +11,7 @@ import pytest
 import torch
 from cryptography import x509
 from device_kind import KIND
+from impostor import HOST, Impostor
 from real_pool import PoolUnderTest
 from typer.testing import CliRunner
 
@@ -25,8 +23,6 @@ from djinn_lab.pool import certificates
 from djinn_lab.pool.certificates import own_certificate
 from djinn_lab.pool.launch import start_pool, stop_pool
 from djinn_lab.protocol.certificates import CERTIFICATE_VARIABLE, fingerprint
-
-HOST = "127.0.0.1"
 
 
 @pytest.fixture(autouse=True)
@@ -81,39 +77,6 @@ def test_a_client_elsewhere_is_given_the_certificate(
     compute(session)
     assert session.pool.status().ready
     session.close()
-
-
-class Impostor:
-    """Has the pool's place and another certificate, and keeps what it is sent."""
-
-    def __init__(self, directory: Path) -> None:
-        made = own_certificate(directory, HOST)
-        self.pem = made.pem
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(made.certificate, made.key)
-        self._context = context
-        self._listener = socket.create_server((HOST, 0))
-        self.url = f"https://{HOST}:{self._listener.getsockname()[1]}"
-        self.heard = b""
-        self._thread = threading.Thread(target=self._serve)
-        self._thread.start()
-
-    def _serve(self) -> None:
-        while True:
-            try:
-                plain, _ = self._listener.accept()
-            except OSError:
-                return
-            try:
-                with self._context.wrap_socket(plain, server_side=True) as connection:
-                    self.heard += connection.recv(65536)
-            except OSError:
-                plain.close()
-
-    def close(self) -> None:
-        self._listener.shutdown(socket.SHUT_RDWR)
-        self._thread.join()
-        self._listener.close()
 
 
 @pytest.fixture
