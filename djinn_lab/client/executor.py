@@ -24,7 +24,6 @@ from djinn_lab.client.segment_results import arrived, failure, missing, stopped_
 from djinn_lab.client.upload_progress import UploadProgress
 from djinn_lab.client.wait_notice import WaitNotice
 from djinn_lab.errors import (
-    AuthenticationError,
     CancelFailed,
     DjinnError,
     NotProven,
@@ -142,8 +141,8 @@ class PoolExecutor:
     def resume(self, lost: PoolLost, *first: Flight) -> None:
         """After the connection broke, or the pool was started again, open another connection to the same
         session, and send again what the pool may not have got: ``first``, then all later segments. Raises
-        PoolLost where that cannot be done, and Stopped where the user stops it: the session may be resumed
-        later."""
+        PoolLost where that cannot be done, AuthenticationError for a token that is refused, and Stopped where
+        the user stops it: the session may be resumed later."""
         broken = self._connection
         if broken is None or isinstance(lost, SessionLost):
             raise lost
@@ -156,8 +155,6 @@ class PoolExecutor:
                     return
                 self._say_broken(flights, ends - perf_counter())
                 self._pause(pause_s)
-            except AuthenticationError as refused:
-                raise PoolLost(refused.message, refused.advice) from None
             except PoolLost as again:
                 if again is lost:
                     break

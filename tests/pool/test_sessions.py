@@ -166,7 +166,7 @@ def test_waiting_says_why(shared_pool: RuntimeInfo) -> None:
         busy = [one.submit(act("sleep 30", ""), target=devices[one.session]) for one in (first, second)]
         first.until(busy[0], "RUNNING")
         second.until(busy[1], "RUNNING")
-        job = third.submit(act(""))
+        job = third.submit(act("sleep 0.15"))  # one that is known to be brief would run between two ops
         update = third.until(job, "QUEUED")
         assert update.position == 1
         assert update.device in devices.values()
