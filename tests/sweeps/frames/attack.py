@@ -78,6 +78,8 @@ def attack(pool: PoolUnderTest, count: int, first: int = 0, threads: int = 2) ->
     found, recorded, stop = Found(), record(pool), threading.Event()
     watcher = threading.Thread(target=_compute, args=(pool, stop, found))
     watcher.start()
+    while found.cells == 0 and watcher.is_alive():
+        time.sleep(0.05)
     tokens = [pool.rest.create_user(f"odd-{first}-{number}").token for number in range(threads)]
     found.resident.append(resident_mb(pool.info.pid))
     for part in range(4):
