@@ -23,7 +23,7 @@ from djinn_lab.srg.curves import DeviceCurves
 from djinn_lab.srg.program import Program, decode_program
 
 INLINE_BYTES_MAX = 64 * 2**10
-LACKS_VARIABLE = "STAND_IN_LACKS"
+LACKS_VARIABLE = "PYTHON_STAND_IN_LACKS"
 """Environment variable: ops that its torch does not have."""
 TORCH_VERSION = "0"
 

@@ -28,7 +28,7 @@ from sweeps.operators.outcomes import (
 )
 from sweeps.operators.runs import Bench, eager_outcome
 from sweeps.operators.samples import operators
-from sweeps.torch_versions.programs import PROGRAMS, SEED, Program
+from sweeps.torch_versions.tried_programs import PROGRAMS, SEED, Program
 from torch.utils import _pytree as pytree
 
 from djinn_lab.capture.allow_list import table
