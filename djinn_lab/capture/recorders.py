@@ -20,7 +20,7 @@ from djinn_lab.capture.torch_functions.pool_devices import PoolDevice
 from djinn_lab.capture.torch_functions.pool_memory import SessionsMemory
 from djinn_lab.errors import UserError
 from djinn_lab.native import load
-from djinn_lab.protocol.version import TORCH_MIN, minor_of
+from djinn_lab.protocol.version import TORCH_LEAST, TORCH_MIN, TORCH_WANTED, minor_of
 
 CHOICE = "DJINN_LAB_RECORDER"
 """Environment variable: ``native`` or ``python``; without it, what there is."""
@@ -175,10 +175,9 @@ def chosen() -> str:
 def make_recorder(backend: Backend, stream_nodes: int | None = None) -> Recorder:
     """Make a recorder of the kind that was chosen. Warns of a torch that is older than the tested ones."""
     if minor_of(str(torch.__version__)) < TORCH_MIN:
-        least = ".".join(map(str, TORCH_MIN))
         warnings.warn(
-            f"torch {torch.__version__} is older than {least}, the oldest that Djinn Lab is tested with: "
-            f'what make_fx traces in a cell may be constants. pip install "torch>={least}"',
+            f"torch {torch.__version__} is older than {TORCH_LEAST}, the oldest that is tested: "
+            f'what make_fx traces in a cell may be constants. pip install "{TORCH_WANTED}"',
             stacklevel=2,
         )
     script_modules.install()

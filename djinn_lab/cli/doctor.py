@@ -28,7 +28,7 @@ from djinn_lab.native import EXTENSIONS, find
 from djinn_lab.pool.notebooks.captured_kernel import KERNEL_NAME
 from djinn_lab.protocol.isolation import STRONG, CanaryFindings
 from djinn_lab.protocol.runtime_file import check_writable, runtime_directory
-from djinn_lab.protocol.version import TORCH_BELOW, TORCH_MIN, minor_of
+from djinn_lab.protocol.version import TORCH_BELOW, TORCH_MIN, TORCH_WANTED, minor_of
 from djinn_lab.system.host import SHARED_MEMORY
 from djinn_lab.units import format_bytes, format_seconds, listed
 
@@ -77,8 +77,7 @@ def check_torch() -> Check:
     found = installed_version("torch")
     if TORCH_MIN <= minor_of(found) < TORCH_BELOW:
         return Check("torch", "ok", found)
-    least, below = (".".join(map(str, bound)) for bound in (TORCH_MIN, TORCH_BELOW))
-    return Check("torch", "fail", found, f'pip install "torch>={least},<{below}"')
+    return Check("torch", "fail", found, f'pip install "{TORCH_WANTED}"')
 
 
 def check_extension(name: str) -> Check:

@@ -210,11 +210,12 @@ class PoolExecutor:
         job = flights[0].message.job if flights else self.cell.identifier if self.cell is not None else None
         if job is not None:
             left = format_seconds(max(1.0, round(left_s)))
-            reason = f"the pool does not answer; the cell waits for it to come back, {left} at most"
             if self._waits_for:
                 reason = f"{self._waits_for} The cell waits for that."
-            if self._unproven:
+            elif self._unproven:
                 reason = f"{self._unproven} The cell waits for the pool, {left} at most."
+            else:
+                reason = f"the pool does not answer; the cell waits for it to come back, {left} at most"
             self.on_update(JobUpdate(job, "QUEUED", reason))
 
     @property

@@ -6,6 +6,9 @@ from __future__ import annotations
 VERSION = "0.2.0"
 TORCH_MIN, TORCH_BELOW = (2, 13), (3,)
 """The oldest torch that ``make sweep-torch`` passes with, and the first that is not tried."""
+TORCH_LEAST = ".".join(map(str, TORCH_MIN))
+TORCH_WANTED = f"torch>={TORCH_LEAST},<{TORCH_BELOW[0]}"
+"""As pip takes it."""
 
 
 def minor_of(torch_version: str) -> tuple[int, ...]:

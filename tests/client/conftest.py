@@ -27,6 +27,12 @@ def pool(shared_pool: PoolUnderTest) -> PoolUnderTest:
     return shared_pool
 
 
+@pytest.fixture(scope="module")
+def tls_pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PoolUnderTest]:
+    with PoolUnderTest(tmp_path_factory.mktemp("tls"), tls=True) as running:
+        yield running
+
+
 @pytest.fixture(scope="module", autouse=True)
 def shared_pool_is_found(request: pytest.FixtureRequest) -> Iterator[None]:
     with found_by_module(request):

@@ -33,22 +33,16 @@ pytestmark = pytest.mark.processes
 PIECES = 24
 
 
-@pytest.fixture(scope="module")
-def far_pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PoolUnderTest]:
-    with PoolUnderTest(tmp_path_factory.mktemp("far"), tls=True) as running:
-        yield running
-
-
 @pytest.fixture
-def link(far_pool: PoolUnderTest) -> Iterator[FarLink]:
-    with FarLink(far_pool.info.url, delay_s=0.002, rate=50e6) as made:
+def link(tls_pool: PoolUnderTest) -> Iterator[FarLink]:
+    with FarLink(tls_pool.info.url, delay_s=0.002, rate=50e6) as made:
         yield made
 
 
 @pytest.fixture
-def session(far_pool: PoolUnderTest, link: FarLink, monkeypatch: pytest.MonkeyPatch) -> Iterator[Session]:
+def session(tls_pool: PoolUnderTest, link: FarLink, monkeypatch: pytest.MonkeyPatch) -> Iterator[Session]:
     monkeypatch.setattr(connection, "host_id", lambda: "another host")
-    info = far_pool.info
+    info = tls_pool.info
     made = djinn_lab.connect(link.url, token=info.token, certificate=fingerprint(info.certificate))
     assert made.welcome.blob_directory is None
     yield made
@@ -75,14 +69,14 @@ def test_an_upload_that_is_cut_continues_where_it_was(session: Session, link: Fa
 
 
 def test_a_cell_waits_while_a_stranger_has_the_address_of_its_pool(
-    far_pool: PoolUnderTest, session: Session, link: FarLink, tmp_path: Path
+    tls_pool: PoolUnderTest, session: Session, link: FarLink, tmp_path: Path
 ) -> None:
     """As the login page of a hotel's network does, which ends every connection itself."""
     stranger = Impostor(tmp_path)
 
     def leave() -> None:
         wait_for(lambda: stranger.visits >= 2)
-        link.lead_to(far_pool.info.url)
+        link.lead_to(tls_pool.info.url)
 
     with session.capture():
         kept = torch.full((3,), 2.0).cuda()
@@ -96,7 +90,7 @@ def test_a_cell_waits_while_a_stranger_has_the_address_of_its_pool(
     finally:
         leaving.join()
         stranger.close()
-    assert far_pool.info.token.encode() not in stranger.heard
+    assert tls_pool.info.token.encode() not in stranger.heard
 
 
 def test_of_a_tensor_that_changed_only_the_changed_pieces_are_sent(session: Session, link: FarLink) -> None:
@@ -185,18 +179,18 @@ def test_a_proxy_that_cuts_every_connection_after_a_while_costs_no_cell(
 
 
 def test_a_cell_whose_client_is_away_keeps_no_device(
-    far_pool: PoolUnderTest, session: Session, link: FarLink
+    tls_pool: PoolUnderTest, session: Session, link: FarLink
 ) -> None:
     ended: list[int] = []
 
     def lose_the_way() -> None:
         own = session.welcome.session
         wait_for(
-            lambda: any(job.session == own and job.ops_done > 20 for job in far_pool.rest.jobs(limit=20))
+            lambda: any(job.session == own and job.ops_done > 20 for job in tls_pool.rest.jobs(limit=20))
         )
         link.refuse()
         command = [sys.executable, "-c", OTHER]
-        ended.append(subprocess.run(command, env=far_pool.environment, check=False).returncode)
+        ended.append(subprocess.run(command, env=tls_pool.environment, check=False).returncode)
         link.allow()
 
     losing = threading.Thread(target=lose_the_way)
@@ -231,27 +225,27 @@ print(session.welcome.session, flush=True)
 
 
 def test_a_client_that_slept_while_its_connection_died_continues_its_cell(
-    far_pool: PoolUnderTest, link: FarLink
+    tls_pool: PoolUnderTest, link: FarLink
 ) -> None:
-    info = far_pool.info
+    info = tls_pool.info
     known = fingerprint(info.certificate)
     folders = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
     program = CLIENT.format(folders=folders, url=link.url, token=info.token, certificate=known)
     command = [sys.executable, "-c", program]
-    with subprocess.Popen(command, env=far_pool.environment, stdout=subprocess.PIPE, text=True) as child:
+    with subprocess.Popen(command, env=tls_pool.environment, stdout=subprocess.PIPE, text=True) as child:
         assert child.stdout is not None
         own = child.stdout.readline().strip()
 
         def done() -> int:
             return max(
-                (job.ops_done for job in far_pool.rest.jobs(limit=20) if job.session == own), default=0
+                (job.ops_done for job in tls_pool.rest.jobs(limit=20) if job.session == own), default=0
             )
 
         wait_for(lambda: done() > 20)
         os.kill(child.pid, signal.SIGSTOP)
         link.cut()
         wait_for(
-            lambda: any(one.session == own and one.ends_at is not None for one in far_pool.rest.sessions())
+            lambda: any(one.session == own and one.ends_at is not None for one in tls_pool.rest.sessions())
         )
         os.kill(child.pid, signal.SIGCONT)
         assert child.stdout.readline().strip() == own
@@ -259,12 +253,12 @@ def test_a_client_that_slept_while_its_connection_died_continues_its_cell(
 
 
 def test_the_doctor_measures_the_way_and_says_what_to_expect(
-    far_pool: PoolUnderTest, link: FarLink, monkeypatch: pytest.MonkeyPatch
+    tls_pool: PoolUnderTest, link: FarLink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     link.up.delay_s = link.down.delay_s = 0.06
     link.up.rate, link.down.rate = 2e6, 4e6
-    monkeypatch.setenv("DJINN_TOKEN", far_pool.info.token)
-    monkeypatch.setenv("DJINN_POOL_CERTIFICATE", fingerprint(far_pool.info.certificate))
+    monkeypatch.setenv("DJINN_TOKEN", tls_pool.info.token)
+    monkeypatch.setenv("DJINN_POOL_CERTIFICATE", fingerprint(tls_pool.info.certificate))
     done = CliRunner().invoke(build_app(), ["doctor", "--pool", link.url, "--json"])
     assert done.exit_code == 0, done.output
     found = {check["name"]: check for check in json.loads(done.output)}

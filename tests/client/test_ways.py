@@ -72,15 +72,9 @@ class HttpProxy(ThreadingHTTPServer):
         self.url = f"http://ann:se%2Fcret@127.0.0.1:{self.server_port}"
 
 
-@pytest.fixture(scope="module")
-def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PoolUnderTest]:
-    with PoolUnderTest(tmp_path_factory.mktemp("ways"), tls=True) as running:
-        yield running
-
-
 @pytest.fixture
-def proxy(pool: PoolUnderTest) -> Iterator[HttpProxy]:
-    server = HttpProxy(("127.0.0.1", int(pool.info.url.rpartition(":")[2])))
+def proxy(tls_pool: PoolUnderTest) -> Iterator[HttpProxy]:
+    server = HttpProxy(("127.0.0.1", int(tls_pool.info.url.rpartition(":")[2])))
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
     yield server
@@ -91,12 +85,12 @@ def proxy(pool: PoolUnderTest) -> Iterator[HttpProxy]:
 
 @pytest.mark.processes
 def test_a_cell_and_its_uploads_go_by_the_proxy_of_the_environment(
-    pool: PoolUnderTest, proxy: HttpProxy, monkeypatch: pytest.MonkeyPatch
+    tls_pool: PoolUnderTest, proxy: HttpProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connection, "host_id", lambda: "another host")
     monkeypatch.setenv("HTTPS_PROXY", proxy.url)
-    url, known = "https://pool.example.invalid:8700", fingerprint(pool.info.certificate)
-    session = djinn_lab.connect(url, token=pool.info.token, certificate=known)
+    url, known = "https://pool.example.invalid:8700", fingerprint(tls_pool.info.certificate)
+    session = djinn_lab.connect(url, token=tls_pool.info.token, certificate=known)
     large = torch.arange(3_000_000.0)
     with session.capture():
         total = (large.cuda() * 2)[-1].item()
@@ -162,17 +156,17 @@ def test_a_proxy_of_another_kind_is_refused_with_what_to_do(
 
 @pytest.mark.processes
 def test_a_pool_is_proven_by_the_authorities_of_an_organisation(
-    pool: PoolUnderTest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    tls_pool: PoolUnderTest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     authorities = tmp_path / "authorities.pem"
-    authorities.write_text(pool.info.certificate)
+    authorities.write_text(tls_pool.info.certificate)
     monkeypatch.setenv("DJINN_RUNTIME_DIR", str(tmp_path))
     tmp_path.chmod(0o700)
     monkeypatch.setattr(trust, "public_context", ssl.create_default_context)  # not the one of other tests
     with pytest.raises(AuthenticationError, match="SSL_CERT_FILE"):
-        PoolClient(pool.info.url, pool.info.token).status()
+        PoolClient(tls_pool.info.url, tls_pool.info.token).status()
     monkeypatch.setenv("SSL_CERT_FILE", str(authorities))
-    session = djinn_lab.connect(pool.info.url, token=pool.info.token)
+    session = djinn_lab.connect(tls_pool.info.url, token=tls_pool.info.token)
     with session.capture():
         assert torch.ones(3).cuda().sum().item() == 3
     assert session.pool.status().ready
