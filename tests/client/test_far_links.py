@@ -215,6 +215,7 @@ from djinn_lab.cli.app import build_app
 from djinn_lab.client import connection
 from test_far_links import matrix, steps
 connection.host_id = lambda: "another host"
+torch.set_num_threads(1)  # as the pool does, so that the bits are equal
 session = djinn_lab.connect({url!r}, token={token!r}, certificate={certificate!r})
 print(session.welcome.session, flush=True)
 with session.capture():
