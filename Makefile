@@ -182,8 +182,8 @@ sweep-hostile: install ## every allowed overload with arguments that no capture 
 sweep-mutants: install ## COUNT (100000) sessions of random programs with random changes: what ends a worker, or is no refusal
 	@PYTHONPATH=.:tests:tests/capture:tests/worker OMP_NUM_THREADS=1 $(BIN)/python -m sweeps.mutants --count $${COUNT:-100000} --out benchmarks/results
 
-sweep-recorders: install ## every test of capture over the recorder in Python, too, which make test samples (ten minutes)
-	@SWEEP_RECORDERS=1 $(BIN)/pytest -q -n 2 --dist loadfile tests/capture
+sweep-recorders: install ## every test of capture over the recorder in Python, too, which make test samples, and some over the backend key (ten minutes)
+	@SWEEP_RECORDERS=1 $(BIN)/pytest -q -n 2 --dist loadfile tests/capture tests/native/test_backend_key.py
 
 sweep-patterns: install ## patterns in the graphs of transformers' architectures, beside their modules' classes (three minutes)
 	@PYTHONPATH=.:tests/capture:tests/sweeps/models OMP_NUM_THREADS=1 $(BIN)/python tests/sweeps/patterns --all $(if $(DIFFERENCES),--differences)
