@@ -21,7 +21,7 @@ from djinn_lab.pool.certificates import encrypts
 from djinn_lab.pool.database.address import DATABASE_VARIABLE, checked_url, shown, sqlite_url
 from djinn_lab.pool.database.engine import DATABASE_FILE
 from djinn_lab.pool.devices.estimator_plugin import load_estimator
-from djinn_lab.pool.devices.plans import checked_region_compiler, plan_devices
+from djinn_lab.pool.devices.plans import check_host_bytes, checked_region_compiler, plan_devices
 from djinn_lab.pool.engines import LOCAL_ENGINE, RAY_ENGINE, START_WITHIN_S, check_engine, check_nodes
 from djinn_lab.pool.policy_file import read_policy
 from djinn_lab.protocol.certificates import pinned_context
@@ -132,8 +132,7 @@ def start_pool(
     url = database or os.environ.get(DATABASE_VARIABLE)
     environment = os.environ | ({DATABASE_VARIABLE: checked_url(url)} if url else {})
     compiler = INDUCTOR if region_compiler is None else checked_region_compiler(region_compiler)
-    if here:
-        plan_devices(devices, memory_bytes, threads, region_compiler=compiler)
+    plans = plan_devices(devices, memory_bytes, threads, region_compiler=compiler) if here else []
     _check_policies(memory_policy, queue_policy, notebooks_for)
     if cost_estimator is not None:
         load_estimator(cost_estimator)
@@ -152,10 +151,10 @@ def start_pool(
         if found is not None:
             return found
         check_writable()
-        if here:  # is there so much host memory?
-            first = plan_devices(devices, memory_bytes, threads, host_bytes=host_bytes)[0]
+        check_host_bytes(plans, host_bytes)
+        if plans and plans[0].kind == "cpu":
             # a server that is started again after a crash has the same sizes, whatever is free then
-            memory_bytes = first.memory_bytes if first.kind == "cpu" else memory_bytes
+            memory_bytes = plans[0].memory_bytes
         arguments = {
             "--devices": devices,
             "--memory-bytes": memory_bytes,

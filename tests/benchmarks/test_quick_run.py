@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from benchmarks.__main__ import TOPICS
 from benchmarks.figures import OURS, Figure, GoalResult
 from benchmarks.machine import Machine
 from benchmarks.samples import Summary
@@ -65,9 +64,10 @@ def check_figure(item: dict[str, Any]) -> None:
         assert set(goal) == names(GoalResult)
 
 
-@pytest.mark.parametrize("name", [*TOPICS, "stages"])
-def test_each_benchmark_is_documented(name: str) -> None:
-    assert f"## `{name}`" in DOCUMENTED
+def test_each_benchmark_is_documented() -> None:
+    from benchmarks.__main__ import TOPICS  # which loads them all
+
+    assert [name for name in (*TOPICS, "stages") if f"## `{name}`" not in DOCUMENTED] == []
 
 
 @pytest.mark.parametrize("structure", [Figure, Summary, GoalResult, Machine], ids=lambda item: item.__name__)

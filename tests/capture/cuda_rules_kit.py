@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 from torch._subclasses import FakeTensorMode
-from torch.testing._internal.common_methods_invocations import op_db
 from torch.utils._pytree import tree_leaves, tree_map
 
 LOW = (torch.bfloat16, torch.float16)
@@ -31,11 +30,20 @@ NOT_ASKED = {
     "pinverse",  # its kernel calls ops with rules, which a tensor without data does not show
 }
 REFUSED = {"nn.functional.binary_cross_entropy"}
-RULED = sorted(
-    {one.name for one in op_db if {one.name.rpartition(".")[2], one.aten_name} & BASES} - NOT_ASKED - REFUSED
-)
-"""Of the operator database, those that CUDA or the CPU has a rule for."""
 SAMPLES_MAX = 3
+
+
+def database() -> list[Any]:
+    """Return torch's operator database, which takes seconds to load."""
+    from torch.testing._internal.common_methods_invocations import op_db
+
+    return list(op_db)
+
+
+def names_with_rules() -> list[str]:
+    """Return those of the operator database that CUDA or the CPU has a rule for."""
+    found = {one.name for one in database() if {one.name.rpartition(".")[2], one.aten_name} & BASES}
+    return sorted(found - NOT_ASKED - REFUSED)
 
 
 @contextmanager
@@ -77,7 +85,7 @@ def differences(name: str, run: Callable[[Any, Any, torch.dtype], Any]) -> tuple
     """Return how many calls of the operator database were compared, and what was not as on CUDA. ``run``:
     calls a function with its arguments under autocast to a dtype."""
     compared, found = 0, []
-    for one in (each for each in op_db if each.name == name and torch.float32 in each.dtypes):
+    for one in (each for each in database() if each.name == name and torch.float32 in each.dtypes):
         for number, sample in enumerate(one.sample_inputs("cpu", torch.float32)):
             if number == SAMPLES_MAX:
                 break
@@ -114,7 +122,7 @@ def by_rules_in_python() -> None:
 
     warnings.simplefilter("ignore")
     total = 0
-    for name in RULED:
+    for name in names_with_rules():
         compared, found = differences(name, run)
         total += compared
         print(*found, sep="\n", end="\n" if found else "")

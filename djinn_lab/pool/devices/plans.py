@@ -68,11 +68,12 @@ def plan_devices(
     this machine has. Raises OptionError."""
     plans = _computing(devices, memory_bytes, threads)
     check_recording(region_compiler, plans)
+    check_host_bytes(plans, host_bytes)
     rate = PoolSettings().link_bytes_per_s if link_bytes_per_s is None else link_bytes_per_s
     return [
         msgspec.structs.replace(
             plan,
-            host_bytes=_host_bytes(plan, len(plans), host_bytes),
+            host_bytes=_host_share(plan, len(plans)) if host_bytes is None else host_bytes,
             disk_bytes=disk_bytes,
             link_bytes_per_s=rate if plan.kind == "cpu" else 0,
             region_compiler=compiler_for(plan.kind, region_compiler),
@@ -102,24 +103,29 @@ def check_recording(name: str, plans: Sequence[DevicePlan]) -> None:
         )
 
 
-def _host_bytes(plan: DevicePlan, count: int, wanted: int | None) -> int:
-    available, shared = largest_host_bytes(), free_shared_memory()
-    if wanted is not None:
-        if wanted * count > available:
-            raise OptionError(
-                f"{count} x {format_bytes(wanted)} of host memory for parked sessions are more than the "
-                f"{format_bytes(available)} that this machine has left.",
-                f"Give each device at most {format_bytes(int(available * CUDA_SHARE_FOR_HOST / count))}.",
-            )
-        if shared is not None and wanted * count > shared:
-            raise OptionError(
-                f"{count} x {format_bytes(wanted)} of host memory for parked sessions are more than the "
-                f"{format_bytes(shared)} that shared memory (/dev/shm) has left.",
-                f"Give each device at most {format_bytes(int(shared * SHARE_OF_SHARED_MEMORY / count))}, or "
-                "enlarge it: mount -o remount,size=SIZE /dev/shm, in a container --shm-size.",
-            )
-        return wanted
-    share = default_host_bytes(plan.kind, plan.memory_bytes, available, count)
+def check_host_bytes(plans: Sequence[DevicePlan], wanted: int | None) -> None:
+    """Raise OptionError where each of these devices cannot have so much of the host for parked sessions."""
+    if wanted is None:
+        return
+    count, available, shared = len(plans), largest_host_bytes(), free_shared_memory()
+    if wanted * count > available:
+        raise OptionError(
+            f"{count} x {format_bytes(wanted)} of host memory for parked sessions are more than the "
+            f"{format_bytes(available)} that this machine has left.",
+            f"Give each device at most {format_bytes(int(available * CUDA_SHARE_FOR_HOST / count))}.",
+        )
+    if shared is not None and wanted * count > shared:
+        raise OptionError(
+            f"{count} x {format_bytes(wanted)} of host memory for parked sessions are more than the "
+            f"{format_bytes(shared)} that shared memory (/dev/shm) has left.",
+            f"Give each device at most {format_bytes(int(shared * SHARE_OF_SHARED_MEMORY / count))}, or "
+            "enlarge it: mount -o remount,size=SIZE /dev/shm, in a container --shm-size.",
+        )
+
+
+def _host_share(plan: DevicePlan, count: int) -> int:
+    shared = free_shared_memory()
+    share = default_host_bytes(plan.kind, plan.memory_bytes, largest_host_bytes(), count)
     return share if shared is None else min(share, int(shared * SHARE_OF_SHARED_MEMORY / count))
 
 
