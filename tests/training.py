@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import torch
 from programs import HOLE, Script, contiguous
 
 from djinn_lab.srg.program import Program, TensorMeta
 
 
+@lru_cache(maxsize=4)
 def training(
     steps: int, size: int = 32, seed: int = 0, ballast_bytes: int = 0
 ) -> tuple[Program, tuple[int, ...]]:

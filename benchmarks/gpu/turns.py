@@ -13,9 +13,9 @@ NAME = "gpu-turns"
 
 
 def measure(bench: GpuBench) -> list[Figure]:
-    memory = bench.size(40 * GIB, 512 * 2**20)
+    memory = bench.size(40 * GIB, 128 * 2**20)
     rows, turns = int(0.3 * memory) // 2**16, bench.size(6, 2)
-    with gpu_pool(bench, memory, host_bytes=bench.size(48 * GIB, 1024 * 2**20)) as pool:
+    with gpu_pool(bench, memory, host_bytes=bench.size(48 * GIB, 256 * 2**20)) as pool:
         sessions = [pool.session(f"user-{number}") for number in range(2)]
         values: list[torch.Tensor | None] = [None, None]
         taken, wrong = list[float](), 0

@@ -19,7 +19,7 @@ from benchmarks.samples import Summary
 ROOT = Path(__file__).parents[2]
 DOCUMENTED = (ROOT / "docs" / "benchmarks.md").read_text()
 TIMEOUT_S = 540
-SAMPLE = ("round-trip", "serialisation", "plan", "decisions", "dashboard")
+SAMPLE = ("round-trip", "plan", "dashboard")
 TOP = ("format", "finished_at", "quick", "commit", "machine", "figures")
 
 

@@ -11,6 +11,7 @@ import pytest
 import torch
 from device_kind import only_cpus
 from real_pool import PoolUnderTest
+from sampled import sampled
 from torch import Tensor, nn
 
 from djinn_lab.client.session import Session
@@ -18,7 +19,7 @@ from djinn_lab.errors import DjinnError, Refused
 from djinn_lab.jobs import Terms
 
 pytestmark = pytest.mark.processes
-PROGRAMS, ACTS_MAX = 15, 9
+PROGRAMS, ACTS_MAX = sampled(15, 6), 9
 
 
 class State:

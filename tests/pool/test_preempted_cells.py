@@ -291,7 +291,7 @@ def test_what_is_released_while_its_device_is_busy_does_not_come_along(slow_link
     kept = script.op("aten.ones.default", meta=contiguous(1000), args=[[1000]])
     empty = script.op("aten.zeros.default", meta=contiguous(MIB), args=[[MIB]])
     gone = script.op("aten.rand_like.default", empty)
-    busy, _ = training(16 * STEPS, ballast_bytes=16 * MIB)
+    busy, _ = training(4 * STEPS, ballast_bytes=40 * MIB)  # slow, and soon made
     pool = slow_links
     with Client(pool.info) as ann, Client(pool.info) as bob:
         assert ann.run(script.program(keep=(kept, gone)), target=f"{KIND}:0").outcome == "done"
@@ -311,7 +311,7 @@ def test_what_is_released_while_it_is_brought_over_is_dropped_there(slow_links: 
     kept = script.op("aten.ones.default", meta=contiguous(1000), args=[[1000]])
     empty = script.op("aten.zeros.default", meta=contiguous(MIB), args=[[MIB]])
     gone = script.op("aten.rand_like.default", empty)
-    busy, _ = training(16 * STEPS, ballast_bytes=16 * MIB)
+    busy, _ = training(4 * STEPS, ballast_bytes=40 * MIB)  # slow, and soon made
     pool = slow_links
     with Client(pool.info) as ann, Client(pool.info) as bob:
         assert ann.run(script.program(keep=(kept, gone)), target=f"{KIND}:0").outcome == "done"

@@ -20,7 +20,7 @@ MIB = 2**20
 def test_cell_preempted_for_a_reservation_resumes_with_the_same_result(
     tmp_path: Path,
 ) -> None:
-    long, _ = training(1500, size=128, ballast_bytes=16 * MIB)  # still there when the lesson has come
+    long, _ = training(600, size=128, ballast_bytes=16 * MIB)  # still there when the lesson has come
     short, _ = training(20, seed=1)
     with PoolUnderTest(tmp_path, f"{KIND}:1", 256 * MIB) as pool:
         chief, info = pool.rest, pool.info

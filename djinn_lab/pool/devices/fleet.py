@@ -14,7 +14,7 @@ from djinn_lab.srg.curves import DeviceCurves
 
 CALIBRATE_AFTER_IDLE_S = 3.0
 """A pause between two cells."""
-CALIBRATE_CPU_AFTER_IDLE_S = 20.0
+CALIBRATE_CPU_AFTER_IDLE_S = 60.0
 """A break: the guess is near a CPU, and a pool that lives for seconds spends none on measuring it."""
 CALIBRATE_AGAIN_AFTER_IDLE_S = 60.0
 """Where a measurement had to be given up."""
