@@ -3,7 +3,6 @@ what eager torch would show."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 
 import pytest
@@ -18,8 +17,9 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
+from sampled import sampled
 
-EXAMPLES = int(os.environ.get("DJINN_STALE_EXAMPLES", "120"))
+EXAMPLES = sampled(120, 50)
 TENSORS_MAX = 12
 
 MAKE: dict[str, Callable[[], torch.Tensor]] = {

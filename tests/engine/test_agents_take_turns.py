@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from random import Random
 
 import pytest
+from sampled import sampled
 
 from djinn_lab import engine, jobs, memory
 from djinn_lab.simulator.agents import Agents, Habits
@@ -118,7 +119,7 @@ def agents_with_long_cells(seed: int, priorities: Mapping[str, jobs.Priority]) -
     return agents
 
 
-@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("seed", sampled([0, 1], [1]))
 def test_equal_sessions_have_about_equal_numbers_of_turns(seed: int) -> None:
     """On whichever device the first session was admitted."""
     turns = sorted(agents_with_long_cells(seed, {}).turns.values())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
+from sampled import sampled
 
 from djinn_lab import engine, jobs
 from djinn_lab.simulator.pool import SimulatedPool
@@ -96,7 +97,7 @@ def test_a_silent_worker_that_dies_is_as_any_dead_worker(pool: SimulatedPool) ->
     assert pool.outcomes == {"ann 0": "DONE", "ann 1": "DONE", "bob 0": "DONE"}
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(sampled(20, 8)))
 def test_workers_that_fall_silent_at_random_moments_stall_no_cell_for_good(seed: int) -> None:
     chance = random.Random(seed)
     pool = SimulatedPool(3, 100, host_mib=300, link_mib_per_s=200)

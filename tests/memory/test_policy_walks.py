@@ -7,6 +7,7 @@ from random import Random
 
 import msgspec
 import pytest
+from sampled import sampled
 from test_policy_machine import (
     NAMES,
     EagerMachine,
@@ -17,7 +18,7 @@ from test_policy_machine import (
 )
 
 STEPS = 300
-WALKS = 40
+WALKS = sampled(40, 15)
 WEIGHTS = {
     "open_session": 4,
     "close_session": 1,
