@@ -6,13 +6,15 @@
 namespace standin {
 
 inline Block* take_or_throw(Device& device, size_t bytes) {
-  const int stream = current_stream[device.index];
+  const int stream = recording == nullptr ? current_stream[device.index] : recording->pool_stream;
   if (Block* block = device.memory.take(bytes, stream)) return block;
   // The cache may hold what is missing. Giving memory back to the driver waits for the device.
-  ++device.memory.stats.num_alloc_retries;
-  synchronize(device);
-  device.memory.release_cached();
-  if (Block* block = device.memory.take(bytes, stream)) return block;
+  if (recording == nullptr) {
+    ++device.memory.stats.num_alloc_retries;
+    synchronize(device);
+    device.memory.release_cached();
+    if (Block* block = device.memory.take(bytes, stream)) return block;
+  }
   ++device.memory.stats.num_ooms;
   const auto& stats = device.memory.stats;
   TORCH_CHECK_WITH(OutOfMemoryError, false, "standin out of memory. Tried to allocate ", bytes, " bytes. standin:",

@@ -78,6 +78,18 @@ class DeviceMemory {
     return !block->free && offset < block->offset + block->size ? block : nullptr;
   }
 
+  // Whether an address lies in freed memory that is kept for this stream.
+  bool is_cached_for(const void* address, int stream) const {
+    const auto after = blocks_.upper_bound(static_cast<const uint8_t*>(address) - address_);
+    return after != blocks_.begin() && std::prev(after)->second->stream == stream;
+  }
+
+  // What is freed on the stream stays reserved until as many drop it.
+  void keep_pool(int stream) { ++pools_[stream]; }
+  void drop_pool(int stream) {
+    if (--pools_[stream] == 0) pools_.erase(stream);
+  }
+
   // Returns nullptr where neither the cache nor the card has the bytes.
   Block* take(size_t bytes, int stream) {
     const size_t size = (bytes + ROUNDED_TO - 1) / ROUNDED_TO * ROUNDED_TO;
@@ -119,7 +131,7 @@ class DeviceMemory {
     release_segments();
     const std::vector<Block*> kept(cached_.begin(), cached_.end());
     for (Block* block : kept)
-      if (!block->small) release_pages(block);
+      if (!block->small && pools_.count(block->stream) == 0) release_pages(block);
   }
 
   c10::CachingDeviceAllocator::DeviceStats stats{};
@@ -129,7 +141,7 @@ class DeviceMemory {
   void release_segments() {
     for (auto it = cached_.begin(); it != cached_.end();) {
       const Block* block = *it;
-      if (block->size != block->segment_size) {
+      if (block->size != block->segment_size || pools_.count(block->stream) != 0) {
         ++it;
         continue;
       }
@@ -259,6 +271,7 @@ class DeviceMemory {
   AddressSpace addresses_{ADDRESSES};
   std::map<size_t, std::unique_ptr<Block>> blocks_;  // by offset
   std::set<Block*, ByFit> cached_;
+  std::map<int, int> pools_;  // streams whose freed memory is kept -> how many graphs do
 };
 
 }  // namespace standin

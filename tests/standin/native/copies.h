@@ -4,6 +4,7 @@
 #include <ATen/ops/empty.h>
 #include <c10/core/DeviceGuard.h>
 
+#include "graphs.h"
 #include "guard.h"
 #include "launch.h"
 #include "mirror.h"
@@ -18,6 +19,15 @@ inline double link_s(int64_t bytes, bool from_pinned) {
   return settings.launch_s + static_cast<double>(bytes) / rate;
 }
 
+inline void record_copy(const at::Tensor& from, const at::Tensor& to) {
+  const auto compute = [read = without_owner(from), written = without_owner(to)] {
+    written.copy_(read);
+    return std::string();
+  };
+  const int64_t bytes = 2 * static_cast<int64_t>(to.nbytes());
+  recording->add({compute, {from.storage().data()}, {to.storage().data()}, bytes});
+}
+
 // Runs on the source's current stream; between devices both current streams wait for each other, as torch has it.
 inline void copy_on_devices(const at::Tensor& from, const at::Tensor& to) {
   const Hold held;
@@ -25,6 +35,7 @@ inline void copy_on_devices(const at::Tensor& from, const at::Tensor& to) {
   Device& target = device_at(to.device().index());
   enter(device);
   enter(target);
+  if (recording != nullptr) return record_copy(from, to);
   Stream& waiting = current_stream_of(target);
   Stream& running = current_stream_of(device);
   running.ready_s = std::max(running.ready_s, waiting.ready_s);
@@ -56,6 +67,7 @@ inline void deliver(const at::Tensor& values, const at::Tensor& to, double end_s
 }
 
 inline void copy_over_link(const at::Tensor& from, const at::Tensor& to, bool non_blocking) {
+  refuse_while_recording();
   const bool in = is_ours(to);
   const at::Tensor& outside = in ? from : to;
   const bool fixed = is_pinned(outside.const_data_ptr());

@@ -45,6 +45,28 @@ struct Counters {
   int64_t launches = 0, views = 0, copies = 0, waits = 0;
 };
 
+struct RecordedLaunch;
+
+// What a thread records a graph into (graphs.h): memory comes from `pool_stream`, launches go to `add`.
+struct Recording {
+  int pool_stream = 0;
+  bool broken = false;
+  std::function<void(RecordedLaunch)> add;
+};
+inline thread_local Recording* recording = nullptr;
+
+[[noreturn]] inline void raise_in_recording(const char* text) {
+  const c10::SourceLocation here = {__func__, __FILE__, static_cast<uint32_t>(__LINE__)};
+  throw c10::AcceleratorError(here, CAPTURE_CODE, std::string("standin error: ") + text);
+}
+
+// What waits for the device cannot be recorded, and ends the recording.
+inline void refuse_while_recording() {
+  if (recording == nullptr) return;
+  recording->broken = true;
+  raise_in_recording("operation not permitted when stream is capturing");
+}
+
 struct Device {
   explicit Device(int number) : index(number), memory(number) {}
 
@@ -147,6 +169,7 @@ inline void sleep_until(double end_s) {
 
 // The host waits for the time, and knows then what `known` does. Raises the fault that was met.
 inline void wait_until(Device& device, double end_s, const Knowledge& known) {
+  refuse_while_recording();
   {
     const Hold held;
     ++device.counters.waits;
@@ -161,6 +184,7 @@ inline void wait_until(Device& device, double end_s, const Knowledge& known) {
 
 // Waits for all streams and both lanes of the link.
 inline void synchronize(Device& device) {
+  refuse_while_recording();
   double end_s = 0;
   Knowledge known;
   {
@@ -177,6 +201,7 @@ inline void synchronize(Device& device) {
 
 // Whether the time has come; the host has learnt so then.
 inline bool has_ended(double end_s, const Knowledge& known) {
+  refuse_while_recording();
   const Hold held;
   retire_ended();
   raise_if_faulted();

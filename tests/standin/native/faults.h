@@ -13,8 +13,9 @@
 
 namespace standin {
 
-// CUDA's number for an illegal address, an assertion and their like is 710; nothing reads it but a person.
-constexpr int FAULT_CODE = 710;
+// CUDA's number for an illegal address, an assertion and their like is 710, and for a call that cannot be recorded 900;
+// nothing reads them but a person.
+constexpr int FAULT_CODE = 710, CAPTURE_CODE = 900;
 
 struct Fault {
   std::atomic<double> at_s{INFINITY};

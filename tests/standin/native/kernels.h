@@ -11,6 +11,7 @@
 #include <set>
 
 #include "generator.h"
+#include "graphs.h"
 #include "guard.h"
 #include "late_faults.h"
 #include "launch.h"
@@ -43,8 +44,12 @@ class KernelCall {
   void run() {
     const c10::DeviceGuard guard(device_called(device_.index));
     if (waits_) synchronize(device_);
-    compute_and_settle();
-    if (about_values_) settle_by_shapes();
+    if (recording != nullptr && !is_view_) {
+      record();
+    } else {
+      compute_and_settle();
+      if (about_values_) settle_by_shapes();
+    }
     torch::jit::drop(*stack_, given_.size());
     for (c10::IValue& result : results_) stack_->push_back(std::move(result));
     if (waits_) synchronize(device_);
@@ -112,7 +117,10 @@ class KernelCall {
         twins_.emplace_back(cpu_generator(value.toGenerator()));
         draws_ = false;
       } else {
-        twins_.push_back(map_tensors(value, [this](const at::Tensor& tensor) { return mirror_.twin(tensor); }));
+        // A host's tensor is read now, whenever a recording computes.
+        twins_.push_back(map_tensors(value, [this](const at::Tensor& tensor) {
+          return recording == nullptr || !tensor.defined() || is_ours(tensor) ? mirror_.twin(tensor) : tensor.clone();
+        }));
       }
     }
   }
@@ -136,8 +144,100 @@ class KernelCall {
     }
   }
 
+  // Nothing is computed: the results are by the shapes, and their memory is filled when the graph is started.
+  void record() {
+    {
+      const Hold held;
+      enter(device_);
+      make_twins();
+    }
+    std::string why;
+    const std::optional<torch::jit::Stack> computed = results_by_shapes(op_, twins_, why);
+    TORCH_CHECK(computed.has_value(), "standin: ", schema_.name(), " is not recorded: ", why);
+    const Hold held;
+    fit_recorded(*computed);
+    std::optional<Launch> none;
+    for (size_t i = 0; i < schema_.returns().size(); ++i) {
+      results_.push_back(result(i, (*computed)[i], none));
+      if (schema_.returns()[i].alias_info() == nullptr) for_each_tensor(results_.back(), &poison);
+    }
+    RecordedLaunch recorded;
+    note_accesses(recorded);
+    recorded.compute = recorded_computation();
+    recording->add(std::move(recorded));
+  }
+
+  // Gives an out= of another size the kernel's, as the kernel would.
+  void fit_recorded(const torch::jit::Stack& computed) {
+    for (size_t i = 0; i < schema_.returns().size(); ++i) {
+      const auto* alias = schema_.returns()[i].alias_info();
+      if (alias == nullptr || !alias->isWrite() || !computed[i].isTensor()) continue;
+      const at::Tensor out = written_argument(*alias).toTensor();
+      const at::Tensor& fitting = computed[i].toTensor();
+      if (out.sizes() == fitting.sizes()) continue;
+      at::native::resize_(out, fitting.sizes());
+      out.unsafeGetTensorImpl()->set_sizes_and_strides(fitting.sizes(), fitting.strides());
+    }
+    mirror_ = Mirror();
+    twins_.clear();
+    make_twins();
+  }
+
+  std::function<std::string()> recorded_computation() const {
+    torch::jit::Stack into;
+    for (const c10::IValue& value : results_) into.push_back(map_tensors(value, without_owner));
+    return [op = op_, given = twins_, into, index = device_.index, draws = draws_] {
+      return computed_again(op, given, into, draws ? index : -1);
+    };
+  }
+
+  static std::string computed_again(const c10::OperatorHandle& op, torch::jit::Stack stack,
+                                    const torch::jit::Stack& into, int draws_from) {
+    const c10::impl::ExcludeDispatchKeyGuard no_casts(c10::autocast_dispatch_keyset);
+    std::optional<DrawsFromDevice> drawing;
+    if (draws_from >= 0) drawing.emplace(draws_from);
+    try {
+      op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), &stack);
+    } catch (const c10::Error& error) {
+      return "device-side assert triggered (" + op.schema().name() + ": " + error.what_without_backtrace() + ")";
+    }
+    for (size_t i = 0; i < into.size(); ++i) {
+      const auto* alias = op.schema().returns()[i].alias_info();
+      if (alias == nullptr || !alias->isWrite()) copy_all(stack[i], into[i]);
+    }
+    return "";
+  }
+
+  static void poison(const at::Tensor& made) {
+    if (!is_ours(made) || made.storage().data() == nullptr) return;
+    std::memset(bytes_of(made.storage().unsafeGetStorageImpl()), POISON, made.storage().nbytes());
+  }
+
+  static void copy_all(const c10::IValue& from, const c10::IValue& to) {
+    std::vector<at::Tensor> read;
+    for_each_tensor(from, [&](const at::Tensor& tensor) { read.push_back(tensor); });
+    auto next = read.begin();
+    for_each_tensor(to, [&](const at::Tensor& tensor) {
+      if (tensor.defined()) tensor.copy_(*next);
+      ++next;
+    });
+  }
+
+  void note_accesses(RecordedLaunch& recorded) const {
+    const auto note = [&](const at::Tensor& tensor, bool written) {
+      if (!is_ours(tensor)) return;
+      recorded.bytes += static_cast<int64_t>(tensor.nbytes());
+      (written ? recorded.written : recorded.read).push_back(tensor.storage().data());
+    };
+    for (size_t i = 0; i < given_.size(); ++i)
+      for_each_tensor(given_[i], [&](const at::Tensor& tensor) { note(tensor, is_written(i)); });
+    for (const c10::IValue& value : results_)
+      for_each_tensor(value, [&](const at::Tensor& tensor) { note(tensor, true); });
+  }
+
   void settle_by_shapes() {
-    std::optional<torch::jit::Stack> results = results_by_shapes(op_, twins_);
+    std::string why;
+    std::optional<torch::jit::Stack> results = results_by_shapes(op_, twins_, why);
     if (!results.has_value()) std::rethrow_exception(about_values_);
     const Hold held;
     settle(*results, "device-side assert triggered (" + schema_.name() + ": " + value_error_ + ")");

@@ -26,9 +26,10 @@ inline bool is_about_values(const c10::OperatorHandle& op, const std::string& me
                      [&](std::string_view part) { return message.find(part) != std::string::npos; });
 }
 
-// Returns uninitialised results by the shapes of the arguments alone, or nothing where they are what is wrong. Meta
-// kernels may be Python's: no lock is held.
-inline std::optional<torch::jit::Stack> results_by_shapes(const c10::OperatorHandle& op, torch::jit::Stack args) {
+// Returns uninitialised results by the shapes of the arguments alone, or nothing, and why, where they are what is wrong.
+// Meta kernels may be Python's: no lock is held.
+inline std::optional<torch::jit::Stack> results_by_shapes(const c10::OperatorHandle& op, torch::jit::Stack args,
+                                                          std::string& why) {
   const auto to_meta = [](const at::Tensor& tensor) {
     if (!tensor.defined()) return tensor;
     return at::empty_strided(tensor.sizes(), tensor.strides(), tensor.options().device(c10::kMeta));
@@ -41,7 +42,8 @@ inline std::optional<torch::jit::Stack> results_by_shapes(const c10::OperatorHan
     value = value.isDevice() ? c10::IValue(c10::Device(c10::kMeta)) : map_tensors(value, to_meta);
   try {
     op.callBoxed(&args);
-  } catch (const std::exception&) {
+  } catch (const std::exception& error) {
+    why = error.what();
     return std::nullopt;
   }
   for (c10::IValue& value : args) value = map_tensors(value, to_cpu);

@@ -24,10 +24,11 @@ class Launch {
   }
 
   void reads(const at::Tensor& tensor) {
-    Block* block = block_of(tensor);
-    if (block == nullptr) return;
-    check(block->written, "reads what", "may not have written yet");
-    block->add_use(access_);
+    if (Block* block = block_of(tensor)) reads(*block);
+  }
+  void reads(Block& block) {
+    check(block.written, "reads what", "may not have written yet");
+    block.add_use(access_);
   }
 
   void writes(const at::Tensor& tensor) {

@@ -5,6 +5,7 @@
 #include <ATen/core/List.h>
 #include <ATen/core/ivalue.h>
 #include <ATen/ops/empty_strided.h>
+#include <c10/core/CPUAllocator.h>
 
 #include "allocator.h"
 #include "launch.h"

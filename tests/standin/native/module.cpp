@@ -1,6 +1,7 @@
 // The extension module: registers the device with torch, and lets tests ask and disturb it.
 #include <torch/csrc/utils/pybind.h>
 
+#include "graphs.h"
 #include "hooks.h"
 #include "reports.h"
 
@@ -50,6 +51,11 @@ void interrupt_kernels() { fail_at(now_s(), "the launch timed out and was termin
 }  // namespace
 
 }  // namespace standin
+
+// By the name that the package gives the device type.
+namespace at {
+REGISTER_GRAPH_IMPL(STANDIN, standin::Graph)
+}
 
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   using namespace standin;

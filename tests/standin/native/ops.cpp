@@ -50,6 +50,7 @@ at::Tensor& set_to_nothing(at::Tensor& self) {
 
 void resize_storage(const c10::Storage& storage, size_t size) {
   auto* impl = storage.unsafeGetStorageImpl();
+  if (impl->nbytes() != 0) refuse_while_recording();
   const c10::DeviceGuard guard(impl->device());
   const Hold held;
   c10::DataPtr grown = allocator.allocate(size);
