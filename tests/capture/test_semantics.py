@@ -13,6 +13,8 @@ from torch.nn import functional as F
 
 from djinn_lab.capture.lazy import is_lazy
 from djinn_lab.capture.recorders import Recorder, make_recorder
+from djinn_lab.srg.plan_key import plan_key
+from djinn_lab.srg.program import encode_program
 
 # The 38-case battery in which an earlier public prototype of lazy capture got 8 silently wrong and 7 raising.
 BATTERY: dict[str, Callable[[], object]] = {
@@ -406,3 +408,14 @@ def test_cpu_inside_a_cell_gives_a_plain_tensor(recorder: Recorder) -> None:
         kind = type(fetched)
     assert kind is torch.Tensor
     assert fetched.tolist() == [2.0] * 3
+
+
+def test_steps_that_make_tensors_on_the_host_are_equal_programs(
+    recorder: Recorder, backend: InProcessBackend
+) -> None:
+    query, mask = torch.randn(1, 2, 4, 8), torch.ones(4, 4, dtype=torch.bool).tril()
+    with cell(recorder):
+        for _ in range(12):  # attention makes a zero and an infinity for the mask
+            query = F.scaled_dot_product_attention(query, query, query, mask)
+            query.sum().item()
+    assert len({plan_key(encode_program(program)) for program in backend.programs[2:]}) == 1

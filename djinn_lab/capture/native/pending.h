@@ -346,6 +346,24 @@ inline Twin* Recorder::find_twin(const TensorImpl* impl) {
     if (twin.address == impl && twin.version == version && !twin.tensor.expired()) return &twin;
   return nullptr;
 }
+// Lets go of what the pool has of tensors that are gone, without the lock: a program that keeps it for them would be
+// another one than the last, by chance.
+inline void Recorder::forget_dead_twins() {
+  std::vector<Twin> gone;
+  std::lock_guard<std::mutex> guard(lock);
+  for (auto it = twins.begin(); it != twins.end();) {
+    auto& found = it->second;
+    for (auto twin = found.begin(); twin != found.end();) {
+      if (!twin->tensor.expired()) {
+        ++twin;
+        continue;
+      }
+      gone.push_back(std::move(*twin));
+      twin = found.erase(twin);
+    }
+    it = found.empty() ? twins.erase(it) : std::next(it);
+  }
+}
 inline void Recorder::forget_twins(const c10::StorageImpl* memory) { twins.erase(memory); }
 
 // ---------------------------------------------------------------------------------------------------------------- nodes
@@ -402,6 +420,7 @@ inline void Recorder::take_dead(std::vector<Base*>& dead) {
 inline void Recorder::free_base(Base* base) { delete base; }
 
 inline py::tuple Recorder::assemble(const std::vector<uint64_t>& fetch, std::optional<std::string> rng_state) {
+  forget_dead_twins();
   std::unique_lock<std::mutex> guard(lock);
   std::vector<Base*> dead;
   take_dead(dead);

@@ -103,6 +103,7 @@ class Recorder {
   bool is_just_allocated(const LazyStorage* storage) const;  // the last node makes it, and leaves its bytes undefined
   uint64_t note_view(LazyStorage* storage, const Layout* layout, int64_t offset);  // a new id, for a node to come
   Twin* find_twin(const TensorImpl* impl);
+  void forget_dead_twins();
   void forget_twins(const c10::StorageImpl* memory);
 
   // ---- nodes. All need the lock.
