@@ -50,7 +50,8 @@ class RunSegment(msgspec.Struct, frozen=True, tag="run"):
     (:attr:`CopyDone.serial`). ``watched``: progress is reported before each op, since one of them may end
     the worker. ``tolerance``: results may differ by so much from those of the program's own ops
     (:mod:`djinn_lab.worker.compiled`); 0: not by one bit. ``interleaved``: run it between two ops of the
-    segment that runs, or else in its turn."""
+    segment that runs, or else in its turn. ``structure``: equal for programs that differ in their sizes, too;
+    empty where the pool knows none."""
 
     job: str
     segment: int
@@ -66,6 +67,7 @@ class RunSegment(msgspec.Struct, frozen=True, tag="run"):
     watched: bool = False
     tolerance: float = 0.0
     interleaved: bool = False
+    structure: bytes = b""
 
 
 class RunBatch(msgspec.Struct, frozen=True, tag="run_batch"):

@@ -1,6 +1,8 @@
 """Ops that a region may have, and how one reads a number that is another in each run.
 
-The lists have what a compiler computes as torch does, within rounding, whatever the data are."""
+The lists have what a compiler computes as torch does, within rounding, whatever the data are. A recording
+starts the ops' own kernels, so it may have more: a place that data name wrongly is a fault of the device
+then, after which the ops run one by one, and the one that is to blame is named."""
 
 from __future__ import annotations
 
@@ -37,12 +39,20 @@ _WRITTEN = words("""
     add_ sub_ mul_ div_ neg_ abs_ relu_ exp_ log_ sqrt_ rsqrt_ reciprocal_ tanh_ sigmoid_ lerp_ addcmul_
     addcdiv_ clamp_ clamp_min_ clamp_max_ masked_fill_ copy_ zero_ fill_
     """)
+_READ_BY_DATA = words("""
+    embedding index index_select gather index_copy index_put scatter argmax argmin max min any all topk sort
+    cumsum remainder _scaled_dot_product_flash_attention_for_cpu
+    """)
+_WRITTEN_BY_DATA = words("index_copy_ index_put_ index_add_ index_fill_ scatter_ scatter_add_")
+_INDEXED = words("index index_put index_put_")
+"""Those for which a mask would be counted on the host."""
 _DIVISIONS = frozenset(("div", "div_"))
 """Of whole numbers they end a process that divides by 0 where torch raises."""
 _DTYPES = words("float16 bfloat16 float32 float64 bool uint8 int8 int16 int32 int64")
 _PLAIN_TEXT = re.compile(r"\w{0,32}")
-_GROWS_CACHE_RANK = 4
-"""Tensors with so many dimensions that are put together may be key-value caches, which a session follows."""
+_GROWS_CACHE_RANK, _GROWS_CACHE_ALONG = 4, (-2, 2)
+"""Tensors with so many dimensions that are put together along this one may be key-value caches, which a
+session follows."""
 
 _HOLE, _NUMBER = TensorHole(), ScalarHole()
 _DIRECT = words("aten.add.Tensor aten.sub.Tensor aten.mul.Tensor aten.div.Tensor")
@@ -53,8 +63,9 @@ _SCALED = {
 }
 
 
-def is_eligible(wiring: Wiring, index: int, varies: bool) -> bool:
-    """Return whether a node may be in a region. ``varies``: its numbers are others in each run."""
+def is_eligible(wiring: Wiring, index: int, varies: bool, recorded: bool = False) -> bool:
+    """Return whether a node may be in a region. ``varies``: its numbers are others in each run. ``recorded``:
+    the kernels of a GPU are recorded, and nothing is compiled."""
     program = wiring.program
     node = program.nodes[index]
     template, name = program.templates[node.template], wiring.names[node.template]
@@ -70,9 +81,13 @@ def is_eligible(wiring: Wiring, index: int, varies: bool) -> bool:
         return False
     if wiring.views[index]:
         return name in _VIEWS
+    if not (_is_recordable(wiring, node, name) if recorded else _is_harmless(wiring, node, name)):
+        return False
     if wiring.writes[index]:
-        return name in _WRITTEN and _writes_plainly(wiring, node) and _is_harmless(wiring, node, name)
-    return name in _COMPUTED | _VIEWS and _makes_new_memory(wiring, node) and _is_harmless(wiring, node, name)
+        written = _WRITTEN | _WRITTEN_BY_DATA if recorded else _WRITTEN
+        return name in written and _writes_plainly(wiring, node)
+    computed = _COMPUTED | _READ_BY_DATA if recorded else _COMPUTED
+    return name in computed | _VIEWS and _makes_new_memory(wiring, node)
 
 
 def _makes_new_memory(wiring: Wiring, node: NodeRecord) -> bool:
@@ -95,9 +110,24 @@ def _is_harmless(wiring: Wiring, node: NodeRecord, name: str) -> bool:
     results = [wiring.metas[value] for value in node.outputs if value is not None]
     if name in _DIVISIONS:
         return all(meta is not None and "float" in meta.dtype for meta in results)
-    if name == "cat":
-        return all(meta is not None and len(meta.shape) != _GROWS_CACHE_RANK for meta in results)
-    return True
+    return not may_grow_cache(wiring, node)
+
+
+def _is_recordable(wiring: Wiring, node: NodeRecord, name: str) -> bool:
+    """Return whether no kernel of the op waits for the host."""
+    if name in _INDEXED:
+        read = [wiring.metas[value] for value in node.inputs[1:] if value is not None]
+        return all(meta is not None and meta.dtype not in ("bool", "uint8") for meta in read)
+    return not may_grow_cache(wiring, node)
+
+
+def may_grow_cache(wiring: Wiring, node: NodeRecord) -> bool:
+    """Return whether the op may put new keys or values behind those of a cache."""
+    template = wiring.program.templates[node.template]
+    if template.op != "aten.cat.default" or not any(one in template.args for one in _GROWS_CACHE_ALONG):
+        return False
+    meta = wiring.metas[node.outputs[0]] if node.outputs[0] is not None else None
+    return meta is None or len(meta.shape) == _GROWS_CACHE_RANK
 
 
 def _may_vary(wiring: Wiring, node: NodeRecord, template: Template) -> bool:

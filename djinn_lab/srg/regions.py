@@ -35,6 +35,8 @@ class RegionSize(msgspec.Struct, frozen=True):
 
 
 REGION_SIZE = RegionSize()
+RECORDED_SIZE = RegionSize(ops_min=8, seconds_min=0.0)
+"""Of regions that are recorded: what that spares is the starts of ops, however little each computes."""
 
 
 class Place(msgspec.Struct, frozen=True, array_like=True):
@@ -63,11 +65,17 @@ def find_regions(
     seconds: Sequence[float],
     varying: Collection[int] = (),
     size: RegionSize = REGION_SIZE,
+    resized: Collection[int] = (),
+    recorded: bool = False,
 ) -> tuple[Region, ...]:
     """Return the longest regions of a valid program, in order. ``seconds``: of every op. ``varying``: nodes
-    whose numbers are others in each run; the rest is compiled in."""
+    whose numbers are others in each run; the rest is compiled in. ``resized``: nodes whose sizes are, which
+    no region has. ``recorded``: a GPU's kernels are recorded, and nothing is compiled."""
     wiring = trace_wiring(program)
-    eligible = [is_eligible(wiring, index, index in varying) for index in range(len(program.nodes))]
+    eligible = [
+        index not in resized and is_eligible(wiring, index, index in varying, recorded)
+        for index in range(len(program.nodes))
+    ]
     needed = _NeededLater(wiring, varying)
     runs = _runs(wiring, eligible, seconds, size)
     found = (needed.region(run) for run in runs if sum(seconds[run.start : run.stop]) >= size.seconds_min)

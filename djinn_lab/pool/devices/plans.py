@@ -91,12 +91,12 @@ def checked_region_compiler(name: str) -> str:
 
 def compiler_for(kind: str, name: str) -> str:
     """Return what compiles for a kind of device: a CPU has no CUDA graphs."""
-    return INDUCTOR if name == CUDA_GRAPHS and kind != "cuda" else name
+    return INDUCTOR if name == CUDA_GRAPHS and kind == "cpu" else name
 
 
 def check_recording(name: str, plans: Sequence[DevicePlan]) -> None:
     """Raise OptionError for CUDA graphs without a GPU."""
-    if name == CUDA_GRAPHS and all(plan.kind != "cuda" for plan in plans):
+    if name == CUDA_GRAPHS and all(plan.kind == "cpu" for plan in plans):
         raise OptionError(
             f"--region-compiler {name}: the pool has no GPU.",
             f"Leave it out: {INDUCTOR} compiles for CPU devices.",

@@ -521,6 +521,7 @@ class Driver:
             serial=self.recovery.sends(record.session, flight),
             watched=known is not None and known.losses > 0,
             tolerance=flight.tolerance,
+            structure=flight.structure if flight.tolerance else b"",
         )
         flight.reached = run.resume.executed if run.watched and run.resume is not None else None
         return run

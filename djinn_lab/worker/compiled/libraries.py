@@ -69,6 +69,11 @@ class Libraries:
         self._known: WeakValueDictionary[str, Library] = WeakValueDictionary()
         """Those that a program has, or waits for."""
 
+    @property
+    def are_recorded(self) -> bool:
+        """Return whether regions are recorded, and nothing is compiled."""
+        return self._record is not None
+
     def want(self, region: bytes) -> Library:
         """Return the library of an encoded region, which is asked for where it is new."""
         key = region_key(region)

@@ -10,7 +10,9 @@ from msgspec.structs import replace
 
 from djinn_lab.srg.program import Program, Scalar
 from djinn_lab.srg.regions import Region, first_nodes, with_regions
+from djinn_lab.srg.wiring import trace_wiring
 from djinn_lab.worker.compiled.region_call import RegionCall
+from djinn_lab.worker.compiled.sizes import resized_calls
 from djinn_lab.worker.outcome import Outcome
 
 
@@ -21,8 +23,9 @@ def same_numbers(some: Sequence[Scalar], others: Sequence[Scalar]) -> bool:
 
 
 class CompiledPlan:
-    """Serves all programs with the key of ``program`` whose regions have the same numbers. ``key``: its own.
-    ``calls``: of its regions. ``seconds``: of every op of the whole program, as it ran before."""
+    """Serves all programs with the structure of ``program`` whose regions have the same numbers and sizes.
+    ``key``: its own. ``calls``: of its regions. ``seconds``: of every op of the whole program, as it ran
+    before."""
 
     def __init__(
         self,
@@ -37,25 +40,32 @@ class CompiledPlan:
         self._regions = regions
         self._seconds = seconds
         self._starts = first_nodes(len(program.nodes), regions)
+        self._wiring = trace_wiring(program)
         varying = {place.node for region in regions for place in region.numbers}
+        within = [index for region in regions for index in range(region.first, region.end)]
         self._numbers = [
             (index, program.nodes[index].scalars)
-            for region in regions
-            for index in range(region.first, region.end)
+            for index in within
             if program.nodes[index].scalars and index not in varying
         ]
+        self._called = {self._wiring.call_of[index] for index in within}
 
     @property
     def ops(self) -> int:
         """Return how many ops are in regions."""
         return sum(region.end - region.first for region in self._regions)
 
-    def rewritten(self, program: Program) -> Program | None:
-        """Return a program with its regions as one node each; None where it computes with other numbers than
-        were compiled in."""
+    def misfit(self, program: Program) -> str:
+        """Say why the regions are not those of a program of this structure, empty where they are."""
         nodes = program.nodes
         if not all(same_numbers(nodes[index].scalars, numbers) for index, numbers in self._numbers):
-            return None
+            return "its numbers are others in each run"
+        if not self._called.isdisjoint(resized_calls(self._wiring, program)):
+            return "its sizes are others in each run"
+        return ""
+
+    def rewritten(self, program: Program) -> Program:
+        """Return a program with its regions as one node each."""
         return with_regions(program, self._regions)
 
     def started(self, executed: int) -> int:

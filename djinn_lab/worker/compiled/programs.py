@@ -11,11 +11,12 @@ from djinn_lab.protocol.compiling import OP_BY_OP
 from djinn_lab.protocol.worker import RegionCompiled, Resume, RunSegment
 from djinn_lab.srg.program import Program, Scalar, decode_program, encode_program
 from djinn_lab.srg.region_programs import compilable
-from djinn_lab.srg.regions import REGION_SIZE, Region, RegionSize, find_regions
+from djinn_lab.srg.regions import RECORDED_SIZE, REGION_SIZE, Region, RegionSize, find_regions
 from djinn_lab.units import format_seconds
 from djinn_lab.worker.compiled.libraries import Libraries, Library
 from djinn_lab.worker.compiled.plan import CompiledPlan, after, same_numbers
 from djinn_lab.worker.compiled.region_call import RegionCall
+from djinn_lab.worker.compiled.sizes import Resized
 from djinn_lab.worker.compiled.trial import RUNS_BEFORE, Trial, Way
 from djinn_lab.worker.interpreter import Interpreter
 from djinn_lab.worker.outcome import Outcome, Stop
@@ -23,24 +24,30 @@ from djinn_lab.worker.outcome import Outcome, Stop
 PROGRAMS_MAX, NODES_KEPT_MAX = 256, 200_000
 """So many programs, with so many nodes, are followed at a time; those that ran longest ago are forgotten."""
 NODES_MAX = 20_000
+SIZES_BEFORE = 3
+"""Programs of one structure that are followed as one from then on, unless they repeat."""
 
 ShouldStop = Callable[[], Stop | None]
 Report = Callable[[int, int], None]
 
 
 class FollowedProgram:
-    """One program of the worker's sessions, by its key and their tolerance. ``regions``, ``libraries``: run
-    parallel, once its regions were asked for. ``why``: a region is left out that was compiled."""
+    """One program of the worker's sessions, by its key and their tolerance; or all programs of one structure,
+    whatever their sizes. ``regions``, ``libraries``: run parallel, once its regions were asked for. ``why``:
+    a region is left out that was compiled. ``keys``: of a structure's programs, the first few."""
 
     def __init__(self, key: bytes, tolerance: float) -> None:
         self.key = key
         self.tolerance = tolerance
+        self.keys: set[bytes] = set()
         self.why = ""
         self.anew = False
         self.trial = Trial()
         self.nodes = 0
         self.first_numbers: Sequence[Sequence[Scalar]] | None = None
         """Of every node, in its first run."""
+        self.resized: Resized | None = None
+        """Of a structure."""
         self.whole: Program | None = None
         self.seconds: Sequence[float] = ()
         self.regions: Sequence[Region] = ()
@@ -49,10 +56,10 @@ class FollowedProgram:
         self.plans = 0
         self.varying: set[int] = set()
 
-    def numbers_changed(self) -> None:
-        """Note a run with other numbers than were compiled in. After several, the program is compiled anew,
-        with these numbers as inputs, once."""
-        self.trial.unused("its numbers are others in each run")
+    def changed(self, why: str) -> None:
+        """Note a run with other numbers or sizes than were compiled in. After several, the program is
+        compiled anew, with these numbers as inputs, once."""
+        self.trial.unused(why)
         if self.trial.state == "dropped" and not self.anew:
             self.anew, self.trial = True, Trial()
             self.run_by(None)
@@ -71,7 +78,7 @@ class FollowedProgram:
     def forget(self) -> None:
         """Free what a program that was dropped needs no more."""
         self.run_by(None)
-        self.whole = None
+        self.whole = self.first_numbers = self.resized = None
         self.seconds = self.regions = self.libraries = ()
 
     @property
@@ -91,21 +98,26 @@ class FollowedProgram:
             case "compiling":
                 return f"{OP_BY_OP}; {self._extent()} being compiled"
             case "checking":
-                return f"{self._extent()} {self._made}, and are checked by the next run"
+                return f"{self._extent()} {self._made}, and are checked by the next run{self._beside}"
             case "measuring":
                 return (
                     f"{self._extent()} {self._made} and within {self.difference:.1e}; being measured in "
-                    "turns with op by op"
+                    f"turns with op by op{self._beside}"
                 )
             case "compiled":
                 said = (
                     f"{self._extent()} {self._made}: {format_seconds(trial.compiled_s)} for "
                     f"{format_seconds(trial.plain_s)} op by op, largest difference {self.difference:.1e}"
+                    f"{self._beside}"
                 )
                 if not trial.compile_s:
                     return said
                 took = format_seconds(trial.compile_s)
                 return f"{said}; compiling took {took}, which {trial.runs_to_pay:,} runs save"
+
+    @property
+    def _beside(self) -> str:
+        return "" if self.resized is None else self.resized.sentence()
 
     @property
     def _made(self) -> str:
@@ -119,12 +131,12 @@ class FollowedProgram:
 
 
 class CompiledPrograms:
-    """``interpreter``: runs them. ``size``: of their regions."""
+    """``interpreter``: runs them. ``size``: of their regions, None for the usual one."""
 
     def __init__(
-        self, interpreter: Interpreter, libraries: Libraries, size: RegionSize = REGION_SIZE
+        self, interpreter: Interpreter, libraries: Libraries, size: RegionSize | None = None
     ) -> None:
-        self._size = size
+        self._size = size or (RECORDED_SIZE if libraries.are_recorded else REGION_SIZE)
         self._nodes = 0
         self._interpreter = interpreter
         self._libraries = libraries
@@ -144,11 +156,14 @@ class CompiledPrograms:
         way, began_s = known.trial.way(), perf_counter()
         outcome = None
         if known.plan is not None and way != "plain":
-            outcome = self._by_plan(known.plan, way, message, blobs, should_stop, report)
-            if outcome is None:
-                known.numbers_changed()
-            elif outcome.left:
-                known.trial.unused(outcome.left)
+            program = decode_program(message.program)
+            misfit = known.plan.misfit(program)
+            if misfit:
+                known.changed(misfit)
+            else:
+                outcome = self._by_plan(known.plan, way, program, message, blobs, should_stop, report)
+                if outcome.left:
+                    known.trial.unused(outcome.left)
         if outcome is None:
             way, outcome = "plain", self._interpreter.run_segment(message, blobs, should_stop, report)
         took_s = perf_counter() - began_s - outcome.load_s - outcome.fetch_s
@@ -166,9 +181,7 @@ class CompiledPrograms:
         whole = message.resume is None and not message.imports and not message.exports
         if message.key is None or not whole or message.watched:
             return None
-        name = (message.key, message.tolerance)
-        found = self._followed.setdefault(name, FollowedProgram(*name))
-        self._followed.move_to_end(name)
+        found = self._of_all_sizes(message) or self._entry(message.key, message.tolerance)
         while len(self._followed) > PROGRAMS_MAX or (
             self._nodes > NODES_KEPT_MAX and len(self._followed) > 1
         ):
@@ -177,31 +190,47 @@ class CompiledPrograms:
             gone.forget()
         return found
 
+    def _of_all_sizes(self, message: RunSegment) -> FollowedProgram | None:
+        """Return what is known of all programs of the segment's structure, where their sizes are others in
+        each run; None where its own repeats, or where these have nothing in common."""
+        own = self._followed.get((message.key or b"", message.tolerance))
+        if not message.structure or (own is not None and own.trial.runs >= RUNS_BEFORE):
+            return None
+        found = self._entry(b"of all sizes " + message.structure, message.tolerance)
+        if message.key is not None and len(found.keys) < SIZES_BEFORE:
+            found.keys.add(message.key)
+        return None if len(found.keys) < SIZES_BEFORE or found.trial.state == "dropped" else found
+
+    def _entry(self, key: bytes, tolerance: float) -> FollowedProgram:
+        name = (key, tolerance)
+        found = self._followed.setdefault(name, FollowedProgram(*name))
+        self._followed.move_to_end(name)
+        return found
+
     def _by_plan(
         self,
         plan: CompiledPlan,
         way: Way,
+        whole: Program,
         message: RunSegment,
         blobs: Mapping[str, str],
         should_stop: ShouldStop,
         report: Report,
-    ) -> Outcome | None:
-        """Run with compiled regions; None, with nothing done, where they are for other numbers. Where one
-        does not run, the rest of the program runs op by op."""
-        program = plan.rewritten(decode_program(message.program))
-        if program is None:
-            return None
+    ) -> Outcome:
+        """Run with compiled regions. Where one does not run, the rest of the program runs op by op."""
+        assert message.key is not None
+        program, key = plan.rewritten(whole), plan.key + message.key
         for call in plan.calls:
             call.checking = way == "checked"
         interpreter, ops = self._interpreter, plan.started(len(program.nodes))
-        interpreter.prepare_calls(program, plan.calls, plan.key)
+        interpreter.prepare_calls(program, plan.calls, key)
         outcome = interpreter.run_program(
             program,
             message.session,
             blobs,
             should_stop,
             lambda done, _: report(plan.started(done), ops),
-            plan.key,
+            key,
             serial=message.serial,
         )
         plan.read_back(outcome)
@@ -244,7 +273,7 @@ class CompiledPrograms:
 
     def after_run(self, message: RunSegment, outcome: Outcome) -> None:
         """Do what takes time once the answer has left: find what to compile, and ask for it."""
-        known = None if message.key is None else self._followed.get((message.key, message.tolerance))
+        known = self._follow(message)
         if known is None or known.trial.state != "counting" or outcome.failure or outcome.stopped:
             return
         program = decode_program(message.program)
@@ -258,6 +287,9 @@ class CompiledPrograms:
             known.first_numbers = numbers
             known.nodes = len(numbers)
             self._nodes += known.nodes
+        if known.keys:
+            known.resized = known.resized or Resized(program)
+            known.resized.add(program)
         if known.trial.is_due:
             self._ask(known, program, numbers, outcome)
 
@@ -277,7 +309,9 @@ class CompiledPrograms:
             for index, (now, before) in enumerate(zip(numbers, known.first_numbers, strict=True))
             if not same_numbers(now, before)
         )
-        regions = find_regions(program, seconds, known.varying, self._size)
+        resized = () if known.resized is None else known.resized.nodes
+        recorded = self._libraries.are_recorded
+        regions = find_regions(program, seconds, known.varying, self._size, resized, recorded)
         if not regions:
             known.trial.drop("no part of it can be compiled, or none takes long enough")
             return

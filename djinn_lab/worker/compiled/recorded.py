@@ -6,10 +6,11 @@ own before each run, and results are copied out of it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 
 import torch
 
+from djinn_lab.protocol.compiling import first_line
 from djinn_lab.worker.compiled.compilers import RunLibrary
 from djinn_lab.worker.compiled.memory import copied, span_of
 from djinn_lab.worker.memory_account import MemoryAccount
@@ -22,6 +23,8 @@ Record = Callable[[Callable[[], Tensors]], tuple[Replay, Tensors]]
 
 OBSERVED_RUNS = 3
 """So many runs show which inputs lie elsewhere in each."""
+SMALL_SHARE = 16
+"""One of so many bytes that a region reads may be copied before each run, though it seemed to stay."""
 UNRECORDED_MAX = 5
 """So many runs in a row may run op by op; then what is recorded is of no use."""
 
@@ -87,7 +90,7 @@ class RecordedRun:
         if recording is not None and recording.serves(addresses):
             self.settled, self._unrecorded = True, 0
             return recording.run(inputs)
-        if self._is_due(addresses):
+        if self._is_due(inputs, addresses):
             return self._recorded(inputs).run(inputs)
         if self._unrecorded == UNRECORDED_MAX:
             raise NotRecorded("its inputs lie elsewhere in each run")
@@ -103,7 +106,7 @@ class RecordedRun:
     def __del__(self) -> None:
         self.drop()
 
-    def _is_due(self, addresses: Sequence[int]) -> bool:
+    def _is_due(self, inputs: Tensors, addresses: Sequence[int]) -> bool:
         """Return whether what was observed suffices: all inputs that are read in place lie where they lay in
         the run before."""
         before, self._before = self._before, addresses
@@ -113,9 +116,17 @@ class RecordedRun:
         moved = {
             place for place, (now, then) in enumerate(zip(addresses, before, strict=True)) if now != then
         }
-        if self._runs <= OBSERVED_RUNS:
+        if self._runs <= OBSERVED_RUNS or self._are_small(inputs, moved - self._moving):
             self._moving |= moved
         return self._runs >= OBSERVED_RUNS and moved <= self._moving
+
+    def _are_small(self, inputs: Tensors, moved: Set[int]) -> bool:
+        """Return whether copies of these inputs cost little, so that they may always be copied: an allocator
+        may have given them the same place for some runs by chance."""
+        every = sum(tensor.nbytes for tensor in inputs)
+        return moved.isdisjoint(self._written) and (
+            SMALL_SHARE * sum(inputs[place].nbytes for place in moved) <= every
+        )
 
     def _recorded(self, inputs: Tensors) -> Recording:
         self.drop()
@@ -127,7 +138,7 @@ class RecordedRun:
             self._recording = Recording(self._run, self._record, inputs, self._moving, self._written)
         except RuntimeError as error:
             self.drop()
-            raise NotRecorded(f"it cannot be recorded: {error}") from error
+            raise NotRecorded(f"it cannot be recorded: {first_line(error)}") from error
         return self._recording
 
 

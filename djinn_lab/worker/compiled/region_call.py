@@ -68,7 +68,8 @@ class RegionCall:
             else RecordedRun(library.run, library.record, region.written, memory, self._peak_bytes)
         )
         self._numbered = [place.node - region.first for place in region.numbers]
-        self._replay = RegionReplay(ops, [calls[template] for template in used], expected)
+        made = [calls[template] for template in used]
+        self._replay = RegionReplay(ops, made, expected, [call.own for call in made])
 
     @property
     def is_checked(self) -> bool:

@@ -18,14 +18,20 @@ RunOp = Callable[[Sequence[torch.Tensor | None], Sequence[Scalar]], Any]
 
 class RegionReplay:
     """Run a region (:mod:`djinn_lab.srg.region_programs`) on its inputs, and return what it keeps.
-    ``calls``: by template. ``expected``: by meta, the layouts of new memory; None: as the ops return them."""
+    ``calls``: by template. ``expected``: by meta, the layouts of new memory; None: as the ops return them.
+    ``own``: by template, the places of results that look as the device's kernel has them."""
 
     def __init__(
-        self, region: Program, calls: Sequence[RunOp], expected: Sequence[Expected] | None = None
+        self,
+        region: Program,
+        calls: Sequence[RunOp],
+        expected: Sequence[Expected] | None = None,
+        own: Sequence[Sequence[int]] = (),
     ) -> None:
         self._region = region
         self._calls = calls
         self._expected = expected
+        self._own = own
         self._views = trace_wiring(region).views
         self._frees = last_uses(region)
 
@@ -53,6 +59,8 @@ class RegionReplay:
         node = self._region.nodes[index]
         meta = node.output_metas[place]
         if self._expected is None or meta is None or item is None:
+            return item
+        if self._own and place in self._own[node.template]:
             return item
         op = self._region.templates[node.template].op
         return self._expected[meta].check(item, not self._views[index], op)
