@@ -16,7 +16,7 @@ from time import perf_counter
 import torch
 
 from benchmarks.figures import OURS, Figure, skipped
-from benchmarks.gpu import ceilings, decoding, forms, ops, parking, start, stopping, training, turns
+from benchmarks.gpu import ceilings, decoding, forms, ops, parking, recorded, start, stopping, training, turns
 from benchmarks.gpu.bench import Experiment, GpuBench
 from benchmarks.machine import checkout_commit, now, this_machine
 from benchmarks.report import print_figures
@@ -24,7 +24,7 @@ from benchmarks.report import print_figures
 RESULTS = Path(__file__).parents[1] / "results"
 PARTS: tuple[tuple[Experiment, ...], ...] = (
     (ops.measure, start.measure, forms.measure),
-    (decoding.measure, training.measure),
+    (decoding.measure, recorded.measure, training.measure),
     (parking.measure, turns.measure, stopping.measure),
 )
 """By value: what is last is missing where the time was short."""

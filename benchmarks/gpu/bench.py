@@ -15,6 +15,7 @@ from djinn_lab.client.rest import PoolClient
 from djinn_lab.client.session import Session
 from djinn_lab.config import default_profile
 from djinn_lab.pool.launch import start_pool, stop_pool
+from djinn_lab.protocol.compiling import INDUCTOR
 from djinn_lab.protocol.runtime_file import RuntimeInfo
 
 GIB = 2**30
@@ -72,7 +73,10 @@ class GpuPool:
 
 @contextmanager
 def gpu_pool(
-    bench: GpuBench, memory_bytes: int | None = None, host_bytes: int | None = None
+    bench: GpuBench,
+    memory_bytes: int | None = None,
+    host_bytes: int | None = None,
+    region_compiler: str = INDUCTOR,
 ) -> Iterator[GpuPool]:
     """``memory_bytes``: of the device; None: 0.4 of what is free. ``host_bytes``: None for the default."""
     torch.accelerator.empty_cache()
@@ -83,6 +87,7 @@ def gpu_pool(
             memory_bytes=memory_bytes or int(0.4 * bench.free_bytes),
             host_bytes=host_bytes,
             accept_weak_isolation=True,
+            region_compiler=region_compiler,
             wait_s=START_TIMEOUT_S,
         )
         yield GpuPool(info, stack)

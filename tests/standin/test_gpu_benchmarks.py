@@ -43,6 +43,15 @@ def test_experiments_write_their_figures_beside_what_the_machine_can_do(tmp_path
     assert [figure["facts"]["wrong"] for figure in figures if figure["benchmark"] == "gpu-turns"] == [0]
 
 
+def test_tokens_of_recorded_steps_are_those_of_the_ops(tmp_path: Path) -> None:
+    done = run(tmp_path, "--device", "standin", "--part", "2", "recorded")
+    assert done.returncode == 0, done.stdout + done.stderr
+    [file] = tmp_path.glob("gpu-part-2-*.json")
+    figures = [one for one in json.loads(file.read_text())["figures"] if one["benchmark"] == "gpu-recorded"]
+    assert [figure["facts"]["equal_tokens"] for figure in figures] == [1.0, 1.0]
+    assert all(figure["facts"]["report"] for figure in figures)
+
+
 def test_a_device_that_is_not_there_is_named(tmp_path: Path) -> None:
     done = run(tmp_path, "--device", "cuda", "ops")
     assert done.returncode == 1

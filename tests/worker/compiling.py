@@ -11,7 +11,7 @@ from worker_kit import Device, read_fetched
 
 from djinn_lab.protocol.compiling import region_key
 from djinn_lab.protocol.worker import CompileRegion, RegionCompiled, RunSegment
-from djinn_lab.srg.plan_key import plan_key
+from djinn_lab.srg.plan_key import keyed, resizable
 from djinn_lab.srg.program import Program, decode_program, encode_program
 from djinn_lab.srg.regions import RegionSize
 from djinn_lab.worker.compiled.compilers import RunLibrary
@@ -83,7 +83,13 @@ class Compiling:
             for source in program.sources
             if source.blob is not None
         }
-        message = RunSegment("job", 0, session, encoded, key=plan_key(encoded), tolerance=TOLERANCE)
+        known = keyed(encoded)
+        message = RunSegment(
+            *("job", 0, session, encoded),
+            key=known.key,
+            tolerance=TOLERANCE,
+            structure=resizable(known.material).structure,
+        )
         outcome = self.programs.run(message, blobs, should_stop, lambda done, total: None)
         self.programs.after_run(message, outcome)
         self.answer()

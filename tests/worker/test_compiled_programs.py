@@ -69,6 +69,49 @@ def test_program_that_runs_often_is_compiled_checked_and_measured(make_device: M
     assert "compiled" in said[-1] or said[-1] == "run op by op: it is not faster so"
 
 
+def growing(length: int) -> Program:
+    """Ops on a matrix, and others on a vector that is longer in each step."""
+    script = Script()
+    matrix = script.load(MATRIX)
+    vector = script.op("aten.ones.default", meta=contiguous(length), args=[[length]])
+    for name in ("exp", "neg", "tanh", "relu"):
+        matrix = script.op(f"aten.{name}.default", matrix)
+    for name in ("sin", "neg"):
+        vector = script.op(f"aten.{name}.default", vector)
+    return script.program(fetch=(matrix, vector))
+
+
+def test_ops_whose_sizes_stay_are_compiled_though_others_grow(make_device: MakeDevice) -> None:
+    compiling, plain = Compiling(make_device()), make_device()
+    ran = 0
+    for length in range(20, 60):
+        outcome = compiling.run("ann", growing(length))
+        found = [read_fetched(item, compiling.device.results) for item in outcome.fetched]
+        for ours, theirs in zip(found, plain.fetch("ann", growing(length)), strict=True):
+            assert torch.equal(ours, theirs)
+        ran += outcome.compiled_ops > 0
+    assert len(compiling.regions) == 1
+    assert ran > ROUNDS
+    measured = "op by op: it is not faster so" in outcome.compiled
+    assert measured or "; 3 ops of other sizes in each run run op by op" in outcome.compiled
+
+
+def test_programs_of_several_sizes_that_repeat_are_compiled_each(make_device: MakeDevice) -> None:
+    compiling = Compiling(make_device())
+
+    def all_sized(length: int) -> Program:
+        script = Script()
+        vector = script.op("aten.ones.default", meta=contiguous(length), args=[[length]])
+        for name in ("exp", "neg", "tanh", "relu"):
+            vector = script.op(f"aten.{name}.default", vector)
+        return script.program(fetch=(vector,))
+
+    for _ in range(12):
+        for length in range(20, 25):
+            compiling.run("ann", all_sized(length))
+    assert len(compiling.regions) == 5
+
+
 def test_equal_regions_are_asked_for_once(make_device: MakeDevice) -> None:
     compiling = Compiling(make_device())
     script = Script()

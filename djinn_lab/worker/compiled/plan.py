@@ -15,6 +15,9 @@ from djinn_lab.worker.compiled.region_call import RegionCall
 from djinn_lab.worker.compiled.sizes import resized_calls
 from djinn_lab.worker.outcome import Outcome
 
+OTHER_NUMBERS = "its numbers are others in each run"
+OTHER_SIZES = "its sizes are others in each run"
+
 
 def same_numbers(some: Sequence[Scalar], others: Sequence[Scalar]) -> bool:
     """Return whether an op computes the same with both: 0.0 and -0.0 are equal, and their reciprocals are
@@ -59,9 +62,9 @@ class CompiledPlan:
         """Say why the regions are not those of a program of this structure, empty where they are."""
         nodes = program.nodes
         if not all(same_numbers(nodes[index].scalars, numbers) for index, numbers in self._numbers):
-            return "its numbers are others in each run"
+            return OTHER_NUMBERS
         if not self._called.isdisjoint(resized_calls(self._wiring, program)):
-            return "its sizes are others in each run"
+            return OTHER_SIZES
         return ""
 
     def rewritten(self, program: Program) -> Program:

@@ -14,7 +14,7 @@ from djinn_lab.srg.region_programs import compilable
 from djinn_lab.srg.regions import RECORDED_SIZE, REGION_SIZE, Region, RegionSize, find_regions
 from djinn_lab.units import format_seconds
 from djinn_lab.worker.compiled.libraries import Libraries, Library
-from djinn_lab.worker.compiled.plan import CompiledPlan, after, same_numbers
+from djinn_lab.worker.compiled.plan import OTHER_NUMBERS, OTHER_SIZES, CompiledPlan, after, same_numbers
 from djinn_lab.worker.compiled.region_call import RegionCall
 from djinn_lab.worker.compiled.sizes import Resized
 from djinn_lab.worker.compiled.trial import RUNS_BEFORE, Trial, Way
@@ -26,6 +26,9 @@ PROGRAMS_MAX, NODES_KEPT_MAX = 256, 200_000
 NODES_MAX = 20_000
 SIZES_BEFORE = 3
 """Programs of one structure that are followed as one from then on, unless they repeat."""
+NO_PART = "no part of it can be compiled, or none takes long enough"
+NOTHING_IN_COMMON = (NO_PART, OTHER_NUMBERS, OTHER_SIZES)
+"""For one of these reasons programs of one structure are followed by themselves again."""
 
 ShouldStop = Callable[[], Stop | None]
 Report = Callable[[int, int], None]
@@ -199,7 +202,8 @@ class CompiledPrograms:
         found = self._entry(b"of all sizes " + message.structure, message.tolerance)
         if message.key is not None and len(found.keys) < SIZES_BEFORE:
             found.keys.add(message.key)
-        return None if len(found.keys) < SIZES_BEFORE or found.trial.state == "dropped" else found
+        has_parts = found.trial.state != "dropped" or found.trial.why not in NOTHING_IN_COMMON
+        return found if has_parts and len(found.keys) == SIZES_BEFORE else None
 
     def _entry(self, key: bytes, tolerance: float) -> FollowedProgram:
         name = (key, tolerance)
@@ -313,7 +317,7 @@ class CompiledPrograms:
         recorded = self._libraries.are_recorded
         regions = find_regions(program, seconds, known.varying, self._size, resized, recorded)
         if not regions:
-            known.trial.drop("no part of it can be compiled, or none takes long enough")
+            known.trial.drop(NO_PART)
             return
         known.whole, known.seconds, known.regions = program, seconds, regions
         known.trial.compiling()

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from sweeps.cuda.pools import ACTS, gpu_pool, repeated_cell, walked
+from sweeps.cuda.pools import ACTS, gpu_pool, recorded_decoding, repeated_cell, walked
 from sweeps.cuda.programs import PROGRAMS, Program
 from sweeps.result_file import SweepResult, Verdict
 
@@ -63,7 +63,11 @@ def main() -> int:
         tempfile.TemporaryDirectory(prefix="djinn-cuda-") as directory,
         gpu_pool(Path(directory), region_compiler="cuda-graphs") as pool,
     ):
-        acts["recorded_cell"] = walked(pool, (repeated_cell,))["repeated_cell"]
+        recorded = walked(pool, (repeated_cell, recorded_decoding))
+        acts |= {
+            "recorded_cell": recorded["repeated_cell"],
+            "recorded_decoding": recorded["recorded_decoding"],
+        }
     result.write(
         options.out,
         device=torch.cuda.get_device_name(),

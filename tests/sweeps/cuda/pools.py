@@ -161,6 +161,27 @@ def repeated_cell(walk: Walk) -> Verdict:
     return Verdict("largest difference" in said and spread < 1.0, f"{said} | sums within {spread:.2g}")
 
 
+def recorded_decoding(walk: Walk) -> Verdict:
+    """Tokens of a language model with a cache of fixed size, until their step runs as one."""
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    torch.manual_seed(0)
+    made = GPT2LMHeadModel(GPT2Config(n_layer=4, n_embd=256, n_head=4, bos_token_id=0, eos_token_id=0)).eval()
+    prompt = torch.arange(16)[None] * 7
+    options = {"do_sample": False, "pad_token_id": 0, "max_new_tokens": 48, "min_new_tokens": 48}
+    options |= {"cache_implementation": "static", "disable_compile": True}
+    with walk.session.capture("exact"), torch.no_grad():
+        exact = made.generate(prompt.cuda(), **options).tolist()
+    wrong, said = 0, ""
+    for _ in range(4):
+        with walk.session.capture("tokens", tolerance=1e-3) as cell, torch.no_grad():
+            wrong += made.generate(prompt.cuda(), **options).tolist() != exact
+        said = cell.report.compiled
+    return Verdict(
+        not wrong and "largest difference" in said, f"{said} | {wrong} of 4 cells have other tokens"
+    )
+
+
 ACTS: tuple[Act, ...] = (
     one_op_cells,
     trains_alike_through_a_death,
