@@ -47,7 +47,8 @@ class CellReport:
     ``ops_sent``: in the segments that the pool has answered; ``ops_run``: those of them that ran.
     ``gang``: what became of the wish for several devices, in the last segment, ``""`` without one.
     ``recovery``: what was made again after a worker was lost, ``""`` for nothing.
-    ``regions``: what became of compiled regions, with the number of segments of which it was said.
+    ``regions``: what became of compiled regions, with the number of segments of which it was said, the last
+    said last.
     ``batched_with``: the most other sessions with which a segment ran as one batch.
     ``out_bytes``, ``in_bytes``: values that went to the host or the disk, because the device had no memory
     for them beside others, and came back for the ops that read them; ``ahead_bytes``: of these, while ops
@@ -102,7 +103,7 @@ class CellReport:
         self.gang = result.gang or self.gang
         self.recovery = result.recovery or self.recovery
         if result.compiled:
-            self.regions[result.compiled] += 1
+            self.regions[result.compiled] = self.regions.pop(result.compiled, 0) + 1
         self.batched_with = max(self.batched_with, result.batched_with)
         self.program_hits += result.plan_cached
         self.program_misses += not result.plan_cached
@@ -132,13 +133,21 @@ class CellReport:
 
     @property
     def compiled(self) -> str:
-        """Say what became of compiled regions, of each part between two cuts where that differs; ``""``
-        without a tolerance."""
-        if len(self.regions) < 2:
-            return "".join(self.regions)
-        compiled_first = sorted(self.regions, key=lambda said: said.startswith(OP_BY_OP))
-        said = [f"{one} ({counted(self.regions[one], 'part')})" for one in compiled_first[:_SAID_MAX]]
-        rest = sum(self.regions[one] for one in compiled_first[_SAID_MAX:])
+        """Say what became of compiled regions, of each part between two cuts where that differs, the last
+        first; ``""`` without a tolerance."""
+        parts: Counter[str] = Counter()
+        last_said: dict[str, str] = {}
+        for one, count in self.regions.items():
+            name = _without_times(one)
+            parts[name] += count
+            last_said.pop(name, None)
+            last_said[name] = one
+        if len(parts) < 2:
+            return "".join(last_said.values())
+        compiled = [name for name in reversed(last_said) if not name.startswith(OP_BY_OP)]
+        named = [*compiled, *(name for name in last_said if name.startswith(OP_BY_OP))]
+        said = [f"{last_said[name]} ({counted(parts[name], 'part')})" for name in named[:_SAID_MAX]]
+        rest = sum(parts[name] for name in named[_SAID_MAX:])
         return "; ".join([*said, *([f"and something else of {counted(rest, 'part')}"] if rest else [])])
 
     @property
@@ -212,3 +221,8 @@ class CellReport:
 
     def __repr__(self) -> str:
         return "\n".join(self.lines())
+
+
+def _without_times(said: str) -> str:
+    """Return what is equal for each run of a part whose regions are compiled, whatever time they took."""
+    return said if said.startswith(OP_BY_OP) else said.partition(": ")[0]

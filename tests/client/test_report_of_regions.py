@@ -30,3 +30,10 @@ def test_parts_that_are_compiled_come_first_wherever_they_are() -> None:
 def test_cell_of_many_parts_leaves_the_rest_as_a_number() -> None:
     said = [f"run op by op: reason {number}" for number in range(9)]
     assert report_of(*said).compiled.endswith("reason 3 (1 part); and something else of 5 parts")
+
+
+def test_last_state_of_a_loop_comes_first_with_its_last_times() -> None:
+    measured = "11 ops in 1 region are compiled and within 0.0e+00; being measured in turns with op by op"
+    later = "11 ops in 1 region are compiled: 1.1 ms for 2.5 ms op by op"
+    said = report_of(COUNTING, measured, measured, COMPILED, COMPILED, later).compiled
+    assert said == f"{later} (3 parts); {measured} (2 parts); {COUNTING} (1 part)"
