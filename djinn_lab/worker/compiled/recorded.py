@@ -6,7 +6,7 @@ own before each run, and results are copied out of it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 
 import torch
 
@@ -43,6 +43,7 @@ class Recording:
         self._addresses = _addresses(inputs)
         self._written = [place for place in written if place in moving]
         self._own = {place: copied(inputs[place]) for place in sorted(moving)}
+        self._alike = _alike(self._own)
         given = [self._own.get(place, tensor) for place, tensor in enumerate(inputs)]
         self._replay, self._made = record(lambda: run(given))
 
@@ -54,8 +55,9 @@ class Recording:
         )
 
     def run(self, inputs: Tensors) -> list[torch.Tensor]:
-        for place, own in self._own.items():
-            span_of(own).copy_(span_of(inputs[place]))
+        for places in self._alike:
+            own = [span_of(self._own[place]) for place in places]
+            torch._foreach_copy_(own, [span_of(inputs[place]) for place in places])
         self._replay()
         for place in self._written:
             inputs[place].copy_(self._own[place])
@@ -140,6 +142,14 @@ class RecordedRun:
             self.drop()
             raise NotRecorded(f"it cannot be recorded: {first_line(error)}") from error
         return self._recording
+
+
+def _alike(own: Mapping[int, torch.Tensor]) -> Sequence[Sequence[int]]:
+    """Return the places of tensors that a GPU copies by one kernel: those of one dtype."""
+    found: dict[torch.dtype, list[int]] = {}
+    for place, tensor in own.items():
+        found.setdefault(tensor.dtype, []).append(place)
+    return list(found.values())
 
 
 def _addresses(tensors: Tensors) -> list[int]:
