@@ -48,6 +48,7 @@ def _begun(device: torch.device, other: Any) -> Any:
     CUDA's graphs have no general form in torch 2.13."""
     pool = None if other is None else other.pool()
     torch.accelerator.synchronize(device)
+    torch.accelerator.empty_cache()  # which the allocator cannot do for itself while it records
     if device.type == "cuda":
         graph = torch.cuda.CUDAGraph()
         graph.capture_begin(pool=pool, capture_error_mode="thread_local")
