@@ -141,12 +141,15 @@ def test_tokens_stay_right_whatever_happens_to_the_session_between_them(pool: Po
     model = language_model()
     first, second = (Decoding(model, static(model), prompt) for prompt in (PROMPT, PROMPT + 5))
     with pool.session() as session:
+        with session.capture():
+            held = torch.ones(4 * MIB) * 3
         assert is_kept(run(session, first, SETTLED))
         run(session, second, SETTLED)  # another cache
         for disturb in (parked, lost, preempted):
             disturb(pool, session, first)
             said = [run(session, decoding, 10) for decoding in (first, second)]
             assert disturb is not parked or all(map(is_kept, said))
+        assert session.fetch(held).mean() == 3
     assert first.tokens == decoded(len(first.tokens))
     assert second.tokens == decoded(len(second.tokens), PROMPT + 5)
 
@@ -155,7 +158,7 @@ def parked(pool: PoolUnderTest, session: Session, decoding: Decoding) -> None:
     """Another user's values take the device's memory."""
     with pool.session("bob") as bob:
         with bob.capture():
-            found = torch.ones((MEMORY - 2**16) // 4).mul_(2).mean()
+            found = torch.ones((MEMORY - 8 * MIB) // 4).mul_(2).mean()
         assert bob.fetch(found) == 2
         [row] = [row for row in pool.rest.memory().sessions if row.session == session.welcome.session]
         assert row.tier == "host"
