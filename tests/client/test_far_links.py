@@ -23,7 +23,9 @@ from benchmarks.far_link import FarLink
 from djinn_lab.cli.app import build_app
 from djinn_lab.client import connection
 from djinn_lab.client.session import Session
+from djinn_lab.errors import CellCancelled
 from djinn_lab.jobs import Terms
+from djinn_lab.protocol import messages
 from djinn_lab.protocol.certificates import fingerprint
 from djinn_lab.protocol.rest.transfers import PIECE_BYTES
 from djinn_lab.units import parse_bytes
@@ -110,6 +112,92 @@ def test_a_download_that_is_cut_continues_where_it_was(session: Session, link: F
     link.cut_after(link.down, plain.nbytes * 3 // 4)
     assert torch.equal(session.fetch(lazy), plain + 1)
     assert link.down.nbytes - before < 1.4 * plain.nbytes
+
+
+def small_tensors(count: int, seed: int) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    return [
+        torch.rand(25_000, generator=generator) for _ in range(count)
+    ]  # of 100 kB: too large for the program
+
+
+def test_many_small_tensors_go_to_the_pool_and_back_in_a_few_round_trips(
+    session: Session, link: FarLink
+) -> None:
+    plain = small_tensors(300, 10)
+    before = link.turns
+    with session.capture():
+        doubled = [tensor.cuda() * 2 for tensor in plain]
+    up, before = link.turns - before, link.turns
+    found = session.fetch(doubled)
+    down = link.turns - before
+    assert all(torch.equal(mine, tensor * 2) for mine, tensor in zip(found, plain, strict=True))
+    assert up < 30
+    assert down < 30
+
+
+def test_small_tensors_on_a_link_that_is_cut_are_not_sent_or_fetched_twice(
+    session: Session, link: FarLink
+) -> None:
+    plain = small_tensors(150, 11)
+    nbytes = sum(tensor.nbytes for tensor in plain)
+    before = link.up.nbytes
+    link.cut_after(link.up, nbytes // 2)
+    with session.capture():
+        doubled = [tensor.cuda() * 2 for tensor in plain]
+    assert link.up.nbytes - before < 1.3 * nbytes
+    before = link.down.nbytes
+    link.cut_after(link.down, nbytes * 3 // 4)
+    found = session.fetch(doubled)
+    assert all(torch.equal(mine, tensor * 2) for mine, tensor in zip(found, plain, strict=True))
+    assert link.down.nbytes - before < 1.4 * nbytes
+
+
+def test_many_small_tensors_go_to_an_older_pool_one_by_one(
+    session: Session, link: FarLink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(messages, "CLIENT_VERSIONS", (1, 10))
+    link.cut()
+    plain = small_tensors(5, 13)
+    with session.capture():
+        doubled = [tensor.cuda() * 2 for tensor in plain]
+    found = session.fetch(doubled)
+    assert session.welcome.protocol_version == 10
+    assert all(torch.equal(mine, tensor * 2) for mine, tensor in zip(found, plain, strict=True))
+
+
+def test_a_cell_that_is_stopped_while_its_tensors_leave_keeps_the_notebook_whole(
+    session: Session, link: FarLink
+) -> None:
+    plain = small_tensors(100, 14)
+    link.up.rate = 2e6
+    before = link.up.nbytes
+
+    def stop() -> None:
+        wait_for(lambda: link.up.nbytes > before + 2_000_000)
+        signal.raise_signal(signal.SIGINT)
+
+    stopping = threading.Thread(target=stop)
+    stopping.start()
+    with pytest.raises((KeyboardInterrupt, CellCancelled)), session.capture():
+        doubled = [tensor.cuda() * 2 for tensor in plain]
+    stopping.join()
+    assert link.up.nbytes - before < 0.9 * 100 * plain[0].nbytes
+    link.up.rate = 50e6
+    del doubled
+    with session.capture():
+        doubled = [tensor.cuda() * 2 for tensor in plain]
+    found = session.fetch(doubled)
+    assert all(torch.equal(mine, tensor * 2) for mine, tensor in zip(found, plain, strict=True))
+
+
+def test_what_was_overwritten_after_it_was_read_arrives_as_it_was(session: Session) -> None:
+    plain = small_tensors(1, 12)[0]
+    before = plain.clone()
+    with session.capture():
+        doubled = plain.cuda() * 2
+        plain.zero_()
+        assert torch.equal(doubled.cpu(), before * 2)
 
 
 def test_an_upload_over_a_link_that_breaks_again_and_again_arrives(session: Session, link: FarLink) -> None:

@@ -7,13 +7,14 @@ import asyncio
 import os
 import uuid
 from collections.abc import AsyncIterator, Iterable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-import zstandard
 from blake3 import blake3
 
 from djinn_lab.errors import Refused
+from djinn_lab.pool.blobs.frames import decompressed, frames
 from djinn_lab.pool.blobs.names import checked_digest
 from djinn_lab.protocol.messages import AWAY_S
 from djinn_lab.protocol.rest.transfers import (
@@ -59,7 +60,7 @@ class _Upload:
         announced. Blocks."""
         nbytes = piece_bytes(number, self.nbytes)
         if len(data) < nbytes:
-            data = _decompressed(data, nbytes)
+            data = decompressed(data, nbytes)
         if blake3(data).digest() != self.pieces[number]:
             raise Refused(f"Piece {number} does not have the digest that was announced.")
         with self.path.open("r+b", buffering=0) as file:
@@ -107,7 +108,7 @@ class PieceUploads:
             raise NotAnnounced(f"No upload of {digest[:16]}... was announced, or it was given up.")
         upload.writers += 1
         try:
-            async for number, data in _frames(chunks, upload.nbytes):
+            async for (number, _), data in frames(chunks, HEADER, partial(_piece_length, upload.nbytes)):
                 if number in upload.missing:
                     await asyncio.to_thread(upload.write, number, data)
                     upload.missing.discard(number)
@@ -188,37 +189,14 @@ def _checked(digest: str, announced: PiecesAnnounced) -> tuple[bytes, ...]:
     return tuple(bytes.fromhex(checked_digest(piece)) for piece in announced.pieces)
 
 
-async def _frames(chunks: AsyncIterator[bytes], nbytes: int) -> AsyncIterator[tuple[int, bytes]]:
-    """Cut a body into pieces with their numbers. Raises Refused for a number that the tensor has not, and a
-    frame that is longer than its piece."""
-    buffer = bytearray()
-    async for chunk in chunks:
-        buffer += chunk
-        while len(buffer) >= HEADER.size:
-            number, length = HEADER.unpack_from(buffer)
-            if number >= piece_count(nbytes):
-                raise Refused(f"There is no piece {number} of a tensor of {nbytes} bytes.")
-            if length > piece_bytes(number, nbytes):
-                raise Refused(f"{length} bytes are more than piece {number} has.")
-            end = HEADER.size + length
-            if len(buffer) < end:
-                break
-            yield number, bytes(buffer[HEADER.size : end])
-            del buffer[:end]
-    if buffer:
-        raise Refused("The body ends within a piece.")
-
-
-def _decompressed(data: bytes, nbytes: int) -> bytes:
-    """Decompress a piece of ``nbytes``. Raises Refused for what has another size, or is none."""
-    try:
-        reader = zstandard.ZstdDecompressor(max_window_size=PIECE_BYTES).stream_reader(data)
-        found = bytes(reader.read(nbytes + 1))
-    except zstandard.ZstdError as error:
-        raise Refused(f"A compressed piece cannot be read: {error}.") from None
-    if len(found) != nbytes:
-        raise Refused(f"A compressed piece does not have its {nbytes} bytes.")
-    return found
+def _piece_length(nbytes: int, number: int, length: int) -> int:
+    """Return how many bytes follow the header of a piece. Raises Refused for a number that the tensor has
+    not, and more bytes than its piece has."""
+    if number >= piece_count(nbytes):
+        raise Refused(f"There is no piece {number} of a tensor of {nbytes} bytes.")
+    if length > piece_bytes(number, nbytes):
+        raise Refused(f"{length} bytes are more than piece {number} has.")
+    return length
 
 
 def _write_all(file: int, data: bytes, start: int) -> None:
