@@ -10,10 +10,12 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 import torch
+from device_kind import KIND
 from impostor import Impostor
 from real_pool import PoolUnderTest, wait_for
 from typer.testing import CliRunner
@@ -93,6 +95,29 @@ def test_a_cell_waits_while_a_stranger_has_the_address_of_its_pool(
         leaving.join()
         stranger.close()
     assert tls_pool.info.token.encode() not in stranger.heard
+
+
+def test_an_upload_continues_where_it_was_when_the_pools_server_is_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "host_id", lambda: "another host")
+    plain = tensor(6)
+    with (
+        PoolUnderTest(tmp_path, devices=f"{KIND}:1", restart=True) as pool,
+        FarLink(pool.info.url, rate=plain.nbytes / 2) as link,
+        closing(djinn_lab.connect(link.url, token=pool.info.token)) as session,
+    ):
+
+        def kill() -> None:
+            wait_for(lambda: link.up.nbytes > plain.nbytes * 3 // 4)
+            pool.kill()
+
+        killing = threading.Thread(target=kill)
+        killing.start()
+        assert total_of(session, plain) == int(plain.sum())
+        killing.join()
+        assert link.accepted >= 4  # the session and its uploads, twice
+        assert link.up.nbytes < 1.4 * plain.nbytes
 
 
 def test_of_a_tensor_that_changed_only_the_changed_pieces_are_sent(session: Session, link: FarLink) -> None:
