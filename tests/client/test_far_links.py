@@ -29,6 +29,8 @@ from djinn_lab.errors import CellCancelled
 from djinn_lab.jobs import Terms
 from djinn_lab.protocol import messages
 from djinn_lab.protocol.certificates import fingerprint
+from djinn_lab.protocol.messages import AWAY_S
+from djinn_lab.protocol.rest.sessions import SessionView
 from djinn_lab.protocol.rest.transfers import PIECE_BYTES
 from djinn_lab.units import parse_bytes
 
@@ -339,7 +341,7 @@ print(session.welcome.session, flush=True)
 
 
 def test_a_client_that_slept_while_its_connection_died_continues_its_cell(
-    tls_pool: PoolUnderTest, link: FarLink
+    tls_pool: PoolUnderTest, link: FarLink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     info = tls_pool.info
     known = fingerprint(info.certificate)
@@ -358,12 +360,39 @@ def test_a_client_that_slept_while_its_connection_died_continues_its_cell(
         wait_for(lambda: done() > 20)
         os.kill(child.pid, signal.SIGSTOP)
         link.cut()
-        wait_for(
-            lambda: any(one.session == own and one.ends_at is not None for one in tls_pool.rest.sessions())
-        )
+        wait_for(lambda: [one.state for one in tls_pool.rest.sessions() if one.session == own] == ["away"])
+        monkeypatch.setenv("DJINN_POOL", info.url)
+        monkeypatch.setenv("DJINN_TOKEN", info.token)
+        monkeypatch.setenv("DJINN_POOL_CERTIFICATE", known)
+        (row,) = [
+            line
+            for line in CliRunner().invoke(build_app(), ["sessions"]).output.splitlines()
+            if own[:8] in line
+        ]
+        assert "away" in row
         os.kill(child.pid, signal.SIGCONT)
         assert child.stdout.readline().strip() == own
     assert child.returncode == 0
+
+
+def test_an_idle_session_that_holds_nothing_waits_for_a_client_that_is_away(
+    tls_pool: PoolUnderTest, session: Session, link: FarLink
+) -> None:
+    own = session.welcome.session
+    link.refuse()
+
+    def shown() -> SessionView:
+        return next(one for one in tls_pool.rest.sessions() if one.session == own)
+
+    wait_for(lambda: shown().state == "away")
+    row = shown()
+    assert row.ends_at is not None
+    assert row.last_seen is not None
+    assert row.ends_at - row.last_seen >= AWAY_S
+    link.allow()
+    assert total_of(session, torch.ones(3)) == 3
+    assert session.welcome.session == own
+    assert shown().state == "connected"
 
 
 def test_the_doctor_measures_the_way_and_says_what_to_expect(
