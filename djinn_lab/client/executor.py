@@ -26,6 +26,7 @@ from djinn_lab.client.segment_results import arrived, failure, missing, stopped_
 from djinn_lab.client.upload_progress import UploadProgress
 from djinn_lab.client.wait_notice import WaitNotice
 from djinn_lab.errors import (
+    AuthenticationError,
     CancelFailed,
     DjinnError,
     NotProven,
@@ -34,6 +35,7 @@ from djinn_lab.errors import (
     PoolNotFound,
     PoolWaits,
     SessionLost,
+    VersionMismatch,
 )
 from djinn_lab.jobs import NO_TERMS
 from djinn_lab.protocol.messages import (
@@ -414,7 +416,11 @@ class PoolExecutor:
                     job.report.add("reconnecting", away_s)
                     began += away_s
         except Stopped as stopped:
-            return self._stopped_waiting(stopped.error)
+            return self._not_resumed(
+                stopped_with(stopped.error, "stopped while the cell waited for the pool to come back")
+            )
+        except (AuthenticationError, VersionMismatch) as refused:
+            return self._not_resumed(refused)
         except PoolLost as lost:
             self.drop_connection()
             job.finished = True
@@ -430,13 +436,13 @@ class PoolExecutor:
             if flight.received is not None:
                 job.report.add("receive", job.outside_since - flight.received)
 
-    def _stopped_waiting(self, stop: BaseException) -> RunResult:
-        """The user stopped a cell while the pool was away: nothing of it is sent again, and what the pool has
-        of it ends once the session is resumed."""
-        stopped = stopped_with(stop, "stopped while the cell waited for the pool to come back")
+    def _not_resumed(self, error: BaseException) -> RunResult:
+        """The user stopped a cell while the pool was away, or it came back as another version or with another
+        token: nothing of the cell is sent again, and what the pool has of it ends once the session is
+        resumed."""
         for follower in self._flights:
-            follower.refused = stopped
-        return RunResult(0, error=stopped, arrived=False)
+            follower.refused = error
+        return RunResult(0, error=error, arrived=False)
 
     def _answer(self, flight: Flight, began: float, cancel: bool) -> RunResult:
         if flight.lost is not None:

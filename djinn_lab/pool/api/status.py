@@ -13,7 +13,7 @@ from djinn_lab.pool.devices.fleet import DeviceStatus
 from djinn_lab.pool.execution.driver import Driver
 from djinn_lab.pool.sessions.detached import DetachedRules, ends_at
 from djinn_lab.pool.sessions.registry import ClientSession
-from djinn_lab.protocol.messages import FETCH_CELL, PROTOCOL_VERSION
+from djinn_lab.protocol.messages import FETCH_CELL, POOL_VERSIONS, PROTOCOL_VERSION
 from djinn_lab.protocol.rest.sessions import MemorySession, MemoryView, SessionView
 from djinn_lab.protocol.rest.status import BlobUsage, DeviceView, HostView, PlanCacheUsage, PoolStatus
 from djinn_lab.protocol.version import VERSION
@@ -31,6 +31,7 @@ def pool_status(
         pool=driver.core.pool,
         version=VERSION,
         protocol_version=PROTOCOL_VERSION,
+        protocol_versions=POOL_VERSIONS,
         started_at=started_at,
         uptime_s=now_s - started_at,
         now=now_s,
