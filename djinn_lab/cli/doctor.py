@@ -203,9 +203,7 @@ def check_version(url: str, status: PoolStatus) -> Check:
     common, fix = common_protocol(spoken), what_to_update(spoken, status.version)
     if common is None:
         return Check("pool", "fail", f"{evidence}: no cell runs", fix)
-    return Check(
-        "pool", "warn", f"{evidence}: cells run, by protocol {common}", f"For what is new: {fix}"
-    )
+    return Check("pool", "warn", f"{evidence}: cells run, by protocol {common}", f"For what is new: {fix}")
 
 
 def check_devices() -> Check:
