@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import threading
@@ -45,7 +46,7 @@ def copy_of_package(folder: Path, version: str, protocols: Sequence[int]) -> Pat
 def pools_of(folder: Path) -> Iterator[None]:
     """Start pools of the package in ``folder`` inside the block."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", str(folder))
+        patch.setenv("PYTHONPATH", str(folder), prepend=os.pathsep)
         patch.chdir(folder)
         yield
 
