@@ -197,11 +197,11 @@ def test_a_cell_that_is_stopped_while_its_tensors_leave_keeps_the_notebook_whole
     session: Session, link: FarLink
 ) -> None:
     plain = small_tensors(100, 14)
-    link.up.rate = 2e6
+    link.up.rate = 0.5e6  # it would take 20 s
     before = link.up.nbytes
 
     def stop() -> None:
-        wait_for(lambda: link.up.nbytes > before + 2_000_000)
+        wait_for(lambda: link.up.nbytes > before + 500_000)
         signal.raise_signal(signal.SIGINT)
 
     stopping = threading.Thread(target=stop)
