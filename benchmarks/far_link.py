@@ -13,6 +13,7 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterator
+from functools import partial
 from typing import Any, Self
 from urllib.parse import urlsplit, urlunsplit
 
@@ -105,7 +106,10 @@ class FarLink:
         self.lead_to(url)
         self.up, self.down = Lane(delay_s, rate), Lane(delay_s, rate)
         self.cut_after_s = cut_after_s
-        self.up.passed = self.down.passed = self._passed
+        self.up.passed, self.down.passed = partial(self._passed, self.up), partial(self._passed, self.down)
+        self.turns = 0
+        """So often has the client sent something after it had received something."""
+        self._last: Lane | None = None
         self._cut_at: tuple[Lane, int] | None = None
         self.accepted = 0
         self.port = 0
@@ -153,7 +157,9 @@ class FarLink:
     def allow(self) -> None:
         self._refuses = False
 
-    def _passed(self) -> None:
+    def _passed(self, lane: Lane) -> None:
+        self.turns += lane is self.up and self._last is self.down
+        self._last = lane
         if self._cut_at is not None and self._cut_at[0].nbytes >= self._cut_at[1]:
             self._cut_at = None
             self._cut_now()

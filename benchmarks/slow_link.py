@@ -35,6 +35,9 @@ ROUND_TRIP_S = 2 * DELAY_S
 STEPS, QUICK_STEPS = 100, 3
 MEGABYTE = 10**6
 UPLOAD_MB, QUICK_UPLOAD_MB = 20, 5
+MANY, QUICK_MANY = 300, 30
+MANY_KB = (40, 100)
+"""The former travel in the program, the latter beside it."""
 GOAL = Goal(1.25, baseline=IDEAL)
 
 
@@ -50,6 +53,8 @@ def measure(bench: Bench) -> list[Figure]:
                 _training(bench, session, steps, f"{steps} steps, the loss read at the end", 1),
                 _upload(bench, session, size_mb),
                 _fetch(bench, session, size_mb),
+                *(_many_up(bench, session, kilobytes) for kilobytes in MANY_KB),
+                _many_down(bench, session, MANY_KB[-1]),
             ]
 
 
@@ -162,3 +167,51 @@ def _fetch(bench: Bench, session: Session, size_mb: int) -> Figure:
 
     taken = bench.alternate({OURS: ours, IDEAL: lambda: _link_s(1, size_mb * MEGABYTE)}, 5)
     return figure(NAME, f"fetch of {size_mb} MB", "s", taken, [GOAL], **LINK)
+
+
+def _many_up(bench: Bench, session: Session, kilobytes: int) -> Figure:
+    """A cell that reads one value of many small tensors that the pool has not seen."""
+    many = QUICK_MANY if bench.quick else MANY
+    tensors, marks = [torch.empty(kilobytes * 250) for _ in range(many)], itertools.count()
+    cells: list[Cell] = []
+    with session.capture():
+        first = torch.zeros(1, dtype=torch.int64)
+
+    def ours() -> float:
+        torch.manual_seed(next(marks))
+        for tensor in tensors:
+            tensor.random_()
+        started = perf_counter()
+        with session.capture() as cell:
+            torch.cat([torch.index_select(tensor, 0, first) for tensor in tensors]).sum().item()
+        cells.append(cell)
+        return perf_counter() - started
+
+    nbytes = sum(tensor.nbytes for tensor in tensors)
+    taken = bench.alternate({OURS: ours, IDEAL: lambda: _link_s(1, nbytes)}, 5)
+    return figure(
+        NAME,
+        f"upload of {many} tensors of {kilobytes} kB, and one value",
+        "s",
+        taken,
+        [GOAL],
+        **_turns(cells[-1], 1),
+    )
+
+
+def _many_down(bench: Bench, session: Session, kilobytes: int) -> Figure:
+    many = QUICK_MANY if bench.quick else MANY
+    marks = itertools.count(1)
+
+    def ours() -> float:
+        mark = next(marks)
+        with session.capture():
+            lazy = [torch.full((kilobytes * 250,), float(mark + place)) for place in range(many)]
+        started = perf_counter()
+        plain = session.fetch(lazy)
+        taken_s = perf_counter() - started
+        assert [float(one[-1]) for one in plain] == [float(mark + place) for place in range(many)]
+        return taken_s
+
+    taken = bench.alternate({OURS: ours, IDEAL: lambda: _link_s(1, many * kilobytes * 1000)}, 5)
+    return figure(NAME, f"fetch of {many} tensors of {kilobytes} kB", "s", taken, [GOAL], **LINK)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from html import escape
 from itertools import groupby
 
@@ -298,7 +299,10 @@ def jobs_sentence(jobs: tuple[JobView, ...]) -> str:
 
 def sessions_sentence(snapshot: Snapshot) -> str:
     """Summarise the sessions in one sentence."""
-    detached = sum(session.state == "detached" for session in snapshot.sessions)
+    count = Counter(session.state for session in snapshot.sessions)
     held = sum(session.used_bytes for session in snapshot.sessions)
-    connected = len(snapshot.sessions) - detached
-    return f"{connected} connected, {detached} detached; together they hold {format_bytes(held)}."
+    away = f", {count['away']} away" if count["away"] else ""
+    return (
+        f"{count['connected']} connected{away}, {count['detached']} detached; "
+        f"together they hold {format_bytes(held)}."
+    )

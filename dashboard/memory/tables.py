@@ -69,7 +69,7 @@ def session_row(session: MemorySession, now: float) -> dict[str, object]:
     """Return a session as a row of the table; ``now`` is the pool's clock."""
     share = min(1.0, session.stored_bytes / session.total_bytes) if session.total_bytes else None
     lease_s = None if session.leased_until_s is None else session.leased_until_s - now
-    connection = "" if session.connection == "connected" else f" ({session.connection})"
+    connection = "" if session.client == "connected" else f" ({session.client})"
     return {
         "id": session.session,
         "name": {"text": session.label + connection, "title": session.session},

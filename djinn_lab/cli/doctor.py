@@ -28,12 +28,13 @@ from djinn_lab.native import EXTENSIONS, find
 from djinn_lab.pool.notebooks.captured_kernel import KERNEL_NAME
 from djinn_lab.protocol.isolation import STRONG, CanaryFindings
 from djinn_lab.protocol.runtime_file import check_writable, runtime_directory
-from djinn_lab.protocol.version import TORCH_BELOW, TORCH_MIN, TORCH_WANTED, minor_of
+from djinn_lab.protocol.version import TORCH_BELOW, TORCH_MIN, TORCH_WANTED, VERSION, minor_of
 from djinn_lab.system.host import SHARED_MEMORY
 from djinn_lab.units import format_bytes, format_seconds, listed
 
 if TYPE_CHECKING:
     from djinn_lab.pool.launchers.ray_cluster.examination import NodeFindings
+    from djinn_lab.protocol.rest.status import PoolStatus
 
 _COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
 PYTHON_MIN = (3, 11)
@@ -176,7 +177,6 @@ def check_pool() -> Check:
     """Check whether the pool that would be used answers, and speaks this version."""
     from djinn_lab.client.rest import PoolClient
     from djinn_lab.protocol.configured_start import remembered_start
-    from djinn_lab.protocol.messages import PROTOCOL_VERSION
 
     try:
         client = PoolClient.find()
@@ -187,11 +187,23 @@ def check_pool() -> Check:
         return Check("pool", "warn", error.message, fix)
     except DjinnError as error:
         return Check("pool", "fail", error.message, error.advice)
-    evidence = f"{client.url}, version {status.version}, protocol {status.protocol_version}"
+    return check_version(client.url, status)
+
+
+def check_version(url: str, status: PoolStatus) -> Check:
+    """Check whether cells run on this pool, and whether it knows all that this version has."""
+    from djinn_lab.protocol.agreement import common_protocol, what_to_update
+    from djinn_lab.protocol.messages import PROTOCOL_VERSION
+
+    evidence = f"{url}, version {status.version}, protocol {status.protocol_version}"
     if status.protocol_version == PROTOCOL_VERSION:
         return Check("pool", "ok", evidence)
-    fix = f"This installation speaks protocol {PROTOCOL_VERSION}: djinn-lab pool stop && djinn-lab pool start"
-    return Check("pool", "fail", evidence, fix)
+    evidence += f"; here version {VERSION}, protocol {PROTOCOL_VERSION}"
+    spoken = status.protocol_versions or (status.protocol_version,)
+    common, fix = common_protocol(spoken), what_to_update(spoken, status.version)
+    if common is None:
+        return Check("pool", "fail", f"{evidence}: no cell runs", fix)
+    return Check("pool", "warn", f"{evidence}: cells run, by protocol {common}", f"For what is new: {fix}")
 
 
 def check_devices() -> Check:
@@ -314,7 +326,6 @@ def check_way(url: str) -> list[Check]:
         found = measure_link(client)
     except DjinnError as error:
         return [Check("pool", "fail", error.message, error.advice)]
-    evidence = f"{client.url}{by_proxy(client.url)}, version {status.version}"
     far, thin = found.round_trip_s >= FAR_S, min(found.up, found.down) < THIN_BYTES_PER_S
     up, down = (f"{format_bytes(rate)}/s" for rate in (found.up, found.down))
     expected = (
@@ -323,7 +334,7 @@ def check_way(url: str) -> list[Check]:
         f"{BATCH_BYTES // 10**6} MB takes {format_seconds(found.upload_s(BATCH_BYTES))} to the pool, once"
     )
     return [
-        Check("pool", "ok", evidence),
+        check_version(f"{client.url}{by_proxy(client.url)}", status),
         Check("round trip", "warn" if far else "ok", format_seconds(found.round_trip_s)),
         Check("bandwidth", "warn" if thin else "ok", f"{up} to the pool, {down} from it"),
         Check("cells", "warn" if far or thin else "ok", expected, FEWER_CUTS if far or thin else ""),

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 
 def show_sessions(as_json: AsJson = False) -> None:
-    """List sessions: one per notebook or program, with the memory it holds. For those whose client has
-    vanished, since when, and when they are closed."""
+    """List sessions: one per notebook or program, with the memory it holds. For those whose client is away
+    or has vanished, since when, and when they are closed."""
     from djinn_lab.client.rest import PoolClient
 
     client = PoolClient.find()

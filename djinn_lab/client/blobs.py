@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import blake3
@@ -16,12 +15,13 @@ import torch
 from djinn_lab.capture.host.interrupts import check
 from djinn_lab.client.compression import compressed
 from djinn_lab.client.connection import PoolConnection
-from djinn_lab.client.trust import public_context
-from djinn_lab.client.upload_progress import UploadProgress
-from djinn_lab.client.ways import proxy_for
-from djinn_lab.errors import PoolError, PoolLost, Refused
+from djinn_lab.client.downloads import Downloads
+from djinn_lab.client.moving import Moving
+from djinn_lab.client.transfer_requests import TRANSFERS_LOST, TransferRequests
+from djinn_lab.errors import PoolError, PoolLost
 from djinn_lab.protocol.messages import BlobsMissing, BlobStored, Fetched, QueryBlobs
 from djinn_lab.protocol.rest.transfers import (
+    BLOB_HEADER,
     HEADER,
     PIECE_BYTES,
     PIECES_FROM_BYTES,
@@ -36,12 +36,8 @@ CHUNK_BYTES = 8 * 2**20
 """An interrupt is looked for before each."""
 LINK_CHUNK_BYTES = 64 * 2**10
 """To another host: on a slow link an interrupt waits for this."""
-TIMEOUTS = httpx.Timeout(120.0, connect=10.0, write=30.0)
-"""After them a link counts as broken. The answer to an upload waits for what buffers on the way hold."""
-PARTIAL = 206
-TRY_AGAIN = (408, 502, 503, 504)
-"""The way broke between a proxy and the pool, or the pool is being started again."""
-TRANSFERS_LOST = "Run the cell again."
+HELD_BYTES_MAX = 16 * 2**20
+"""For another host: so much of small tensors is gathered before one request brings it there."""
 
 
 def digest_of(data: memoryview) -> str:
@@ -58,16 +54,6 @@ def write_blob(path: Path, data: memoryview) -> None:
         while written < data.nbytes:
             check()
             written += file.write(data[written : written + CHUNK_BYTES])
-
-
-class Moving:
-    """What transfers of a session have done so far, which connections to its pool do not outlive: the
-    progress of uploads, and the results of which only a part has come. ``tick`` is called now and then."""
-
-    def __init__(self, tick: Callable[[], None] = lambda: None) -> None:
-        self.uploads = UploadProgress()
-        self.tick = tick
-        self.results: dict[str, bytearray] = {}
 
 
 class BlobTransfer:
@@ -88,28 +74,69 @@ class BlobTransfer:
         directory = connection.welcome.blob_directory
         shared = directory is not None and os.access(directory, os.W_OK)  # another user's is not writable
         self._directory = Path(directory) if directory is not None and shared else None
-        self._http = httpx.Client(
-            base_url=connection.url,
-            headers={"Authorization": f"Bearer {token}"},
-            timeout=TIMEOUTS,
-            trust_env=False,
-            proxy=proxy_for(connection.url),
-            verify=connection.tls or public_context(),
-        )
+        self._requests = TransferRequests(connection, token)
+        self._downloads = Downloads(self._requests, self._moving, connection.joins_transfers)
         self.uploaded_bytes = 0
         self.downloaded_bytes = 0
 
     def stage(self, data: memoryview) -> str:
-        """Upload what the pool lacks; the name of the bytes there."""
+        """Upload what the pool lacks; the name of the bytes there. What is small and goes to another host is
+        copied, and goes there by :meth:`upload_held` at the latest."""
         if self._directory is not None and data.nbytes >= UNHASHED_BYTES_MIN and self._is_new(data):
             name = draw_name()
             self._write(self._directory / name, data)
             return name
         digest = digest_of(data)
+        if self._directory is None and data.nbytes < PIECES_FROM_BYTES:
+            self._hold(digest, data)
+            return digest
         if self._lacks(digest):
             self._upload(digest, data)
         self._known.add(digest)
         return digest
+
+    def _hold(self, digest: str, data: memoryview) -> None:
+        held = self._moving.held
+        if digest in self._known or digest in held:
+            return
+        if data.nbytes + sum(map(len, held.values())) > HELD_BYTES_MAX:
+            self.upload_held()
+        held[digest] = bytes(data)
+
+    def upload_held(self) -> None:
+        """Upload what is held and the pool lacks: one question, and one request. Raises PoolLost where the
+        way broke: what is held stays."""
+        held = self._moving.held
+        if not held:
+            return
+        missing = set(self._missing(QueryBlobs([*held])).digests)
+        lacked = {digest: data for digest, data in held.items() if digest in missing}
+        if lacked and self._connection.joins_transfers:
+            self._upload_joined(lacked, sum(map(len, held.values())))
+        else:
+            for digest, data in lacked.items():
+                self._upload(digest, memoryview(data))
+        self._known.update(held)
+        held.clear()
+
+    def _upload_joined(self, lacked: Mapping[str, bytes], total: int) -> None:
+        """``total``: bytes of all that is held, with what has arrived."""
+        self._moving.uploads.begin(total, total - sum(map(len, lacked.values())))
+        try:
+            self._requests.check(lambda http: http.put("/v1/blobs", content=self._joined(lacked)))
+        finally:
+            self._moving.uploads.end()
+
+    def _joined(self, tensors: Mapping[str, bytes]) -> Iterator[bytes]:
+        for digest, data in tensors.items():
+            header = partial(BLOB_HEADER.pack, bytes.fromhex(digest), len(data))
+            yield from self._frame(memoryview(data), header)
+
+    def _frame(self, data: memoryview, header: Callable[[int], bytes]) -> Iterator[bytes]:
+        """``header``: given how many bytes follow. They are compressed where that is sooner there."""
+        sent = compressed(data, self._moving.uploads.link_bytes_per_s) or data
+        yield header(len(sent))
+        yield from self._sent(memoryview(sent), data.nbytes / len(sent))
 
     def _is_new(self, data: memoryview) -> bool:
         """True when this user surely uploaded nothing of the kind."""
@@ -137,7 +164,7 @@ class BlobTransfer:
         try:
             if data.nbytes < PIECES_FROM_BYTES or not self._upload_pieces(digest, data):
                 self._moving.uploads.begin(data.nbytes)
-                self._check(lambda: self._http.put(f"/v1/blobs/{digest}", content=self._sent(data)))
+                self._requests.check(lambda http: http.put(f"/v1/blobs/{digest}", content=self._sent(data)))
         finally:
             self._moving.uploads.end()
 
@@ -151,7 +178,7 @@ class BlobTransfer:
         ]
         path = f"/v1/blobs/{digest}/pieces"
         body = msgspec.json.encode(PiecesAnnounced(data.nbytes, pieces))
-        answer = self._check(lambda: self._http.post(path, content=body), but=(404, 405))
+        answer = self._requests.check(lambda http: http.post(path, content=body), but=(404, 405))
         if answer.status_code >= 400:
             self._takes_pieces = False
             return False
@@ -166,15 +193,13 @@ class BlobTransfer:
         return True
 
     def _put_pieces(self, path: str, frames: Iterator[bytes]) -> httpx.Response:
-        return self._check(lambda: self._http.put(path, content=frames), but=(409,))
+        return self._requests.check(lambda http: http.put(path, content=frames), but=(409,))
 
     def _frames(self, data: memoryview, numbers: Sequence[int]) -> Iterator[bytes]:
         for number in numbers:
             start = number * PIECE_BYTES
             piece = data[start : start + piece_bytes(number, data.nbytes)]
-            sent = compressed(piece, self._moving.uploads.link_bytes_per_s) or piece
-            yield HEADER.pack(number, len(sent))
-            yield from self._sent(memoryview(sent), piece.nbytes / len(sent))
+            yield from self._frame(piece, partial(HEADER.pack, number))
 
     def _sent(self, data: memoryview, worth: float = 1.0) -> Iterator[bytes]:
         """Cut bytes into what is sent at once, and count them. ``worth``: as many bytes of the tensor as each
@@ -205,11 +230,17 @@ class BlobTransfer:
             raise
         self.uploaded_bytes += data.nbytes
 
-    def read(self, fetched: Fetched) -> torch.Tensor:
-        """A fetched value as a contiguous plain tensor."""
+    def read(self, fetched: Sequence[Fetched]) -> list[torch.Tensor]:
+        """Return fetched values as contiguous plain tensors."""
+        far = [one for one in fetched if self._directory is None and one.data is None and one.meta.nbytes]
+        contents = self._downloads.fetch({str(one.blob): one.meta.nbytes for one in far})
+        tensors = [self._tensor(one, contents) for one in fetched]
+        self.downloaded_bytes += sum(one.meta.nbytes for one in fetched)
+        return tensors
+
+    def _tensor(self, fetched: Fetched, contents: Mapping[str, bytearray]) -> torch.Tensor:
         dtype: torch.dtype = getattr(torch, fetched.meta.dtype)
         nbytes = fetched.meta.nbytes
-        self.downloaded_bytes += nbytes
         if nbytes == 0:
             return torch.empty(fetched.meta.shape, dtype=dtype)
         if fetched.data is not None:
@@ -219,64 +250,8 @@ class BlobTransfer:
             raw = torch.from_file(str(path), shared=False, size=nbytes, dtype=torch.uint8)
             path.unlink()
         else:
-            raw = torch.frombuffer(self._download(str(fetched.blob)), dtype=torch.uint8)
+            raw = torch.frombuffer(contents[str(fetched.blob)], dtype=torch.uint8)
         return raw.view(dtype).view(fetched.meta.shape)
 
-    def _download(self, blob: str) -> bytearray:
-        """Fetch a result, from where an earlier attempt broke off, and have the pool delete it."""
-        content = self._moving.results.setdefault(blob, bytearray())
-        path = f"/v1/results/{blob}"
-
-        def get() -> httpx.Response:
-            with self._http.stream("GET", path, headers={"Range": f"bytes={len(content)}-"}) as response:
-                if response.status_code >= 400:
-                    response.read()
-                    return response
-                if response.status_code != PARTIAL:  # an older pool, which deletes it by itself
-                    content.clear()
-                for chunk in response.iter_raw(LINK_CHUNK_BYTES):
-                    check()
-                    content.extend(chunk)
-                    self._moving.tick()
-            return response
-
-        answer = self._check(get)
-        if answer.status_code == PARTIAL:
-            self._leave_deleting(path)
-        return self._moving.results.pop(blob)
-
-    def _leave_deleting(self, path: str) -> None:
-        """Delete a result beside what comes next, which needs no answer: it goes with its session anyway."""
-
-        def delete() -> None:
-            with suppress(httpx.HTTPError, RuntimeError):  # the connection was closed meanwhile
-                self._http.delete(path)
-
-        threading.Thread(target=delete, name="delete a result", daemon=True).start()
-
-    def _check(self, request: Callable[[], httpx.Response], but: Sequence[int] = ()) -> httpx.Response:
-        """Return the answer. Raises PoolLost where none comes, Refused for a status of 400 and more that is
-        not in ``but``."""
-        try:
-            response = request()
-        except httpx.HTTPError as error:
-            raise PoolLost(
-                f"a tensor could not be moved to or from the pool: {error or type(error).__name__}",
-                TRANSFERS_LOST,
-            ) from None
-        if response.status_code in TRY_AGAIN:
-            raise PoolLost(f"the pool did not take a tensor: {_detail(response)}", TRANSFERS_LOST)
-        if response.status_code >= 400 and response.status_code not in but:
-            raise Refused(f"the pool refused a tensor: {_detail(response)}")
-        return response
-
     def close(self) -> None:
-        self._http.close()
-
-
-def _detail(response: httpx.Response) -> str:
-    """Return the pool's own words, or the status of what is no pool's answer."""
-    try:
-        return str(response.json()["detail"])
-    except (ValueError, KeyError, TypeError):
-        return f"HTTP {response.status_code}"
+        self._requests.close()

@@ -138,6 +138,11 @@ class PoolConnection:
         return self.welcome.protocol_version >= 7
 
     @property
+    def joins_transfers(self) -> bool:
+        """Return whether the pool takes and gives several tensors in one request."""
+        return self.welcome.protocol_version >= 11
+
+    @property
     def answers_signals(self) -> bool:
         """Return whether the pool answers signals."""
         return self.welcome.protocol_version >= 3

@@ -7,23 +7,26 @@ named ``fetch``.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from time import perf_counter, sleep
+from typing import TypeVar
 
 import torch
 from msgspec.structs import replace
 
 from djinn_lab.capture.host.interrupts import TICK_S, Stopped, check, later, take, whole
 from djinn_lab.capture.sending.backend import Cut, RunResult
-from djinn_lab.client.blobs import BlobTransfer, Moving
+from djinn_lab.client.blobs import BlobTransfer
 from djinn_lab.client.cell_job import CellJob, Flight, RecordedProgram
 from djinn_lab.client.connection import PoolConnection, SubmissionEncoder
 from djinn_lab.client.cuts import CutRecord
+from djinn_lab.client.moving import Moving
 from djinn_lab.client.segment_results import arrived, failure, missing, stopped_with
 from djinn_lab.client.upload_progress import UploadProgress
 from djinn_lab.client.wait_notice import WaitNotice
 from djinn_lab.errors import (
+    AuthenticationError,
     CancelFailed,
     DjinnError,
     NotProven,
@@ -32,6 +35,7 @@ from djinn_lab.errors import (
     PoolNotFound,
     PoolWaits,
     SessionLost,
+    VersionMismatch,
 )
 from djinn_lab.jobs import NO_TERMS
 from djinn_lab.protocol.messages import (
@@ -52,6 +56,7 @@ from djinn_lab.srg.merging import STREAMED
 from djinn_lab.srg.program import EncodedProgram
 from djinn_lab.units import format_seconds
 
+Moved = TypeVar("Moved")
 CANCEL_TIMEOUT_S = 30.0
 """An answer leaves when it is in the database, and a disk that many programs write to may keep that waiting
 for seconds."""
@@ -128,6 +133,7 @@ class PoolExecutor:
     def connection(self) -> PoolConnection:
         if self._connection is None:
             self._sent_lately.clear()
+            self._moving.held.clear()
             self._use(*self._open(None))
             assert self._connection is not None
         return self._connection
@@ -259,31 +265,54 @@ class PoolExecutor:
     # ---------------------------------------------------------------- backend
 
     def stage(self, data: memoryview) -> str:
+        with self._uploading():
+            try:
+                return self._moved(lambda blobs: blobs.stage(data))
+            except PoolLost as lost:
+                self._lost = lost
+                raise
+
+    @contextmanager
+    def _uploading(self) -> Iterator[None]:
+        """Count the time inside as the cell's upload, and not as capture's."""
         started = perf_counter()
-        digest = self._staged(data)
+        yield
         if self.cell is not None:
             elapsed = perf_counter() - started
             self.cell.report.add("upload", elapsed)
-            self.cell.outside_since += elapsed  # not capture's
-        return digest
+            self.cell.outside_since += elapsed
 
-    def _staged(self, data: memoryview) -> str:
+    def _moved(self, move: Callable[[BlobTransfer], Moved]) -> Moved:
         """Upload, over as many connections as it takes. Raises PoolLost where the pool is gone, or one
         attempt after the other brings nothing there."""
         in_vain, arrived = 0, -1
         while True:
             try:
-                return self.blobs.stage(data)
+                return move(self.blobs)
             except PoolLost as lost:
                 in_vain = 0 if self.uploads.arrived > arrived else in_vain + 1
                 arrived = self.uploads.arrived
-                try:
-                    if in_vain > UPLOADS_IN_VAIN:
-                        raise
-                    self.resume(lost)
-                except PoolLost as ended:
-                    self._lost = ended
+                if in_vain > UPLOADS_IN_VAIN:
                     raise
+                self.resume(lost)
+
+    def _upload_held(self, flight: Flight) -> None:
+        """Bring to the pool what a segment reads, before it is sent. What went wrong is noted in it, and
+        nothing is held any more."""
+        if not self._moving.held or self._lost is not None:
+            return
+        try:
+            with self._uploading():
+                self._moved(BlobTransfer.upload_held)
+        except PoolLost as lost:
+            flight.lost = lost
+            self.give_up(lost)
+        except Stopped as stopped:
+            flight.refused = stopped_with(stopped.error, "stopped while its tensors were uploaded")
+        except DjinnError as refused:
+            flight.refused = refused
+        finally:
+            self._moving.held.clear()
 
     @property
     def uploads(self) -> UploadProgress:
@@ -327,7 +356,11 @@ class PoolExecutor:
             tolerance=job.tolerance,
         )
         flight = Flight(job, RecordedProgram(program, program), cut, message, entered)
+        self._upload_held(flight)
         self._flights.append(flight)
+        if flight.lost is not None or flight.refused is not None:
+            return
+        entered = perf_counter()
         first = job.segments == 0
         job.segments += 1
         try:
@@ -383,7 +416,11 @@ class PoolExecutor:
                     job.report.add("reconnecting", away_s)
                     began += away_s
         except Stopped as stopped:
-            return self._stopped_waiting(stopped.error)
+            return self._not_resumed(
+                stopped_with(stopped.error, "stopped while the cell waited for the pool to come back")
+            )
+        except (AuthenticationError, VersionMismatch) as refused:
+            return self._not_resumed(refused)
         except PoolLost as lost:
             self.drop_connection()
             job.finished = True
@@ -399,13 +436,13 @@ class PoolExecutor:
             if flight.received is not None:
                 job.report.add("receive", job.outside_since - flight.received)
 
-    def _stopped_waiting(self, stop: BaseException) -> RunResult:
-        """The user stopped a cell while the pool was away: nothing of it is sent again, and what the pool has
-        of it ends once the session is resumed."""
-        stopped = stopped_with(stop, "stopped while the cell waited for the pool to come back")
+    def _not_resumed(self, error: BaseException) -> RunResult:
+        """The user stopped a cell while the pool was away, or it came back as another version or with another
+        token: nothing of the cell is sent again, and what the pool has of it ends once the session is
+        resumed."""
         for follower in self._flights:
-            follower.refused = stopped
-        return RunResult(0, error=stopped, arrived=False)
+            follower.refused = error
+        return RunResult(0, error=error, arrived=False)
 
     def _answer(self, flight: Flight, began: float, cancel: bool) -> RunResult:
         if flight.lost is not None:
@@ -431,7 +468,7 @@ class PoolExecutor:
         job.add_wait(result, flight.sent, began, received)
         tensors: list[torch.Tensor] = []
         try:
-            tensors = [blobs.read(item) for item in result.fetched]
+            tensors = blobs.read(result.fetched)
         except Stopped as stopped:
             flight.note_stop(stopped.error)
         job.add_program(flight.recorded.recorded, ends=flight.cut.cause != STREAMED)

@@ -17,16 +17,16 @@ from djinn_lab.srg.curves import DeviceCurves
 from djinn_lab.srg.program import TensorMeta
 from djinn_lab.units import counted, format_bytes
 
-PROTOCOL_VERSION = 10
+PROTOCOL_VERSION = 11
 """2 added :attr:`SubmitSegment.delta` and :attr:`SubmitSegment.code_number`, 3 :class:`PhaseAnswered`, 4
 :attr:`SubmitSegment.terms`, 5 more of them (:mod:`djinn_lab.protocol.compatibility` says which), 6 another
 form of :attr:`SubmitSegment.delta`, 7 :attr:`QueryBlobs.sketches` and uploads without a digest, 8
 :attr:`SubmitSegment.follows`, 9 :attr:`Hello.process` and :attr:`SubmitSegment.again`, 10 terms of a
-profile."""
-POOL_VERSIONS = (1, 6, 7, 8, 9, 10)
+profile, 11 several tensors in one request (:mod:`djinn_lab.protocol.rest.transfers`)."""
+POOL_VERSIONS = (1, 6, 7, 8, 9, 10, 11)
 """What a pool understands. A client of 2 to 5 sends deltas that no pool reads any more; it falls back to
 1."""
-CLIENT_VERSIONS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10)
+CLIENT_VERSIONS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11)
 """What a client tries, newest first. Below 6 it sends every program whole."""
 MESSAGE_BYTES_MAX = 256 * 2**20
 """A WebSocket frame above this closes the connection with a reason; tensors travel as blobs instead."""

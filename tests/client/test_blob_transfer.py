@@ -27,6 +27,7 @@ class PoolStandIn:
         self.tls = None
         self.welcome = SimpleNamespace(blob_directory=str(directory))
         self.takes_unhashed = takes_unhashed
+        self.joins_transfers = True
         self.directory = directory
         self.held: set[str] = set()
         self.sketches: set[str] = set()

@@ -10,10 +10,12 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 import torch
+from device_kind import KIND
 from impostor import Impostor
 from real_pool import PoolUnderTest, wait_for
 from typer.testing import CliRunner
@@ -23,8 +25,12 @@ from benchmarks.far_link import FarLink
 from djinn_lab.cli.app import build_app
 from djinn_lab.client import connection
 from djinn_lab.client.session import Session
+from djinn_lab.errors import CellCancelled
 from djinn_lab.jobs import Terms
+from djinn_lab.protocol import messages
 from djinn_lab.protocol.certificates import fingerprint
+from djinn_lab.protocol.messages import AWAY_S
+from djinn_lab.protocol.rest.sessions import SessionView
 from djinn_lab.protocol.rest.transfers import PIECE_BYTES
 from djinn_lab.units import parse_bytes
 
@@ -93,6 +99,29 @@ def test_a_cell_waits_while_a_stranger_has_the_address_of_its_pool(
     assert tls_pool.info.token.encode() not in stranger.heard
 
 
+def test_an_upload_continues_where_it_was_when_the_pools_server_is_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "host_id", lambda: "another host")
+    plain = tensor(6)
+    with (
+        PoolUnderTest(tmp_path, devices=f"{KIND}:1", restart=True) as pool,
+        FarLink(pool.info.url, rate=plain.nbytes / 2) as link,
+        closing(djinn_lab.connect(link.url, token=pool.info.token)) as session,
+    ):
+
+        def kill() -> None:
+            wait_for(lambda: link.up.nbytes > plain.nbytes * 3 // 4)
+            pool.kill()
+
+        killing = threading.Thread(target=kill)
+        killing.start()
+        assert total_of(session, plain) == int(plain.sum())
+        killing.join()
+        assert link.accepted >= 4  # the session and its uploads, twice
+        assert link.up.nbytes < 1.4 * plain.nbytes
+
+
 def test_of_a_tensor_that_changed_only_the_changed_pieces_are_sent(session: Session, link: FarLink) -> None:
     plain = tensor(2)
     assert total_of(session, plain) == int(plain.sum())
@@ -110,6 +139,92 @@ def test_a_download_that_is_cut_continues_where_it_was(session: Session, link: F
     link.cut_after(link.down, plain.nbytes * 3 // 4)
     assert torch.equal(session.fetch(lazy), plain + 1)
     assert link.down.nbytes - before < 1.4 * plain.nbytes
+
+
+def small_tensors(count: int, seed: int) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    return [
+        torch.rand(25_000, generator=generator) for _ in range(count)
+    ]  # of 100 kB: too large for the program
+
+
+def test_many_small_tensors_go_to_the_pool_and_back_in_a_few_round_trips(
+    session: Session, link: FarLink
+) -> None:
+    plain = small_tensors(300, 10)
+    before = link.turns
+    with session.capture():
+        doubled = [tensor.cuda() * 2 for tensor in plain]
+    up, before = link.turns - before, link.turns
+    found = session.fetch(doubled)
+    down = link.turns - before
+    assert all(torch.equal(mine, tensor * 2) for mine, tensor in zip(found, plain, strict=True))
+    assert up < 30
+    assert down < 30
+
+
+def test_small_tensors_on_a_link_that_is_cut_are_not_sent_or_fetched_twice(
+    session: Session, link: FarLink
+) -> None:
+    plain = small_tensors(150, 11)
+    nbytes = sum(tensor.nbytes for tensor in plain)
+    before = link.up.nbytes
+    link.cut_after(link.up, nbytes // 2)
+    with session.capture():
+        doubled = [tensor.cuda() * 2 for tensor in plain]
+    assert link.up.nbytes - before < 1.3 * nbytes
+    before = link.down.nbytes
+    link.cut_after(link.down, nbytes * 3 // 4)
+    found = session.fetch(doubled)
+    assert all(torch.equal(mine, tensor * 2) for mine, tensor in zip(found, plain, strict=True))
+    assert link.down.nbytes - before < 1.4 * nbytes
+
+
+def test_many_small_tensors_go_to_an_older_pool_one_by_one(
+    session: Session, link: FarLink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(messages, "CLIENT_VERSIONS", (1, 10))
+    link.cut()
+    plain = small_tensors(5, 13)
+    with session.capture():
+        doubled = [tensor.cuda() * 2 for tensor in plain]
+    found = session.fetch(doubled)
+    assert session.welcome.protocol_version == 10
+    assert all(torch.equal(mine, tensor * 2) for mine, tensor in zip(found, plain, strict=True))
+
+
+def test_a_cell_that_is_stopped_while_its_tensors_leave_keeps_the_notebook_whole(
+    session: Session, link: FarLink
+) -> None:
+    plain = small_tensors(100, 14)
+    link.up.rate = 0.5e6  # it would take 20 s
+    before = link.up.nbytes
+
+    def stop() -> None:
+        wait_for(lambda: link.up.nbytes > before + 500_000)
+        signal.raise_signal(signal.SIGINT)
+
+    stopping = threading.Thread(target=stop)
+    stopping.start()
+    with pytest.raises((KeyboardInterrupt, CellCancelled)), session.capture():
+        doubled = [tensor.cuda() * 2 for tensor in plain]
+    stopping.join()
+    assert link.up.nbytes - before < 0.9 * 100 * plain[0].nbytes
+    link.up.rate = 50e6
+    del doubled
+    with session.capture():
+        doubled = [tensor.cuda() * 2 for tensor in plain]
+    found = session.fetch(doubled)
+    assert all(torch.equal(mine, tensor * 2) for mine, tensor in zip(found, plain, strict=True))
+
+
+def test_what_was_overwritten_after_it_was_read_arrives_as_it_was(session: Session) -> None:
+    plain = small_tensors(1, 12)[0]
+    before = plain.clone()
+    with session.capture():
+        doubled = plain.cuda() * 2
+        plain.zero_()
+        assert torch.equal(doubled.cpu(), before * 2)
 
 
 def test_an_upload_over_a_link_that_breaks_again_and_again_arrives(session: Session, link: FarLink) -> None:
@@ -226,7 +341,7 @@ print(session.welcome.session, flush=True)
 
 
 def test_a_client_that_slept_while_its_connection_died_continues_its_cell(
-    tls_pool: PoolUnderTest, link: FarLink
+    tls_pool: PoolUnderTest, link: FarLink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     info = tls_pool.info
     known = fingerprint(info.certificate)
@@ -245,12 +360,39 @@ def test_a_client_that_slept_while_its_connection_died_continues_its_cell(
         wait_for(lambda: done() > 20)
         os.kill(child.pid, signal.SIGSTOP)
         link.cut()
-        wait_for(
-            lambda: any(one.session == own and one.ends_at is not None for one in tls_pool.rest.sessions())
-        )
+        wait_for(lambda: [one.state for one in tls_pool.rest.sessions() if one.session == own] == ["away"])
+        monkeypatch.setenv("DJINN_POOL", info.url)
+        monkeypatch.setenv("DJINN_TOKEN", info.token)
+        monkeypatch.setenv("DJINN_POOL_CERTIFICATE", known)
+        (row,) = [
+            line
+            for line in CliRunner().invoke(build_app(), ["sessions"]).output.splitlines()
+            if own[:8] in line
+        ]
+        assert "away" in row
         os.kill(child.pid, signal.SIGCONT)
         assert child.stdout.readline().strip() == own
     assert child.returncode == 0
+
+
+def test_an_idle_session_that_holds_nothing_waits_for_a_client_that_is_away(
+    tls_pool: PoolUnderTest, session: Session, link: FarLink
+) -> None:
+    own = session.welcome.session
+    link.refuse()
+
+    def shown() -> SessionView:
+        return next(one for one in tls_pool.rest.sessions() if one.session == own)
+
+    wait_for(lambda: shown().state == "away")
+    row = shown()
+    assert row.ends_at is not None
+    assert row.last_seen is not None
+    assert row.ends_at - row.last_seen >= AWAY_S
+    link.allow()
+    assert total_of(session, torch.ones(3)) == 3
+    assert session.welcome.session == own
+    assert shown().state == "connected"
 
 
 def test_the_doctor_measures_the_way_and_says_what_to_expect(

@@ -92,7 +92,8 @@ def compute(session: Session, stop: threading.Event, found: list[float], reasons
 
 
 def test_pool_killed_on_a_full_disk_says_so_and_comes_back_with_its_sessions(small_disk: Path) -> None:
-    with PoolUnderTest(small_disk, devices=f"{KIND}:1", memory_bytes=300 * 2**20, restart=True) as pool:
+    options = {"memory_bytes": 300 * 2**20, "host_bytes": 16 * 2**20}  # which may be on that disk
+    with PoolUnderTest(small_disk, devices=f"{KIND}:1", restart=True, **options) as pool:
         session = connect(name="patient")
         with session.capture("before"):
             value = torch.arange(4.0) * 2

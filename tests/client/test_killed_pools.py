@@ -272,8 +272,7 @@ def test_parked_values_come_back_from_their_copy_or_are_named_as_lost(tmp_path: 
         wait_for(lambda: any(row.tier == "host" for row in pool.rest.memory().sessions))
         pool.kill()
         if gone:
-            for path in Path("/dev/shm").glob(f"djinn-*{pool.info.pool}*"):
-                shutil.rmtree(path)
+            shutil.rmtree(Path(str(first.welcome.blob_directory)).parent)
         pool.start()
         for session, value, expected in ((first, y, x * 2), (second, other, torch.full((9 * mib,), 3.0))):
             if not gone:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import base64
+import re
 import select
 import socket
 import ssl
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 import torch
@@ -18,7 +21,7 @@ from real_pool import PoolUnderTest
 import djinn_lab
 from djinn_lab.client import connection, trust, ways
 from djinn_lab.client.rest import PoolClient
-from djinn_lab.client.ways import proxy_for
+from djinn_lab.client.ways import bracketed, proxy_for
 from djinn_lab.errors import AuthenticationError, OptionError, PoolNotFound, PoolSilent
 from djinn_lab.protocol.certificates import fingerprint
 
@@ -38,7 +41,7 @@ class _Tunnel(BaseHTTPRequestHandler):
     server: HttpProxy
 
     def do_CONNECT(self) -> None:
-        expected = base64.b64encode(b"ann:se/cret").decode()
+        expected = base64.b64encode(f"ann:{PASSWORD}".encode()).decode()
         if self.headers.get("Proxy-Authorization") != f"Basic {expected}":
             self.send_error(407)
             return
@@ -51,8 +54,9 @@ class _Tunnel(BaseHTTPRequestHandler):
 
     def _pass_on(self, onward: socket.socket) -> None:
         other = {self.connection: onward, onward: self.connection}
-        while True:
-            for one in select.select(list(other), [], [])[0]:
+        cuts = self.server.cuts
+        while self.server.cuts == cuts:
+            for one in select.select(list(other), [], [], 0.05)[0]:
                 data = one.recv(2**16)
                 if not data:
                     return
@@ -62,25 +66,39 @@ class _Tunnel(BaseHTTPRequestHandler):
         """Say nothing."""
 
 
-class HttpProxy(ThreadingHTTPServer):
-    """Leads every name to ``target``, so that no name needs to exist."""
+PASSWORD = "s/e:c@r#e?t%&ü"
 
-    def __init__(self, target: tuple[str, int]) -> None:
-        super().__init__(("127.0.0.1", 0), _Tunnel)
+
+class HttpProxy(ThreadingHTTPServer):
+    """Leads every name to ``target``, so that no name needs to exist. ``cuts``: a tunnel
+    ends when it is changed."""
+
+    def __init__(self, target: tuple[str, int], host: str = "127.0.0.1") -> None:
+        self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        super().__init__((host, 0), _Tunnel)
         self.target = target
+        self.cuts = 0
         self.asked: list[str] = []
-        self.url = f"http://ann:se%2Fcret@127.0.0.1:{self.server_port}"
+        self.url = f"http://ann:{quote(PASSWORD, safe='')}@{bracketed(host)}:{self.server_port}"
+
+
+@contextmanager
+def proxy_to(pool: PoolUnderTest, host: str = "127.0.0.1") -> Iterator[HttpProxy]:
+    server = HttpProxy(("127.0.0.1", int(pool.info.url.rpartition(":")[2])), host)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield server
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
 
 
 @pytest.fixture
 def proxy(tls_pool: PoolUnderTest) -> Iterator[HttpProxy]:
-    server = HttpProxy(("127.0.0.1", int(tls_pool.info.url.rpartition(":")[2])))
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    yield server
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    with proxy_to(tls_pool) as server:
+        yield server
 
 
 @pytest.mark.processes
@@ -102,10 +120,49 @@ def test_a_cell_and_its_uploads_go_by_the_proxy_of_the_environment(
 
 
 @pytest.mark.processes
+@pytest.mark.skipif(not socket.has_ipv6, reason="this machine has no IPv6")
+def test_a_proxy_and_a_pool_may_be_addresses_of_ipv6(
+    tls_pool: PoolUnderTest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "host_id", lambda: "another host")
+    url, known = "https://[2001:db8::5]:8700", fingerprint(tls_pool.info.certificate)
+    with proxy_to(tls_pool, "::1") as proxy:
+        monkeypatch.setenv("HTTPS_PROXY", proxy.url)
+        session = djinn_lab.connect(url, token=tls_pool.info.token, certificate=known)
+        with session.capture():
+            assert torch.ones(100_000).cuda().sum().item() == 100_000
+        assert session.pool.status().ready
+        session.close()
+        assert "[2001:db8::5]:8700" in proxy.asked
+
+
+@pytest.mark.processes
+def test_a_proxy_that_cuts_its_tunnels_after_a_while_costs_no_cell(
+    tls_pool: PoolUnderTest, proxy: HttpProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "host_id", lambda: "another host")
+    monkeypatch.setenv("HTTPS_PROXY", proxy.url)
+    known = fingerprint(tls_pool.info.certificate)
+    session = djinn_lab.connect("https://pool.example.invalid", token=tls_pool.info.token, certificate=known)
+    own, x = session.welcome.session, torch.ones(200, 200)
+    with session.capture():
+        kept = torch.full((3,), 2.0).cuda()
+        for _ in range(3):
+            proxy.cuts += 1
+            for _ in range(20):
+                x = (x @ x).clamp_(-1, 1)
+            assert x.max().item() == 1
+        assert (kept + 1).tolist() == [3.0, 3.0, 3.0]
+    assert session.welcome.session == own
+    session.close()
+    assert len(proxy.asked) >= 4
+
+
+@pytest.mark.processes
 def test_a_proxy_that_refuses_is_named_without_its_password(
     proxy: HttpProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("HTTPS_PROXY", proxy.url.replace("cret", "wrong"))
+    monkeypatch.setenv("HTTPS_PROXY", proxy.url.replace("ann:", "ann:wrong"))
     for ask in (
         lambda: PoolClient("https://pool.example.invalid", "x").status(),
         lambda: PoolClient("https://pool.example.invalid", "x", f"sha256:{'0' * 64}"),
@@ -132,6 +189,20 @@ def test_a_proxy_that_refuses_is_named_without_its_password(
         ("https://127.0.0.1:8700", "", None),
         ("https://[::1]:8700", "", None),
         ("https://[2001:db8::5]:8700", "2001:db8::5", None),
+        ("https://[2001:db8::5]:8700", "[2001:db8::5]", None),
+        ("https://[2001:db8::5]:8700", "[2001:DB8:0:0::5]:8700", None),
+        ("https://[2001:db8::5]:8700", "[2001:db8::5]:443", "http://secure:3128"),
+        ("https://[2001:db8::5]", "[2001:db8::5]:443", None),
+        ("https://[2001:db8::5]", "2001:db8::/32", None),
+        ("https://[2001:db9::5]", "2001:db8::/32, 10.0.0.0/8", "http://secure:3128"),
+        ("https://10.1.2.3:8700", "192.168.0.0/16, 10.0.0.0/8", None),
+        ("https://11.1.2.3:8700", "10.0.0.0/8", "http://secure:3128"),
+        ("https://gpu.pool.example", "*.pool.example", None),
+        ("https://pool.example", "*.pool.example", "http://secure:3128"),
+        ("https://GPU.Pool.Example", "Pool.EXAMPLE", None),
+        ("https://pool.example", "pool.example:443", None),
+        ("https://pool.example", "pool.example:8700", "http://secure:3128"),
+        ("https://gpu.pool.example:8700", ".pool.example:8700", None),
     ],
 )
 def test_no_proxy_names_what_is_reached_without(
@@ -152,6 +223,47 @@ def test_a_proxy_of_another_kind_is_refused_with_what_to_do(
         PoolClient("https://pool.example", "x").status()
     assert "NO_PROXY" in str(caught.value)
     assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "proxy",
+    [
+        "http://ann:se#cret@proxy:3128",
+        "http://ann:se/cret@proxy:3128",
+        "http://ann:se?cret@proxy:3128",
+        "http://ann:se]cret@proxy:3128",
+        "http://ann:secret@proxy:port",
+        "ann:secret@[::1:3128",
+    ],
+)
+def test_a_proxy_whose_password_is_not_quoted_is_refused_and_not_shown(
+    proxy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HTTPS_PROXY", proxy)
+    for ask in (
+        lambda: PoolClient("https://pool.example", "x").status(),
+        lambda: connection.PoolConnection("https://pool.example", "x", "x", "2.9"),
+    ):
+        with pytest.raises(OptionError, match="HTTPS_PROXY") as caught:
+            ask()
+        assert "%40 for @" in str(caught.value)
+        assert not {"cret", "se", "ann"} & set(re.findall(r"\w+", str(caught.value)))
+
+
+@pytest.mark.parametrize(
+    ("proxy", "found"),
+    [
+        ("http://ann:p@ss@proxy:3128", "http://ann:p%40ss@proxy:3128"),
+        ("ann:50%@proxy", "http://ann:50%25@proxy"),
+        ("http://ann@[::1]:3128/", "http://ann:@[::1]:3128"),
+        ("http://[fe80::1]", "http://[fe80::1]"),
+    ],
+)
+def test_user_and_password_of_a_proxy_are_quoted_for_all_that_read_them(
+    proxy: str, found: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HTTPS_PROXY", proxy)
+    assert proxy_for("https://pool.example") == found
 
 
 @pytest.mark.processes

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from memory_snapshots import ADA, BO, CY, DEE, HAPPENINGS, MIB, NOW_S, account, counters, device, memory
 
 from djinn_lab.client.session_memory import STATES, expected_wake, format_rate
+from djinn_lab.dashboard.hub import Snapshot
 from djinn_lab.dashboard.memory.cards import device_cards, figures, sentence
 from djinn_lab.dashboard.memory.history import SPANS_MAX, MemoryHistory
 from djinn_lab.dashboard.memory.lanes import (
@@ -35,8 +36,11 @@ from djinn_lab.dashboard.memory.tables import (
     sessions_csv,
 )
 from djinn_lab.dashboard.memory.wake_chart import LABELS, WakeChart, ratio_counts, wake_sentence
+from djinn_lab.dashboard.overview import sessions_sentence
 from djinn_lab.dashboard.widgets.theme import DARK, LIGHT, MEMORY_COLOURS
 from djinn_lab.memory.snapshot import MemoryChange, WakeUps
+from djinn_lab.memory.states import Connection, Phase
+from djinn_lab.protocol.rest.sessions import MemorySession, MemoryView, SessionView
 
 
 def widths(html: str) -> list[float]:
@@ -181,6 +185,17 @@ def test_a_session_is_a_row_with_its_state_and_expectation() -> None:
     assert rows[CY]["last"]["text"] == "300.0 ms"
     columns = {column["key"] for column in SESSION_COLUMNS}
     assert all(set(row) == columns | {"id"} for row in rows.values())
+
+
+def test_a_session_whose_client_is_away_or_gone_is_marked() -> None:
+    near = MemorySession("a" * 32, "ann", Connection.CONNECTED, Phase.IO_WAIT, name="near")
+    asleep = msgspec.structs.replace(near, session="b" * 32, name="asleep", away=True)
+    shown = session_rows(MemoryView(0.0, sessions=(near, asleep)), "all")[0]
+    assert [row["name"]["text"] for row in shown] == ["near · aaaa", "asleep · bbbb (away)"]
+    listed = (SessionView("a", state="connected"), SessionView("b", state="away", used_bytes=2**20))
+    assert sessions_sentence(Snapshot(sessions=listed)) == (
+        "1 connected, 1 away, 0 detached; together they hold 1.0 MiB."
+    )
 
 
 def test_rows_are_filtered_and_bounded() -> None:

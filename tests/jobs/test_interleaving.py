@@ -74,6 +74,9 @@ def test_brief_segments_run_between_the_ops_of_a_longer_one() -> None:
         pool.handle(submitted(1.0, job))
     assert pool.started() == [("long", False), ("a", True), ("b", True), ("c", True)]
     assert pool.preempted() == []
+    assert pool.queue.explain("a") == (
+        "Runs between two ops of a longer job on cpu:0, once the op under way there has ended."
+    )
     for job in ("b", "a", "c"):
         pool.end(job, 1.5)
     assert pool.running() == {"long"}

@@ -70,7 +70,17 @@ def put(store: BlobStore, data: bytes, numbers: Iterable[int], user: str = "ann"
 
 
 def leftovers(store: BlobStore) -> list[Path]:
-    return list(store.results.iterdir())
+    return [*store.results.iterdir(), *(store.directory / "uploads").glob("*/*")]
+
+
+def successor_of(store: BlobStore, bytes_max: int = 3 * SIZE) -> BlobStore:
+    """Return the store of the next pool on the same database, after this one was killed."""
+    directory = store.directory.with_name(f"{store.directory.name}-next")
+    for name in ("store", "results"):
+        (directory / name).mkdir(parents=True)
+    made = BlobStore(directory, bytes_max)
+    made.take_over([store.directory])
+    return made
 
 
 def test_pieces_of_several_requests_make_the_tensor(store: BlobStore) -> None:
@@ -82,6 +92,33 @@ def test_pieces_of_several_requests_make_the_tensor(store: BlobStore) -> None:
     assert put(store, data, [0, 2, 3]) == []
     assert (store.directory / "store" / store.stored_name(digest_of(data))).read_bytes() == data
     assert (begin(store, data), put(store, data, []), leftovers(store)) == ([], [], [])
+
+
+def test_pieces_stay_when_the_pool_is_killed(store: BlobStore) -> None:
+    data = os.urandom(SIZE)
+    begin(store, data)
+    put(store, data, [4, 1])
+    with next((store.directory / "uploads").glob("*/*")).open("r+b") as file:
+        file.seek(2 * PIECE_BYTES)
+        file.write(piece(data, 2)[:1000])  # the server was killed while it wrote
+    after = successor_of(store)
+    assert after.bytes_of("ann") == SIZE
+    assert begin(after, data, "ben") == [0, 1, 2, 3, 4]
+    assert begin(after, data) == [0, 2, 3]
+    assert put(after, data, [0, 2, 3]) == []
+    assert after.has("ann", digest_of(data))
+    assert after.bytes_of("ann") == SIZE
+
+
+def test_what_was_left_of_an_upload_goes_when_another_needs_its_space(store: BlobStore) -> None:
+    data, other = os.urandom(SIZE), os.urandom(SIZE)
+    begin(store, data)
+    put(store, data, [4, 1])
+    after = successor_of(store, bytes_max=SIZE)
+    assert begin(after, other, "ben") == [0, 1, 2, 3, 4]
+    assert len(leftovers(after)) == 1
+    assert after.bytes_of("ann") == 0
+    assert leftovers(successor_of(after, bytes_max=SIZE - 1)) == []
 
 
 def test_pieces_stay_of_a_body_that_broke_off(store: BlobStore) -> None:
@@ -133,10 +170,10 @@ def test_wrong_bytes_are_refused_and_not_stored(store: BlobStore) -> None:
         (frame(5, bytes(9)), "no piece 5"),
         (HEADER.pack(1, PIECE_BYTES + 1) + bytes(9), "more than piece 1 has"),
         (frame(1, b"nothing"), "cannot be read"),
-        (frame(1, zstandard.compress(bytes(PIECE_BYTES - 1))), "does not have its"),
+        (frame(1, zstandard.compress(bytes(PIECE_BYTES - 1))), "are not the 1048576 that"),
         (frame(1, zstandard.compress(bytes(2**26))), "too much memory"),
         (frame(1, zstandard.compress(bytes(PIECE_BYTES))), "have the digest"),
-        (frames(data, [3])[:-1], "ends within a piece"),
+        (frames(data, [3])[:-1], "ends within a frame"),
     ):
         with pytest.raises(Refused, match=text):
             run(store.piece_uploads.receive("ann", digest_of(data), in_chunks(body)))

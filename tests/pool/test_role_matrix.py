@@ -67,9 +67,12 @@ REQUESTS = {
     "GET /v1/costs": all_of(VIEWER, "read"),
     "POST /v1/sessions/{session}/phase": Needs(USER, OPERATOR, "cells"),
     "DELETE /v1/sessions/{session}": Needs(USER, OPERATOR, "cells"),
+    "PUT /v1/blobs": all_of(USER, "cells"),
     "PUT /v1/blobs/{digest}": all_of(USER, "cells"),
     "POST /v1/blobs/{digest}/pieces": all_of(USER, "cells"),
     "PUT /v1/blobs/{digest}/pieces": all_of(USER, "cells"),
+    "GET /v1/results": all_of(USER, "cells"),
+    "DELETE /v1/results": all_of(USER, "cells"),
     "GET /v1/results/{name}": all_of(USER, "cells"),  # those of others are not found
     "DELETE /v1/results/{name}": all_of(USER, "cells"),
     "GET /v1/link": all_of(USER, "cells"),

@@ -57,6 +57,8 @@ def explain(
             return f"Preempted after {_ops(job)}{why}. {queued}"
         case JobState.RUNNING if job.cancelling:
             return f"Stopping on {listed(job.holds)} after {_ops(job)}: {job.message}."
+        case JobState.RUNNING if job.interleaved and not job.ops_done:
+            return _explain_interleaved(job)
         case JobState.RUNNING if job.preempting:
             return f"Being preempted on {listed(job.holds)} after {_ops(job)}: {job.message}."
         case JobState.RUNNING:
@@ -72,6 +74,14 @@ def explain(
             return f"Failed: {job.message}"
         case JobState.CANCELLED:
             return f"Cancelled: {job.message}."
+
+
+def _explain_interleaved(job: Job) -> str:
+    """Of one that may not have begun: its worker computes an op of the longer job."""
+    where = listed(job.holds)
+    if job.preempting:
+        return f"Being preempted on {where}, once the op under way there has ended: {job.message}."
+    return f"Runs between two ops of a longer job on {where}, once the op under way there has ended."
 
 
 def ordinal(number: int) -> str:

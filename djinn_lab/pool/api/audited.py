@@ -14,7 +14,7 @@ from djinn_lab.pool.bookkeeping.audit_log import DETAIL_CHARS_MAX, AuditLog
 READING = frozenset(("GET", "HEAD", "OPTIONS"))
 REFUSING = frozenset((401, 403, 413, 429))
 """Statuses by which a request is refused that only reads; others say that there is no such thing."""
-NO_CHANGES = ("/v1/blobs/", "/v1/results/", "/v1/link")
+NO_CHANGES = ("/v1/blobs", "/v1/results", "/v1/link")
 HINT = "/phase"
 WITHOUT_BODY = "/v1/notebooks"
 """Whose bodies are whole notebooks, which the database keeps anyway."""

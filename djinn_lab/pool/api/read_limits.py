@@ -15,7 +15,7 @@ from djinn_lab.units import format_seconds
 
 WAIT_S_MAX = 10.0
 """A read that would have to wait for longer is answered with 429."""
-UNPACED = ("/v1/alive", "/v1/blobs/", "/v1/results/", "/v1/link")
+UNPACED = ("/v1/alive", "/v1/blobs", "/v1/results", "/v1/link")
 """Cheap, or parts of a cell."""
 READ_SHARE = 0.2
 """Of the time, that the answers to one user's reads may take."""

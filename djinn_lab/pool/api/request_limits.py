@@ -16,7 +16,7 @@ from djinn_lab.units import format_bytes
 BODY_BYTES_MAX = 2**20
 HEADERS_S = 10.0
 BODY_PAUSE_S = 30.0
-COUNTED_BY_THEMSELVES = ("/v1/blobs/", "/v1/link", "/v1/notebooks")
+COUNTED_BY_THEMSELVES = ("/v1/blobs", "/v1/link", "/v1/notebooks")
 TOO_LARGE = f"The body of this request has more than {format_bytes(BODY_BYTES_MAX)}. Send less at once."
 
 

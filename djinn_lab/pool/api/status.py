@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Container, Mapping
+
 import msgspec
 
 from djinn_lab.jobs import JobState
@@ -11,7 +13,7 @@ from djinn_lab.pool.devices.fleet import DeviceStatus
 from djinn_lab.pool.execution.driver import Driver
 from djinn_lab.pool.sessions.detached import DetachedRules, ends_at
 from djinn_lab.pool.sessions.registry import ClientSession
-from djinn_lab.protocol.messages import FETCH_CELL, PROTOCOL_VERSION
+from djinn_lab.protocol.messages import FETCH_CELL, POOL_VERSIONS, PROTOCOL_VERSION
 from djinn_lab.protocol.rest.sessions import MemorySession, MemoryView, SessionView
 from djinn_lab.protocol.rest.status import BlobUsage, DeviceView, HostView, PlanCacheUsage, PoolStatus
 from djinn_lab.protocol.version import VERSION
@@ -29,6 +31,7 @@ def pool_status(
         pool=driver.core.pool,
         version=VERSION,
         protocol_version=PROTOCOL_VERSION,
+        protocol_versions=POOL_VERSIONS,
         started_at=started_at,
         uptime_s=now_s - started_at,
         now=now_s,
@@ -123,7 +126,7 @@ def session_view(driver: Driver, session: ClientSession, rules: DetachedRules) -
         user=session.user,
         name=session.name,
         device=driver.core.queue.device_of(session.session),
-        state=account.connection.value if account else "detached",
+        state="away" if session.awaited else account.connection.value if account else "detached",
         phase=account.phase.value if account else "IO_WAIT",
         used_bytes=driver.core.accounts.session_bytes(session.session),
         jobs=session.jobs,
@@ -145,15 +148,22 @@ def memory_view(driver: Driver) -> MemoryView:
     """Show session memory as the accounts have it now."""
     snapshot = driver.core.accounts.snapshot()
     known = {session.session: (session.name, session.jobs) for session in driver.registry}
-    return name_sessions(snapshot, known, driver.core.clock.now_s())
+    away = {session.session for session in driver.registry if session.awaited}
+    return name_sessions(snapshot, known, driver.core.clock.now_s(), away)
 
 
-def name_sessions(snapshot: MemorySnapshot, known: dict[str, tuple[str, int]], now_s: float) -> MemoryView:
-    """``known``: name and number of cells by session."""
+def name_sessions(
+    snapshot: MemorySnapshot,
+    known: Mapping[str, tuple[str, int]],
+    now_s: float,
+    away: Container[str] = (),
+) -> MemoryView:
+    """``known``: name and number of cells by session. ``away``: those whose client may come back."""
     sessions = []
     for account in snapshot.sessions:
         name, jobs = known.get(account.session, ("", 0))
-        sessions.append(MemorySession(**msgspec.structs.asdict(account), name=name, jobs=jobs))
+        is_away = account.session in away
+        sessions.append(MemorySession(**msgspec.structs.asdict(account), name=name, jobs=jobs, away=is_away))
     return MemoryView(
         now=now_s,
         policy=snapshot.policy,

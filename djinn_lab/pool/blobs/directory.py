@@ -26,6 +26,7 @@ STORE = "store"
 RESULTS = "results"
 PARKED = "parked"
 USERS = "users"
+UPLOADS = "uploads"
 DATABASE_FILE = "database.json"
 FOUND_DEAD_FILE = "found-dead"
 LED_FILE = "led"
@@ -59,7 +60,7 @@ class Belonging(msgspec.Struct, frozen=True):
 
 def open_blob_directory(pool: str, fallback: Path, belonging: Belonging) -> Path:
     """Make this pool's directory in shared memory (or below ``fallback``). Raises CannotStartNow."""
-    return own_directory(shared_memory(fallback), pool, belonging, (STORE, RESULTS, PARKED, USERS))
+    return own_directory(shared_memory(fallback), pool, belonging, (STORE, RESULTS, PARKED, USERS, UPLOADS))
 
 
 def shared_memory(fallback: Path) -> Path:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 from djinn_lab.errors import Refused
 from djinn_lab.srg.blob_names import is_digest, is_drawn
@@ -28,3 +29,12 @@ def checked_result_name(name: str) -> str:
     if not _NAME.fullmatch(name):
         raise Refused(f"{name[:80]!r} is not the name of a result.")
     return name
+
+
+def user_directory(user: str) -> str:
+    """Return the name of a user's directory: a user's name may have a slash."""
+    return user.encode().hex()
+
+
+def user_of(directory: Path) -> str:
+    return bytes.fromhex(directory.name).decode()

@@ -1,20 +1,21 @@
-"""Uploads by pieces: what has arrived of one stays when its connection breaks, and pieces that the user has
-uploaded before, as parts of other tensors, are copied here instead of sent again."""
+"""Uploads by pieces: what has arrived of one stays when its connection breaks, or the pool is killed. Pieces
+that the user has uploaded before, as parts of other tensors, are copied here instead of sent again."""
 
 from __future__ import annotations
 
 import asyncio
 import os
-import uuid
+import time
 from collections.abc import AsyncIterator, Iterable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-import zstandard
 from blake3 import blake3
 
 from djinn_lab.errors import Refused
-from djinn_lab.pool.blobs.names import checked_digest
+from djinn_lab.pool.blobs.frames import decompressed, frames
+from djinn_lab.pool.blobs.names import checked_digest, user_directory, user_of
 from djinn_lab.protocol.messages import AWAY_S
 from djinn_lab.protocol.rest.transfers import (
     HEADER,
@@ -59,11 +60,20 @@ class _Upload:
         announced. Blocks."""
         nbytes = piece_bytes(number, self.nbytes)
         if len(data) < nbytes:
-            data = _decompressed(data, nbytes)
+            data = decompressed(data, nbytes)
         if blake3(data).digest() != self.pieces[number]:
             raise Refused(f"Piece {number} does not have the digest that was announced.")
         with self.path.open("r+b", buffering=0) as file:
             _write_all(file.fileno(), data, number * PIECE_BYTES)
+
+    def find(self) -> set[int]:
+        """Return the numbers of the pieces that the file has. Blocks."""
+        with self.path.open("rb", buffering=0) as file:
+            return {
+                number
+                for number, digest in enumerate(self.pieces)
+                if blake3(os.pread(file.fileno(), PIECE_BYTES, number * PIECE_BYTES)).digest() == digest
+            }
 
     def copy(self, sources: Iterable[tuple[int, PieceSource]]) -> None:
         """Copy pieces from other files. Blocks."""
@@ -75,11 +85,27 @@ class _Upload:
 
 
 class PieceUploads:
-    """Of one :class:`~djinn_lab.pool.blobs.store.BlobStore`. An upload takes all of its space at once."""
+    """Of one :class:`~djinn_lab.pool.blobs.store.BlobStore`. An upload takes all of its space at once.
+    ``directory``: where their files are."""
 
-    def __init__(self, store: BlobStore) -> None:
+    def __init__(self, store: BlobStore, directory: Path) -> None:
         self._store = store
+        self._directory = directory
         self._uploads: dict[tuple[str, str], _Upload] = {}
+        self._left: dict[tuple[str, str], Path] = {}
+        """Of a dead pool, until their clients announce them again: which pieces they have, their digests
+        tell."""
+
+    def take_over(self, directory: Path) -> None:
+        """Keep what had arrived at a dead pool, where there is space."""
+        for path in directory.glob("*/*"):
+            user, nbytes = user_of(path.parent), path.stat().st_size
+            try:
+                self._store.reserve(user, nbytes)
+            except Refused:
+                continue
+            kept = self._left[user, path.name] = self._path_of(user, path.name)
+            path.rename(kept)
 
     async def begin(self, user: str, digest: str, announced: PiecesAnnounced) -> list[int]:
         """Return the numbers of the pieces to send, none where all are here. Raises Refused for what is no
@@ -91,7 +117,10 @@ class PieceUploads:
         if upload is not None and (upload.nbytes, upload.pieces) != (announced.nbytes, pieces):
             raise Refused("This tensor is being uploaded in other pieces.", "Try again in two hours.")
         if upload is None:
+            left = (user, digest) in self._left
             upload = self._open(user, digest, announced.nbytes, pieces)
+            if left:
+                await self._find_left(upload)
         await self._copy_known(upload)
         if not upload.missing:
             await self._finish(upload)
@@ -107,7 +136,7 @@ class PieceUploads:
             raise NotAnnounced(f"No upload of {digest[:16]}... was announced, or it was given up.")
         upload.writers += 1
         try:
-            async for number, data in _frames(chunks, upload.nbytes):
+            async for (number, _), data in frames(chunks, HEADER, partial(_piece_length, upload.nbytes)):
                 if number in upload.missing:
                     await asyncio.to_thread(upload.write, number, data)
                     upload.missing.discard(number)
@@ -128,20 +157,43 @@ class PieceUploads:
         ]
         for one in idle:
             self._close(one)
-        return sum(one.nbytes for one in idle)
+        left = [] if before_s is not None else [key for key in self._left if user in (None, key[0])]
+        return sum(one.nbytes for one in idle) + sum(map(self._drop_left, left))
 
     def drop_old(self) -> None:
         """Give up the uploads of which nothing has come for as long as a client is waited for."""
         self.drop_idle(before_s=asyncio.get_running_loop().time() - AWAY_S)
+        before_s = time.time() - AWAY_S
+        for key in [key for key, path in self._left.items() if path.stat().st_mtime < before_s]:
+            self._drop_left(key)
+
+    def _path_of(self, user: str, digest: str) -> Path:
+        """Return where the file of an upload is; its directory is there."""
+        path = self._directory / user_directory(user) / digest
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return path
 
     def _open(self, user: str, digest: str, nbytes: int, pieces: tuple[bytes, ...]) -> _Upload:
-        self._store.reserve(user, nbytes)
-        upload = _Upload(user, digest, nbytes, pieces, self._store.results / f"upload-{uuid.uuid4().hex}")
+        path = self._left.get((user, digest))
+        if path is not None and path.stat().st_size != nbytes:
+            self._drop_left((user, digest))
+        if self._left.pop((user, digest), None) is None:
+            self._store.reserve(user, nbytes)
+        upload = _Upload(user, digest, nbytes, pieces, self._path_of(user, digest))
         upload.touched_s = asyncio.get_running_loop().time()
-        with upload.path.open("wb") as file:
+        with upload.path.open("ab") as file:
             file.truncate(nbytes)
         self._uploads[upload.key] = upload
         return upload
+
+    async def _find_left(self, upload: _Upload) -> None:
+        """Find the pieces that had arrived at a dead pool."""
+        upload.writers += 1
+        try:
+            found = await asyncio.to_thread(upload.find)
+        finally:
+            upload.writers -= 1
+        upload.missing -= found
 
     async def _copy_known(self, upload: _Upload) -> None:
         wanted = {upload.pieces[number]: number for number in upload.missing}
@@ -171,6 +223,14 @@ class PieceUploads:
             self._store.give_back(upload.user, upload.nbytes)
             upload.path.unlink(missing_ok=True)
 
+    def _drop_left(self, key: tuple[str, str]) -> int:
+        """Return how many bytes that frees."""
+        path = self._left.pop(key)
+        nbytes = path.stat().st_size
+        self._store.give_back(key[0], nbytes)
+        path.unlink()
+        return nbytes
+
     def _close(self, upload: _Upload) -> None:
         del self._uploads[upload.key]
         self._store.give_back(upload.user, upload.nbytes)
@@ -188,37 +248,14 @@ def _checked(digest: str, announced: PiecesAnnounced) -> tuple[bytes, ...]:
     return tuple(bytes.fromhex(checked_digest(piece)) for piece in announced.pieces)
 
 
-async def _frames(chunks: AsyncIterator[bytes], nbytes: int) -> AsyncIterator[tuple[int, bytes]]:
-    """Cut a body into pieces with their numbers. Raises Refused for a number that the tensor has not, and a
-    frame that is longer than its piece."""
-    buffer = bytearray()
-    async for chunk in chunks:
-        buffer += chunk
-        while len(buffer) >= HEADER.size:
-            number, length = HEADER.unpack_from(buffer)
-            if number >= piece_count(nbytes):
-                raise Refused(f"There is no piece {number} of a tensor of {nbytes} bytes.")
-            if length > piece_bytes(number, nbytes):
-                raise Refused(f"{length} bytes are more than piece {number} has.")
-            end = HEADER.size + length
-            if len(buffer) < end:
-                break
-            yield number, bytes(buffer[HEADER.size : end])
-            del buffer[:end]
-    if buffer:
-        raise Refused("The body ends within a piece.")
-
-
-def _decompressed(data: bytes, nbytes: int) -> bytes:
-    """Decompress a piece of ``nbytes``. Raises Refused for what has another size, or is none."""
-    try:
-        reader = zstandard.ZstdDecompressor(max_window_size=PIECE_BYTES).stream_reader(data)
-        found = bytes(reader.read(nbytes + 1))
-    except zstandard.ZstdError as error:
-        raise Refused(f"A compressed piece cannot be read: {error}.") from None
-    if len(found) != nbytes:
-        raise Refused(f"A compressed piece does not have its {nbytes} bytes.")
-    return found
+def _piece_length(nbytes: int, number: int, length: int) -> int:
+    """Return how many bytes follow the header of a piece. Raises Refused for a number that the tensor has
+    not, and more bytes than its piece has."""
+    if number >= piece_count(nbytes):
+        raise Refused(f"There is no piece {number} of a tensor of {nbytes} bytes.")
+    if length > piece_bytes(number, nbytes):
+        raise Refused(f"{length} bytes are more than piece {number} has.")
+    return length
 
 
 def _write_all(file: int, data: bytes, start: int) -> None:

@@ -1,6 +1,7 @@
 """Tensors on their way: uploaded ones by content, fetched ones by name.
 
 ``<directory>/store/``            what was uploaded; equal bytes once, for all users that uploaded them
+``<directory>/uploads/<user>/``   uploads by pieces of which some are missing, by digest
 ``<directory>/results/``          where workers put fetched values
 ``<directory>/users/<user>/``     a link to each upload of a user, by each of its names: for a next pool
 ``<directory>/parked/``           where workers keep the state of idle sessions
@@ -28,8 +29,14 @@ from typing import BinaryIO
 from blake3 import blake3
 
 from djinn_lab.errors import Refused
-from djinn_lab.pool.blobs.directory import RESULTS, STORE, USERS
-from djinn_lab.pool.blobs.names import checked_digest, checked_name, checked_result_name
+from djinn_lab.pool.blobs.directory import RESULTS, STORE, UPLOADS, USERS
+from djinn_lab.pool.blobs.names import (
+    checked_digest,
+    checked_name,
+    checked_result_name,
+    user_directory,
+    user_of,
+)
 from djinn_lab.pool.blobs.piece_uploads import PieceSource, PieceUploads
 from djinn_lab.pool.user_limits import OverLimit
 from djinn_lab.protocol.rest.transfers import PIECE_BYTES
@@ -84,7 +91,7 @@ class BlobStore:
         self._named: dict[str, Blob] = {}
         self._alike: dict[str, list[Blob]] = {}
         """By sketch."""
-        self.piece_uploads = PieceUploads(self)
+        self.piece_uploads = PieceUploads(self, directory / UPLOADS)
 
     @property
     def count(self) -> int:
@@ -318,10 +325,11 @@ class BlobStore:
         return blake3(name.encode(), key=self._key).hexdigest() if is_digest(name) else name
 
     def take_over(self, directories: Iterable[Path]) -> None:
-        """Move here what dead pools had: uploads, and what is in sessions' own directories: results, and what
-        their clients had written."""
+        """Move here what dead pools had: uploads, what had arrived of others, and what is in sessions' own
+        directories: results, and what their clients had written."""
         for directory in directories:
             self._take_over_uploads(directory)
+            self.piece_uploads.take_over(directory / UPLOADS)
             for path in directory.iterdir():
                 if path.is_dir() and _SESSION.fullmatch(path.name):
                     own = self.open_session(path.name)
@@ -334,7 +342,7 @@ class BlobStore:
         for link in (directory / USERS).glob("*/*"):
             number = link.stat().st_ino
             names[number].add(link.name)
-            users[number].add(_user_of(link.parent))
+            users[number].add(user_of(link.parent))
         stored = [(path.stat(), path) for path in (directory / STORE).glob("*")]
         for status, path in sorted(stored, key=lambda one: one[0].st_mtime_ns):
             number = status.st_ino
@@ -372,7 +380,7 @@ class BlobStore:
 
     def _link(self, blob: Blob) -> None:
         """Let a next pool find the blob by user and name."""
-        wanted = {self._users / _user_directory(user) / name for user in blob.users for name in blob.names}
+        wanted = {self._users / user_directory(user) / name for user in blob.users for name in blob.names}
         for link in wanted - blob.links:
             link.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             link.hardlink_to(self._store / blob.file)
@@ -460,15 +468,6 @@ class BlobStore:
         dropped = self.results / f"dropped-{uuid.uuid4().hex}"
         path.rename(dropped)
         asyncio.get_running_loop().run_in_executor(None, dropped.unlink)
-
-
-def _user_directory(user: str) -> str:
-    """Return the name of a user's directory: a user's name may have a slash."""
-    return user.encode().hex()
-
-
-def _user_of(directory: Path) -> str:
-    return bytes.fromhex(directory.name).decode()
 
 
 def _digest_of(path: Path) -> str:

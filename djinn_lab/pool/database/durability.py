@@ -22,7 +22,7 @@ from djinn_lab.pool.database.store import Store
 SOON_S = 0.005
 """How long updates that no client waits for may gather; most cells' results come first, and commit them
 too."""
-SAY_NOTHING_OF_JOBS = ("/v1/alive", "/metrics", "/v1/blobs/", "/v1/results/", "/v1/link")
+SAY_NOTHING_OF_JOBS = ("/v1/alive", "/metrics", "/v1/blobs", "/v1/results", "/v1/link")
 
 Committed = asyncio.Future[None]
 

@@ -12,8 +12,8 @@ EMPTY_KEPT_S = 600.0
 
 
 class DetachedRules(msgspec.Struct, frozen=True):
-    """``kept_s``: how long a session waits that holds something, ``empty_kept_s``: one that holds nothing, at
-    most as long as the other."""
+    """``kept_s``: how long a session waits that holds something, or whose client may come back.
+    ``empty_kept_s``: one that holds nothing, at most as long as the other."""
 
     kept_s: float = KEPT_S
     empty_kept_s: float = EMPTY_KEPT_S
@@ -25,7 +25,8 @@ def ends_at(driver: Driver, session: ClientSession, rules: DetachedRules) -> flo
         return None
     core = driver.core
     holds = core.accounts.session_bytes(session.session) or core.queue.has_unfinished(session.session)
-    kept_s = rules.kept_s if holds else min(rules.empty_kept_s, rules.kept_s)
+    waits = session.awaited or holds  # one that may come back finds its session, also an empty one
+    kept_s = rules.kept_s if waits else min(rules.empty_kept_s, rules.kept_s)
     return session.last_seen + kept_s
 
 

@@ -23,6 +23,7 @@ from djinn_lab.pool.scopes import SESSION_SOCKET, lacks
 from djinn_lab.pool.sessions.pacing import SubmissionGate
 from djinn_lab.pool.sessions.registry import ClientLink, ClientSession
 from djinn_lab.pool.user_limits import Connections, OverLimit, RequestRates, UserLimits
+from djinn_lab.protocol.agreement import what_to_update
 from djinn_lab.protocol.version import VERSION
 from djinn_lab.system.host import host_id
 
@@ -38,6 +39,7 @@ WEAK_ADVICE = (
 BROKEN = (1001, 1005, 1006, 1011, 1012, 1013, 1014)
 """Close codes of connections that no client ended: its network, its process, its pings or a proxy did."""
 RESUMING_VERSION = 9
+VERSION_CHARS_MAX = 40
 """Clients of older protocols open no second connection to a session."""
 UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """What decoding raises for bytes that are no message."""
@@ -60,6 +62,7 @@ class Greeting(msgspec.Struct):
 
     type: str
     protocol_version: int
+    client_version: object = None
 
 
 class SessionEndpoint:
@@ -342,6 +345,13 @@ def _discard_answer(_answer: protocol.PhaseAnswered) -> None:
     """Drop the answer to a client of a protocol without answers to signals."""
 
 
+def _version_of(greeting: Greeting) -> str:
+    """Return the client's package version in brackets, with a space before it; nothing for what is none."""
+    version = greeting.client_version
+    is_one = isinstance(version, str) and len(version) <= VERSION_CHARS_MAX and version.isprintable()
+    return f" (djinn-lab {version})" if is_one else ""
+
+
 def _spoken() -> str:
     return " and ".join(map(str, protocol.POOL_VERSIONS))
 
@@ -361,8 +371,9 @@ def _read_hello(data: bytes) -> protocol.Hello:
     if greeting.protocol_version not in protocol.POOL_VERSIONS:
         raise RefusedByPool(
             "version",
-            f"The client speaks protocol {greeting.protocol_version}, the pool (djinn-lab {VERSION}) speaks "
-            f"protocol {_spoken()}. Install the same djinn-lab version on both sides.",
+            f"The client{_version_of(greeting)} speaks protocol {greeting.protocol_version}, the pool "
+            f"(djinn-lab {VERSION}) speaks protocol {_spoken()}. "
+            + what_to_update(protocol.POOL_VERSIONS, VERSION, greeting.protocol_version),
         )
     try:
         hello = protocol.decode_to_pool(data)

@@ -23,8 +23,10 @@ HIT_MAX = 0.1
 
 
 class SessionView(msgspec.Struct, frozen=True):
-    """Show a session. ``state``: ``connected`` or ``detached``. ``jobs``: how many cells it sent.
-    ``ends_at``: when it is closed unless its client comes back, None while that is there."""
+    """Show a session. ``state``: ``connected``, ``away`` (its connection broke: its cells continue, and its
+    client may come back) or ``detached``. ``jobs``: how many cells it sent. ``last_seen``: when its client
+    last sent something, or went away. ``ends_at``: when it is closed unless its client comes back, None while
+    that is there."""
 
     session: str
     user: str = ""
@@ -40,10 +42,12 @@ class SessionView(msgspec.Struct, frozen=True):
 
 
 class MemorySession(SessionAccount, frozen=True):
-    """Show a session's state in memory. ``name``: as its user called it. ``jobs``: how many cells it sent."""
+    """Show a session's state in memory. ``name``: as its user called it. ``jobs``: how many cells it sent.
+    ``away``: its connection broke, and its client may come back."""
 
     name: str = ""
     jobs: int = 0
+    away: bool = False
 
     @property
     def short_id(self) -> str:
@@ -56,6 +60,11 @@ class MemorySession(SessionAccount, frozen=True):
         if len(name) > LABEL_CHARS_MAX:
             name = f"{name[: LABEL_CHARS_MAX - 1]}…"
         return f"{name} · {self.session[:4]}"
+
+    @property
+    def client(self) -> str:
+        """Return where its client is: ``connected``, ``away`` or ``detached``."""
+        return "away" if self.away else str(self.connection)
 
     @property
     def state(self) -> str:

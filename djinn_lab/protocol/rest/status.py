@@ -87,16 +87,17 @@ class PlanCacheUsage(msgspec.Struct, frozen=True):
 
 
 class PoolStatus(msgspec.Struct, frozen=True):
-    """Show the pool. ``jobs``: how many cells, by state, of the newest since its start.
-    ``forecast_error``: of what cells take, as predicted from their graphs. ``event_loop_lag_s``: the worst
-    delay of the last ten seconds. ``hosts``: none where the pool's own machine has all devices.
-    ``warnings``: sentences for operators.
+    """Show the pool. ``protocol_version``: the newest that it speaks, of ``protocol_versions``. ``jobs``: how
+    many cells, by state, of the newest since its start. ``forecast_error``: of what cells take, as predicted
+    from their graphs. ``event_loop_lag_s``: the worst delay of the last ten seconds. ``hosts``: none where
+    the pool's own machine has all devices. ``warnings``: sentences for operators.
     ``cluster_dashboard``: URL of the page that the hosts' cluster has of itself, empty for none.
     ``node_requests``: on nodes that are asked for or given back, empty for none."""
 
     pool: str
     version: str = ""
     protocol_version: int = 0
+    protocol_versions: tuple[int, ...] = ()
     started_at: float = 0.0
     uptime_s: float = 0.0
     now: float = 0.0

@@ -63,6 +63,9 @@ class SystemModule(ModuleType):
             raise AttributeError(f"module {self.__name__!r} has no attribute {name!r} on this system")
         return getattr(self.real_module, name)
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self.real_module, name, value)
+
 
 def simulate(system: str) -> None:
     modules = {name: _simulated(system, name, absent) for name, absent in ABSENT_NAMES[system].items()}
