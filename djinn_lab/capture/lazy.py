@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard, TypeVar
 
 import torch
 
+from djinn_lab.errors import ValueLost
+from djinn_lab.srg.lost_values import RUN_AGAIN
+
 if TYPE_CHECKING:
     from djinn_lab.capture.recorders import Recorder
+
+Found = TypeVar("Found")
 
 
 class Handle:
@@ -38,9 +43,21 @@ def is_lazy(item: object) -> TypeGuard[torch.Tensor]:
     return any(kind.is_lazy(item) for kind in _kinds)
 
 
+def find_recorder(tensor: torch.Tensor) -> Recorder | None:
+    """Return the recorder of a lazy tensor; None where it is gone with its session."""
+    recorder: Recorder | None = _kind_of(tensor).recorder_of(tensor)
+    return recorder
+
+
 def recorder_of(tensor: torch.Tensor) -> Recorder:
-    """Return the recorder of a lazy tensor."""
-    recorder: Recorder = _kind_of(tensor).recorder_of(tensor)
+    """Return the recorder of a lazy tensor. Raises ValueLost where it is gone with its session."""
+    return present(find_recorder(tensor))
+
+
+def present(recorder: Found | None) -> Found:
+    """Return what a tensor's weak reference to its recorder leads to. Raises ValueLost where that is gone."""
+    if recorder is None:
+        raise ValueLost("this tensor's session is over", RUN_AGAIN)
     return recorder
 
 

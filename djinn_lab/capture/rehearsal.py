@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from djinn_lab.capture.lazy import is_lazy, recorder_of
+from djinn_lab.capture.lazy import find_recorder, is_lazy
 from djinn_lab.capture.recorders import Checkpoint, Recorder
 from djinn_lab.capture.sending.backend import Cut, RunResult
 from djinn_lab.capture.sending.segment import paused
@@ -106,18 +106,20 @@ class _Writes(UnwrappedDispatchMode):
 
 
 class _TorchObjects:
-    """Gradients, optimizers and learning-rate schedulers of the whole process, as they were."""
+    """Gradients, optimizers and learning-rate schedulers of the whole process, as they were. Its tensors may
+    be those of sessions that are gone, or go meanwhile."""
 
     def __init__(self) -> None:
-        self._tensors: list[tuple[torch.Tensor, Any, torch.Tensor | None]] = []
+        self._tensors: list[tuple[torch.Tensor, Recorder | None, Any, torch.Tensor | None]] = []
         self._restore: list[Callable[[], None]] = []
         with paused():
             for item in gc.get_objects():
                 kind = type(item)
                 if issubclass(kind, torch.Tensor):
-                    value = recorder_of(item).value_of_lazy(item) if is_lazy(item) else None
+                    owner = find_recorder(item) if is_lazy(item) else None
+                    value = None if owner is None else owner.value_of_lazy(item)
                     if value is not None or (item.requires_grad and item.is_leaf):
-                        self._tensors.append((item, value, item.grad if item.is_leaf else None))
+                        self._tensors.append((item, owner, value, item.grad if item.is_leaf else None))
                 elif issubclass(kind, torch.optim.Optimizer):
                     self._remember_optimizer(item)
                 elif issubclass(kind, torch.optim.lr_scheduler.LRScheduler):
@@ -141,9 +143,9 @@ class _TorchObjects:
         for restore in self._restore:
             restore()
         with paused():
-            for tensor, value, gradient in self._tensors:
-                if value is not None:
-                    recorder_of(tensor).restore_value(tensor, value)
+            for tensor, owner, value, gradient in self._tensors:
+                if owner is not None and value is not None:
+                    owner.restore_value(tensor, value)
                 if tensor.is_leaf and tensor.grad is not gradient:
                     tensor.grad = gradient
 

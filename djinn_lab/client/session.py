@@ -244,10 +244,11 @@ class Session:
         return copy.deepcopy(module, {id(lazy): _plain(lazy) for lazy in lazies})
 
     @whole
-    def pull(self, module: torch.nn.Module) -> None:
-        """Make a module's parameters and buffers plain again, in place (optimizers keep working)."""
+    def pull(self, tree: object) -> None:
+        """Make a module's parameters and buffers, or the tensors in nested containers, plain again, in place
+        (optimizers keep working)."""
         with self.recorder.paused_recording():
-            lazies = [t for t in (*module.parameters(), *module.buffers()) if is_lazy(t)]
+            lazies = [tensor for tensor in tensors_in(tree) if is_lazy(tensor)]
             gradients = [t.grad for t in lazies if is_lazy(t.grad)]
             self._bring([*lazies, *gradients])
             for lazy in lazies:

@@ -46,6 +46,17 @@ def test_pushed_containers_have_lazy_tensors_where_memory_is_not_shared(session:
     assert float(total) == 4 + 3
 
 
+def test_pulled_containers_have_plain_tensors(session: Session) -> None:
+    batch = {"x": torch.ones(4), "parts": [torch.arange(3.0)], "text": "kept"}
+    session.push(batch)
+    with session.capture():
+        batch["x"] += 1  # type: ignore[operator]
+    session.pull(batch)
+    assert not is_lazy(batch["x"])  # type: ignore[arg-type]
+    assert not is_lazy(batch["parts"][0])  # type: ignore[arg-type]
+    assert (batch["x"].tolist(), batch["parts"][0].tolist()) == ([2.0] * 4, [0.0, 1.0, 2.0])  # type: ignore[union-attr]
+
+
 def test_push_of_nothing_and_again_sends_nothing(session: Session) -> None:
     x = torch.ones(512, 512)
     first, again, nothing = session.push([x]), session.push([x]), session.push([])

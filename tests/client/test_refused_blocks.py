@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator
+from operator import methodcaller
 from typing import NamedTuple
 
 import pytest
@@ -10,6 +12,7 @@ import torch
 from device_kind import only_cpus
 from real_pool import PoolUnderTest
 
+import djinn_lab
 from djinn_lab.client.dry_run import DryRun
 from djinn_lab.client.session import Session
 from djinn_lab.errors import DeviceMemoryError, Refused, RemoteError, ValueLost
@@ -199,6 +202,39 @@ def test_dry_run_leaves_tensors_that_it_gave_other_memory(
             tensors.change(recorder)
         assert cell.report.ops_recorded > 10
         assert tensors.now() == before
+
+
+@pytest.mark.parametrize("recorder", ["native", "python"])
+def test_dry_run_passes_over_what_a_session_left_that_is_gone(
+    pool: PoolUnderTest, monkeypatch: pytest.MonkeyPatch, recorder: str
+) -> None:
+    monkeypatch.setenv("DJINN_LAB_RECORDER", recorder)
+    with pool.session() as other, other.capture():
+        left = torch.ones(3) * 2
+    del other
+    gc.collect()
+    with pool.session() as session, DryRun(session, session.capture()) as cell:
+        made = torch.ones(2) * 2
+    assert (cell.report.ops_recorded, left.shape, made.shape) == (2, (3,), (2,))
+
+
+@pytest.mark.parametrize("recorder", ["native", "python"])
+@pytest.mark.parametrize(
+    "look", [repr, methodcaller("cpu"), methodcaller("tolist"), methodcaller("sum"), djinn_lab.fetch]
+)
+def test_a_value_of_a_session_that_is_gone_is_lost(
+    pool: PoolUnderTest,
+    monkeypatch: pytest.MonkeyPatch,
+    recorder: str,
+    look: Callable[[torch.Tensor], object],
+) -> None:
+    monkeypatch.setenv("DJINN_LAB_RECORDER", recorder)
+    with pool.session() as session, session.capture():
+        left = torch.ones(3) * 2
+    del session
+    gc.collect()
+    with pytest.raises(ValueLost, match="session"):
+        look(left)
 
 
 @only_cpus("an op that fails leaves the device as it is")

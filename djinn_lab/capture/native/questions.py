@@ -11,12 +11,11 @@ from torch._ops import OpOverload
 
 from djinn_lab.capture.host.interrupts import whole
 from djinn_lab.capture.host.ops import MADE_HERE, MOVES_DATA, SEES_ALL_MEMORY
-from djinn_lab.capture.lazy import LazyKind, register
+from djinn_lab.capture.lazy import LazyKind, present, register
 from djinn_lab.capture.native.extension import native
 from djinn_lab.capture.native.tensor_methods import install
 from djinn_lab.capture.sending.segment import pauses
 from djinn_lab.capture.shapes.signature import signature_of
-from djinn_lab.errors import UserError
 from djinn_lab.system.processes import after_fork
 
 if TYPE_CHECKING:
@@ -50,9 +49,7 @@ def _asked(method: Callable[..., object]) -> Callable[..., object]:
     @wraps(method)
     def ask(reference: Callable[[], NativeRecorder | None], *args: object) -> object:
         __tracebackhide__ = True
-        recorder = reference()
-        if recorder is None:
-            raise UserError("this tensor's session is over.", "Run again the cell that made it.")
+        recorder = present(reference())
         try:
             return method(recorder, *args)
         except BaseException as error:  # noqa: BLE001 - re-raised as it is

@@ -29,6 +29,7 @@ from djinn_lab.capture.host.ops import (
 )
 from djinn_lab.capture.host.placement import Placement
 from djinn_lab.capture.host.turns import one_thread
+from djinn_lab.capture.lazy import present
 from djinn_lab.capture.native import on_host
 from djinn_lab.capture.native.cell import CellSurroundings
 from djinn_lab.capture.native.extension import NativeCore, NativeStorage, NativeValue, native
@@ -216,7 +217,7 @@ class NativeRecorder:
             else:
                 self.plain.read(tensor)
         if native.is_lazy(tensor):
-            if native.owner_of(tensor)() is not self:
+            if present(native.owner_of(tensor)()) is not self:
                 raise CaptureError(
                     "this tensor belongs to another pool session.",
                     "Use that session (a cell opens it again) or bring the tensor home: pull(model), .cpu().",

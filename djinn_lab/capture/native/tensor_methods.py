@@ -16,6 +16,7 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from djinn_lab.capture.host.interrupts import whole
+from djinn_lab.capture.lazy import present
 from djinn_lab.capture.native.extension import native
 from djinn_lab.capture.native.memory import all_of
 from djinn_lab.capture.sending.segment import paused
@@ -36,8 +37,8 @@ _COPIED_MEMORIES = object()
 
 
 def _recorder(tensor: torch.Tensor) -> NativeRecorder:
-    recorder: NativeRecorder = native.owner_of(tensor)()
-    return recorder
+    recorder: NativeRecorder | None = native.owner_of(tensor)()
+    return present(recorder)
 
 
 def _plain(tensor: torch.Tensor, cause: str) -> torch.Tensor:
