@@ -76,6 +76,7 @@ DATA = os.urandom(SIZE)
         (frame(DATA, b""), "0 bytes cannot be tensor"),
         (frame(DATA, nbytes=PIECES_FROM_BYTES), "tensors below 4.0 MiB"),
     ],
+    ids=["other", "cut", "too short", "too long", "empty", "too large"],
 )
 def test_what_is_not_as_announced_is_refused_and_not_kept(store: BlobStore, body: bytes, text: str) -> None:
     with pytest.raises(Refused, match=text):
