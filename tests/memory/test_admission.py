@@ -24,6 +24,7 @@ from djinn_lab.memory import (
     WorkerDied,
 )
 from djinn_lab.memory.machine.accounts import MemoryAccounts
+from djinn_lab.memory.machine.admission import STANDS_STILL_S
 
 KIB, MIB, GIB = 2**10, 2**20, 2**30
 
@@ -139,6 +140,30 @@ def test_new_session_beside_growing_ones_waits_until_they_close_or_stay_smaller(
     assert answer.release is MemoryRelease.ADMISSION
     assert "2 sessions are expected to grow to 640.0 MiB of" in answer.reason
     assert answer.reason.endswith("it waits for one to close or to stay smaller")
+
+
+def test_a_new_session_waits_a_minute_for_sessions_that_stand_still_to_grow() -> None:
+    pool = Teachers()
+    pool.teach(5, 20 * MIB, 320 * MIB, "ann")
+    for name in ("one", "two"):
+        pool.open(name, "ann")
+        pool.cell(name, 20 * MIB)
+    deferred(pool, "new", 300 * MIB)
+    pool.feed(ClockTicked(STANDS_STILL_S))
+    assert pool.accounts.snapshot().deferred
+    commands = pool.feed(ClockTicked(STANDS_STILL_S + 2))
+    assert any(isinstance(command, GrantSegment) and command.job == "new" for command in commands)
+
+
+def test_sessions_without_a_client_are_not_expected_to_grow() -> None:
+    pool = Teachers()
+    pool.teach(5, 20 * MIB, 320 * MIB, "ann")
+    for name in ("one", "two"):
+        pool.open(name, "ann")
+        pool.cell(name, 20 * MIB)
+    deferred(pool, "new", 300 * MIB)
+    commands = pool.feed(SessionDetached(1.0, "one"))
+    assert any(isinstance(command, GrantSegment) and command.job == "new" for command in commands)
 
 
 def test_new_session_beside_full_ones_waits_for_a_close() -> None:

@@ -15,6 +15,7 @@ from djinn_lab.memory.machine.records import Device, PlacedSegment, SessionRecor
 from djinn_lab.memory.machine.sentences import running_text
 from djinn_lab.memory.machine.suggestions import Defer
 from djinn_lab.memory.policy import MemoryPolicy
+from djinn_lab.memory.states import Connection
 from djinn_lab.units import SHORT_ID_CHARS, counted, format_bytes, listed
 
 LEARNED_FROM = 5
@@ -27,6 +28,10 @@ SETTLED_FACTOR = 2
 """... and so is one that did not grow for as long as it ran before, and GROWN_CELLS."""
 GREW_BY = 1.05
 """Less is no growth."""
+STANDS_STILL_S = 60.0
+"""A session that ran nothing for so long, and GAPS_AWAITED times as long as its usual gaps, is as large as it
+is until it runs again: a new one does not wait for a notebook that its user left."""
+GAPS_AWAITED = 3
 PASSING_SHARE = 0.02
 """Of what sessions may fill: so much in all may be admitted past the first deferred session, which is delayed
 by no more than that."""
@@ -137,6 +142,17 @@ def is_settled(session: SessionRecord) -> bool:
     return session.cells >= min(SETTLED_CELLS, GROWN_CELLS + SETTLED_FACTOR * session.grew_cells)
 
 
+def stands_still(session: SessionRecord, now_s: float) -> bool:
+    """Return whether the session has no client, or has run nothing for so long that no growth of it is
+    awaited."""
+    if session.connection is Connection.DETACHED:
+        return not session.segments
+    if session.segments or session.idle_since_s is None:
+        return False
+    usual_s = session.gap.median_s if session.gap is not None and session.gap.known else 0.0
+    return now_s - session.idle_since_s > STANDS_STILL_S + GAPS_AWAITED * usual_s
+
+
 def guess_bytes(segment: PlacedSegment, user: str, history: AdmissionHistory) -> int:
     """The size that a new session is predicted to reach."""
     if segment.kept_bytes is None:
@@ -174,12 +190,13 @@ def would_fit(
     kept_bytes: int | None,
     share: float | None,
     history: AdmissionHistory,
+    now_s: float,
 ) -> bool:
     """Return whether a session of another device would fit on this one, with its state and a segment, and
     could be exchanged with others."""
     keeps = max(session.total_bytes, peak_bytes if kept_bytes is None else kept_bytes)
     needed = max(keeps, session.total_bytes + peak_bytes)
-    loads = _Loads.of(device, history)
+    loads = _Loads.of(device, history, now_s)
     limit_bytes = int((share or 1.0) * device.capacity_bytes)
     if needed > device.memory_bytes - device.shared_bytes - loads.staying_bytes(device):
         return False
@@ -201,7 +218,7 @@ class _Loads(NamedTuple):
     committed: list[int]
 
     @classmethod
-    def of(cls, device: Device, history: AdmissionHistory) -> _Loads:
+    def of(cls, device: Device, history: AdmissionHistory, now_s: float) -> _Loads:
         running = {segment.session for segment in device.granted.values()}
         unbound = [one for one in device.inherited.values() if one.device is None]
         sessions = [
@@ -209,7 +226,7 @@ class _Loads(NamedTuple):
             for one in (*device.sessions.values(), *unbound)
             if one.total_bytes or one.rebuild_bytes or one.session in running
         ]
-        expected = [_expected_bytes(session, history) for session in sessions]
+        expected = [_expected_bytes(session, history, now_s) for session in sessions]
         granted = [_granted_bytes(session) if session.session in running else 0 for session in sessions]
         held = [session.total_bytes + session.rebuild_bytes for session in sessions]
         names, committed = [session.session for session in sessions], list(map(max, expected, granted))
@@ -242,12 +259,12 @@ class _Loads(NamedTuple):
         return self.shared_bytes + sum(self.committed)
 
 
-def _expected_bytes(session: SessionRecord, history: AdmissionHistory) -> int:
+def _expected_bytes(session: SessionRecord, history: AdmissionHistory, now_s: float) -> int:
     """Return the bytes that the session holds, or will hold between two cells."""
     nbytes = session.total_bytes + session.rebuild_bytes
     if nbytes == 0:
         return max((one.kept_bytes or 0 for one in session.segments.values() if one.granted), default=0)
-    if is_settled(session):
+    if is_settled(session) or stands_still(session, now_s):
         return nbytes
     first_bytes = session.first_bytes
     grown = history.grown_bytes(session.user, first_bytes) if first_bytes else session.guess_bytes
@@ -281,7 +298,8 @@ class AdmissionGate:
         if self._first is not None and not self._may_pass(segment, self._first):
             return self._defer_behind(segment, self._first)
         if self._counted != len(self._device.granted):  # in a plan nothing else changes the loads
-            self._counted, self._loads = len(self._device.granted), _Loads.of(self._device, self._history)
+            self._counted = len(self._device.granted)
+            self._loads = _Loads.of(self._device, self._history, self._now_s)
         objection = self._objection(segment)
         if objection is None:
             return None

@@ -68,7 +68,7 @@ class OtherDevices:
     ) -> bool:
         tables = self._tables
         share, history = tables.policy.admission_share, tables.admission_history
-        return admission.would_fit(device, session, peak_bytes, kept_bytes, share, history)
+        return admission.would_fit(device, session, peak_bytes, kept_bytes, share, history, tables.now_s)
 
     def _competing_bytes(self, device: Device, rank: int) -> int:
         """Bytes of the sessions that compute or wait on the device with the same or a better rank."""
