@@ -142,7 +142,7 @@ def test_new_session_beside_growing_ones_waits_until_they_close_or_stay_smaller(
     assert answer.reason.endswith("it waits for one to close or to stay smaller")
 
 
-def test_a_new_session_waits_a_minute_for_sessions_that_stand_still_to_grow() -> None:
+def test_a_new_session_waits_half_a_minute_for_sessions_that_stand_still_to_grow() -> None:
     pool = Teachers()
     pool.teach(5, 20 * MIB, 320 * MIB, "ann")
     for name in ("one", "two"):
@@ -153,6 +153,17 @@ def test_a_new_session_waits_a_minute_for_sessions_that_stand_still_to_grow() ->
     assert pool.accounts.snapshot().deferred
     commands = pool.feed(ClockTicked(STANDS_STILL_S + 2))
     assert any(isinstance(command, GrantSegment) and command.job == "new" for command in commands)
+
+
+def test_sessions_that_became_smaller_again_are_not_taken_to_grow_on() -> None:
+    pool = Teachers()
+    for number in range(5):
+        name = f"ann{number}"
+        pool.open(name)
+        for mebibytes in (20, 20, 100, 20):
+            pool.cell(name, mebibytes * MIB)
+    pool.open("new", "bob")
+    assert isinstance(pool.place("new", 300 * MIB, 300 * MIB), GrantSegment)
 
 
 def test_sessions_without_a_client_are_not_expected_to_grow() -> None:

@@ -28,7 +28,7 @@ SETTLED_FACTOR = 2
 """... and so is one that did not grow for as long as it ran before, and GROWN_CELLS."""
 GREW_BY = 1.05
 """Less is no growth."""
-STANDS_STILL_S = 60.0
+STANDS_STILL_S = 30.0
 """A session that ran nothing for so long, and GAPS_AWAITED times as long as its usual gaps, is as large as it
 is until it runs again: a new one does not wait for a notebook that its user left."""
 GAPS_AWAITED = 3
@@ -114,7 +114,8 @@ class AdmissionHistory:
 
 
 class _Growth(NamedTuple):
-    """``factor``: the largest size over the size after the first cell, or over what counts as small."""
+    """``factor``: the largest size over the size after the first cell, or over what counts as small.
+    ``settled``: it will not grow, or has become smaller since."""
 
     user: str
     size_class: int
@@ -124,7 +125,8 @@ class _Growth(NamedTuple):
     @classmethod
     def of(cls, session: SessionRecord) -> _Growth:
         factor = session.largest_bytes / max(session.first_bytes, SMALL_BYTES)
-        return cls(session.user, _size_class(session.first_bytes), factor, is_settled(session))
+        settled = is_settled(session) or session.largest_bytes > GREW_BY * session.total_bytes
+        return cls(session.user, _size_class(session.first_bytes), factor, settled)
 
 
 def _size_class(first_bytes: int) -> int:
