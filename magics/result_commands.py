@@ -99,7 +99,8 @@ def variable_of_tensors(notebook: Notebook, name: str) -> object:
     """Return the value of a variable that holds tensors. Raises OptionError for another one."""
     variables = notebook.shell.user_ns
     if name not in variables:
-        known = [known for known in variables if not known.startswith("_")]
+        given = notebook.shell.user_ns_hidden  # as IPython's own open
+        known = [known for known in variables if known not in given and not known.startswith("_")]
         raise OptionError(
             f"there is no variable {name!r}{did_you_mean(name, known) or '.'}", "Check the spelling."
         )

@@ -85,6 +85,7 @@ def test_push_leaves_shared_memory_alone_and_says_so(notebook: NotebookKernel) -
         ("%djinn push", "needs the name of a variable"),
         ("%djinn push modle", "there is no variable 'modle' (did you mean 'model'?)"),
         ("%djinn push torch", "'torch' holds no tensor: it is of type module"),
+        ("%djinn pull opne", "there is no variable 'opne'."),
         ("%djinn pull modle", "there is no variable 'modle' (did you mean 'model'?)"),
         ("%djinn sttus", "%djinn has no command 'sttus' (did you mean 'status'?)"),
         ("%djinn zzzzzz", "%djinn has no command 'zzzzzz'."),
