@@ -16,6 +16,14 @@ if TYPE_CHECKING:
 Found = TypeVar("Found")
 
 
+NO_LEAF = (
+    "Only Tensors created explicitly by the user (graph leaves) support the deepcopy protocol at the "
+    "moment.  If you were attempting to deepcopy a module, this may be because of a torch.nn.utils."
+    "weight_norm usage, see https://github.com/pytorch/pytorch/pull/103001"
+)
+"""What torch says of a deep copy of a result that has a graph."""
+
+
 class Handle:
     """A key for one memory in weak dictionaries."""
 

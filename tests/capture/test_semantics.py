@@ -419,3 +419,12 @@ def test_steps_that_make_tensors_on_the_host_are_equal_programs(
             query = F.scaled_dot_product_attention(query, query, query, mask)
             query.sum().item()
     assert len({plan_key(encode_program(program)) for program in backend.programs[2:]}) == 1
+
+
+def test_a_deep_copy_of_a_result_with_a_graph_is_refused_in_torchs_words(recorder: Recorder) -> None:
+    plain = torch.ones(2, requires_grad=True)
+    with pytest.raises(RuntimeError) as in_eager:
+        copy.deepcopy(plain * 2)
+    with cell(recorder), pytest.raises(RuntimeError) as in_cell:
+        copy.deepcopy(torch.ones(2, requires_grad=True) * 2)
+    assert str(in_cell.value) == str(in_eager.value)

@@ -16,7 +16,7 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from djinn_lab.capture.host.interrupts import whole
-from djinn_lab.capture.lazy import present
+from djinn_lab.capture.lazy import NO_LEAF, present
 from djinn_lab.capture.native.extension import native
 from djinn_lab.capture.native.memory import all_of
 from djinn_lab.capture.sending.segment import paused
@@ -105,10 +105,7 @@ def _deepcopy(tensor: torch.Tensor, memo: dict[int, Any]) -> Any:
     if id(tensor) in memo:
         return memo[id(tensor)]
     if not tensor.is_leaf:
-        raise RuntimeError(
-            "Only Tensors created explicitly by the user (graph leaves) support the deepcopy "
-            "protocol at the moment."
-        )
+        raise RuntimeError(NO_LEAF)
     copied = _in_copied_memory(tensor, memo)
     if type(tensor) is not torch.Tensor:
         copied = torch.Tensor._make_subclass(type(tensor), copied, tensor.requires_grad)

@@ -11,7 +11,7 @@ from torch.multiprocessing.reductions import reduce_tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
 from djinn_lab.capture.host.interrupts import whole
-from djinn_lab.capture.lazy import LazyKind, register
+from djinn_lab.capture.lazy import NO_LEAF, LazyKind, register
 from djinn_lab.capture.torch_functions.cuda_answers import FetchToHost
 from djinn_lab.capture.torch_functions.pool_devices import is_pool
 from djinn_lab.capture.values import LazyValue, StorageOwner
@@ -98,10 +98,7 @@ class LazyTensor(torch.Tensor):
         if id(self) in memo:
             return memo[id(self)]  # type: ignore[no-any-return]
         if not self.is_leaf:
-            raise RuntimeError(
-                "Only Tensors created explicitly by the user (graph leaves) support the deepcopy "
-                "protocol at the moment."
-            )
+            raise RuntimeError(NO_LEAF)
         with torch.no_grad():
             copied = self._value.storage.recorder.clone(self).requires_grad_(self.requires_grad)
         if getattr(self, "_is_param", False):
