@@ -47,9 +47,7 @@ def _checked(found: str) -> str:
         parts = urlsplit(found if "://" in found else f"http://{found}")
         port = parts.port
     except ValueError:  # also for a character of a password that ends the host
-        raise OptionError(
-            "What HTTPS_PROXY, HTTP_PROXY or ALL_PROXY names is no address.", PASSWORD_ADVICE
-        ) from None
+        raise OptionError(NO_ADDRESS, PASSWORD_ADVICE) from None
     if parts.path.strip("/") or parts.query or parts.fragment:
         raise OptionError(NO_ADDRESS, PASSWORD_ADVICE)
     if parts.scheme != "http" or not parts.hostname:

@@ -204,15 +204,21 @@ def test_dry_run_leaves_tensors_that_it_gave_other_memory(
         assert tensors.now() == before
 
 
+def left_by_a_session(pool: PoolUnderTest) -> torch.Tensor:
+    """Return a tensor whose session was closed and is gone."""
+    with pool.session() as session, session.capture():
+        left = torch.ones(3) * 2
+    del session
+    gc.collect()
+    return left
+
+
 @pytest.mark.parametrize("recorder", ["native", "python"])
 def test_dry_run_passes_over_what_a_session_left_that_is_gone(
     pool: PoolUnderTest, monkeypatch: pytest.MonkeyPatch, recorder: str
 ) -> None:
     monkeypatch.setenv("DJINN_LAB_RECORDER", recorder)
-    with pool.session() as other, other.capture():
-        left = torch.ones(3) * 2
-    del other
-    gc.collect()
+    left = left_by_a_session(pool)
     with pool.session() as session, DryRun(session, session.capture()) as cell:
         made = torch.ones(2) * 2
     assert (cell.report.ops_recorded, left.shape, made.shape) == (2, (3,), (2,))
@@ -229,10 +235,7 @@ def test_a_value_of_a_session_that_is_gone_is_lost(
     look: Callable[[torch.Tensor], object],
 ) -> None:
     monkeypatch.setenv("DJINN_LAB_RECORDER", recorder)
-    with pool.session() as session, session.capture():
-        left = torch.ones(3) * 2
-    del session
-    gc.collect()
+    left = left_by_a_session(pool)
     with pytest.raises(ValueLost, match="session"):
         look(left)
 

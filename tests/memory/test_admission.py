@@ -130,12 +130,18 @@ def test_new_session_beside_running_cells_waits_for_their_end_not_for_a_close() 
     assert any(isinstance(command, GrantSegment) and command.job == "new" for command in after)
 
 
-def test_new_session_beside_growing_ones_waits_until_they_close_or_stay_smaller() -> None:
+def beside_growing_ones() -> Teachers:
+    """Return a pool with two small sessions, of whose kind all became large."""
     pool = Teachers()
     pool.teach(5, 20 * MIB, 320 * MIB, "ann")
     for name in ("one", "two"):
         pool.open(name, "ann")
         pool.cell(name, 20 * MIB)
+    return pool
+
+
+def test_new_session_beside_growing_ones_waits_until_they_close_or_stay_smaller() -> None:
+    pool = beside_growing_ones()
     answer = deferred(pool, "new", 300 * MIB)
     assert answer.release is MemoryRelease.ADMISSION
     assert "2 sessions are expected to grow to 640.0 MiB of" in answer.reason
@@ -143,11 +149,7 @@ def test_new_session_beside_growing_ones_waits_until_they_close_or_stay_smaller(
 
 
 def test_a_new_session_waits_half_a_minute_for_sessions_that_stand_still_to_grow() -> None:
-    pool = Teachers()
-    pool.teach(5, 20 * MIB, 320 * MIB, "ann")
-    for name in ("one", "two"):
-        pool.open(name, "ann")
-        pool.cell(name, 20 * MIB)
+    pool = beside_growing_ones()
     deferred(pool, "new", 300 * MIB)
     pool.feed(ClockTicked(STANDS_STILL_S))
     assert pool.accounts.snapshot().deferred
@@ -167,11 +169,7 @@ def test_sessions_that_became_smaller_again_are_not_taken_to_grow_on() -> None:
 
 
 def test_sessions_without_a_client_are_not_expected_to_grow() -> None:
-    pool = Teachers()
-    pool.teach(5, 20 * MIB, 320 * MIB, "ann")
-    for name in ("one", "two"):
-        pool.open(name, "ann")
-        pool.cell(name, 20 * MIB)
+    pool = beside_growing_ones()
     deferred(pool, "new", 300 * MIB)
     commands = pool.feed(SessionDetached(1.0, "one"))
     assert any(isinstance(command, GrantSegment) and command.job == "new" for command in commands)

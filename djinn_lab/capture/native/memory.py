@@ -20,6 +20,7 @@ from djinn_lab.capture.sending.backend import INLINE_SOURCE_BYTES_MAX, Backend, 
 from djinn_lab.capture.sending.segment import POOL_LOST, Segment, paused
 from djinn_lab.capture.values import Layout, read_as
 from djinn_lab.errors import CaptureError, ValueLost
+from djinn_lab.srg.lost_values import RUN_AGAIN
 
 _EMPTY = torch.ops.aten.empty.memory_format
 _CPU = torch.device("cpu")
@@ -70,14 +71,14 @@ class HostMemory:
     def ready(self, storage: NativeStorage) -> None:
         """Give the pool a current copy. Raises ValueLost when no copy of the bytes exists."""
         if storage.lost is not None:
-            raise ValueLost(storage.lost, "Run again the cell that made it.")
+            raise ValueLost(storage.lost, RUN_AGAIN)
         if storage.covered != storage.nbytes:
             self._grow(storage)
         self.exposures.refresh(storage)
         if storage.base_id is not None:
             return
         if not storage.host_is_current():
-            raise ValueLost(POOL_LOST, "Run again the cell that made it.")
+            raise ValueLost(POOL_LOST, RUN_AGAIN)
         held = bytes_of_storage(storage.host)[: storage.nbytes]  # others may have let the host's grow
         self.stage(storage, self._base_layout(storage), held)
 

@@ -25,6 +25,7 @@ from djinn_lab.capture.sending.segment import POOL_LOST, Segment, paused
 from djinn_lab.capture.shapes.signature import signature_of
 from djinn_lab.capture.values import Layout, LazyStorage, LazyValue, StorageOwner
 from djinn_lab.errors import ValueLost
+from djinn_lab.srg.lost_values import RUN_AGAIN
 
 _AS_STRIDED = torch.ops.aten.as_strided.default
 _VIEW_DTYPE = torch.ops.aten.view.dtype
@@ -57,7 +58,7 @@ class PoolCopies:
         Raises ValueLost when no copy is left."""
         reason = self._table.lost.get(value.id)
         if reason is not None:
-            raise ValueLost(reason, "Run again the cell that made it.")
+            raise ValueLost(reason, RUN_AGAIN)
         storage = value.storage
         self.exposures.refresh(storage)
         if value.generation == storage.generation:
@@ -76,7 +77,7 @@ class PoolCopies:
     def _send_base(self, value: LazyValue) -> None:
         storage = value.storage
         if not storage.host_is_current():
-            raise ValueLost(POOL_LOST, "Run again the cell that made it.")
+            raise ValueLost(POOL_LOST, RUN_AGAIN)
         assert storage.host is not None
         storage.id = self._table.new_id()
         base = value
