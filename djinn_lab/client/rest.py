@@ -121,6 +121,13 @@ class PoolClient(PoolRequests):
 
         return self._read(MemoryView, "/v1/memory")
 
+    def settled_memory(self, session: str) -> MemoryView:
+        """Read it once what this session has released is counted, unless its device is too busy to say so
+        within seconds."""
+        from djinn_lab.protocol.rest.sessions import MemoryView
+
+        return self._read(MemoryView, "/v1/memory", {"settled": session})
+
     def signal_phase(self, session: str, phase: str, expected_s: float | None = None) -> PhaseAnswered:
         """Signal as :meth:`djinn_lab.client.session.Session.signal_phase`, from any thread or process."""
         from djinn_lab.protocol.messages import PhaseAnswered, SignalPhase

@@ -6,6 +6,7 @@ import atexit
 import copy
 import sys
 import weakref
+from collections.abc import Callable
 from contextlib import suppress
 from threading import Timer
 from time import monotonic, sleep
@@ -35,6 +36,7 @@ from djinn_lab.protocol.devices import device_profile
 from djinn_lab.protocol.messages import TOLERANCE_MAX, PhaseAnswered, SignalPhase, Welcome
 from djinn_lab.scheduler import DeviceProfile, Scheduler
 
+Answer = TypeVar("Answer")
 Tree = TypeVar("Tree")
 Module = TypeVar("Module", bound=torch.nn.Module)
 
@@ -76,7 +78,7 @@ class Session:
         self.recorder: Recorder = make_recorder(self.executor)
         self.recorder.owner = self
         self.recorder.devices = self._devices
-        self.recorder.device_memory = DeviceMemory(self.executor, lambda: self.pool)
+        self.recorder.device_memory = DeviceMemory(self.executor, lambda: self.pool, self._ask)
         self.last_cell: Cell | None = None
         self._measured: list[DeviceProfile] = []
         self._cells = 0
@@ -296,14 +298,24 @@ class Session:
         next signal, or cell, opens a new one."""
         if not (expected_s is None or isinstance(expected_s, int | float)):
             raise UserError(f"expected_s={expected_s!r} is not a duration.", "Give seconds from now.")
+        signal = SignalPhase(phase, expected_s)
+
+        def exchange(connection: PoolConnection) -> PhaseAnswered:
+            connection.send(signal)
+            return connection.receive_phase()
+
+        return self._ask(exchange)
+
+    def _ask(self, exchange: Callable[[PoolConnection], Answer]) -> Answer:
+        """Send something behind all that was sent before, and return the answer; on the next connection,
+        where this one breaks. Raises SessionLost or PoolLost as :meth:`signal_phase`."""
         with locked(self.recorder.lock):
-            signal = SignalPhase(phase, expected_s)
             try:
                 try:
-                    return self._signal(signal)
+                    return exchange(self.executor.connection)
                 except PoolLost as lost:
                     self.executor.resume(lost)
-                    return self._signal(signal)
+                    return exchange(self.executor.connection)
             except Stopped as stopped:
                 raise stopped.error from None
             except PoolLost:
@@ -311,11 +323,6 @@ class Session:
                     self.executor.give_up()
                     self.recorder.segment.lose_pool()
                 raise
-
-    def _signal(self, signal: SignalPhase) -> PhaseAnswered:
-        connection = self.executor.connection
-        connection.send(signal)
-        return connection.receive_phase()
 
     def device_profiles(self, device: str | None) -> list[DeviceProfile]:
         """Return the scheduler's profiles of the pool's devices, or of ``device`` alone."""

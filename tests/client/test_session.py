@@ -131,6 +131,21 @@ def test_cuda_tells_the_memory_of_the_pools_device(pool: PoolUnderTest) -> None:
         assert x.sum() == 0
 
 
+@only_cpus("nothing stops a worker whose device others share")
+def test_what_was_deleted_is_not_counted_however_late_the_worker_reads_of_it(pool: PoolUnderTest) -> None:
+    with pool.session() as session, session.capture():
+        kept = torch.zeros(2**20, device="cuda")
+        gone = kept + 1
+        held = torch.cuda.memory_allocated()
+        (pid,) = [row.pid for row in pool.rest.status().devices if row.device == session.device]
+        os.kill(pid, signal.SIGSTOP)
+        go_on = threading.Timer(0.5, os.kill, (pid, signal.SIGCONT))
+        go_on.start()
+        del gone
+        assert torch.cuda.memory_allocated() == held - 4 * 2**20
+        go_on.join()
+
+
 def test_a_large_result_comes_back_whole(session: Session) -> None:
     with session.capture():
         y = torch.arange(3_000_000).view(3, -1).t() * 2

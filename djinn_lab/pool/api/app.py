@@ -189,7 +189,14 @@ def _add_session_routes(app: FastAPI, context: PoolContext) -> None:
         return answer(driver.accounting.costs.view(plan_cache_usage(driver), details))
 
     @app.get("/v1/memory", responses=documented(MemoryView), summary="Memory tier of every session")
-    async def session_memory(_user: Annotated[User, Depends(reader)]) -> Response:
+    async def session_memory(
+        _user: Annotated[User, Depends(reader)],
+        settled: Annotated[
+            str | None, Query(description="A session: its releases are counted first, within seconds.")
+        ] = None,
+    ) -> Response:
+        if settled is not None:
+            await driver.transfers.settle_releases(settled)
         return answer(memory_view(driver))
 
     @app.post(

@@ -32,6 +32,9 @@ from djinn_lab.units import capitalised
 
 AN_EARLIER_RUN = "an earlier run of the pool"
 """Holds what no present process has."""
+SETTLE_S = 5.0
+"""A worker reads messages between two ops, so a busy one may take so long to drop released values."""
+SETTLE_LOOK_S = 0.002
 
 _NOTHING = worker.WorkerMemory(0, 0, {})
 
@@ -106,6 +109,13 @@ class StateTransfers:
         self._reported: dict[str, worker.WorkerMemory] = {}
         self._releases: defaultdict[tuple[str, str], PendingReleases] = defaultdict(PendingReleases)
         """By device and session."""
+
+    async def settle_releases(self, session: str) -> None:
+        """Wait until workers have dropped what the session released so far, ``SETTLE_S`` at most."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(SETTLE_S):
+                while any(one == session and pending.sent for (_, one), pending in self._releases.items()):
+                    await asyncio.sleep(SETTLE_LOOK_S)
 
     def returned(self, session: str, manifest: bytes, released: Sequence[int]) -> None:
         """Know a session that an earlier run of the pool parked. ``released``: values in the manifest that
