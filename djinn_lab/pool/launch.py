@@ -152,9 +152,10 @@ def start_pool(
             return found
         check_writable()
         check_host_bytes(plans, host_bytes)
-        if plans and plans[0].kind == "cpu":
-            # a server that is started again after a crash has the same sizes, whatever is free then
-            memory_bytes = plans[0].memory_bytes
+        if plans:  # a server that is started again after a crash has the same sizes, whatever is free then
+            host_bytes = plans[0].host_bytes if host_bytes is None else host_bytes
+            if plans[0].kind == "cpu":
+                memory_bytes = plans[0].memory_bytes
         arguments = {
             "--devices": devices,
             "--memory-bytes": memory_bytes,

@@ -66,10 +66,12 @@ def test_host_tiers_fit_shared_memory_beside_uploads(monkeypatch: pytest.MonkeyP
 def test_host_tiers_beyond_shared_memory_are_refused_with_advice(monkeypatch: pytest.MonkeyPatch) -> None:
     with_shared_memory(monkeypatch, 64 * 2**20)
     with pytest.raises(OptionError, match=r"2 x 40\.0 MiB .* shared memory \(/dev/shm\) has left") as refused:
-        plan_devices("cpu:2", 2**20, 1, host_bytes=40 * 2**20)
+        plans.check_host_bytes(plan_devices("cpu:2", 2**20, 1), 40 * 2**20)
     assert "at most 14.4 MiB" in str(refused.value)
     assert "--shm-size" in str(refused.value)
-    assert [plan.host_bytes for plan in plan_devices("cpu:2", 2**20, 1, host_bytes=2**24)] == [2**24] * 2
+    found = plan_devices("cpu:2", 2**20, 1, host_bytes=2**24)
+    plans.check_host_bytes(found, 2**24)
+    assert [plan.host_bytes for plan in found] == [2**24] * 2
 
 
 def test_limit_of_a_card_is_a_share_of_what_is_free_on_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,6 +24,7 @@ from djinn_lab.client.rest import PoolClient
 from djinn_lab.errors import PoolError, PoolNotFound, PoolSilent
 from djinn_lab.jobs import Terms
 from djinn_lab.pool import supervisor
+from djinn_lab.pool.devices import plans
 from djinn_lab.pool.launch import start_pool, stop_pool
 from djinn_lab.protocol.runtime_file import (
     DIRECTORY_VARIABLE,
@@ -31,6 +32,7 @@ from djinn_lab.protocol.runtime_file import (
     read_runtime,
     supervisor_process,
 )
+from djinn_lab.system.host import SHARED_MEMORY
 
 CRASHING = ("/bin/sh", "-c", "echo x >> {0}; kill -SEGV $$")
 
@@ -193,6 +195,24 @@ def test_crashed_pool_is_started_again_as_it_was_or_given_up(
         monkeypatch.delenv("DJINN_DATABASE")
         assert "given up" in CliRunner().invoke(build_app(), ["pool", "stop"]).output
         assert "No pool is running" in str(CliRunner().invoke(build_app(), ["pool", "stop"]).exception)
+
+
+@pytest.mark.processes
+@pytest.mark.skipif(not SHARED_MEMORY.is_dir(), reason="this system has no shared memory as files")
+def test_killed_server_comes_back_with_its_host_memory_whatever_is_free_then(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for free in ("largest_host_bytes", "free_shared_memory"):  # more than the server will find
+        monkeypatch.setattr(plans, free, lambda: 2**50)
+    all_of_it = shutil.disk_usage(SHARED_MEMORY).total
+    with running_pool(tmp_path, "cpu:1", restart=True, host_bytes=all_of_it) as info:
+        os.kill(info.pid, signal.SIGKILL)
+        until_dead(info.pid)
+        with closing(connect()) as session:
+            assert [one.memory_bytes for one in session.welcome.devices] == [info.settings["memory_bytes"]]
+        again = read_runtime()
+        assert again is not None
+        assert again.settings == info.settings
 
 
 @pytest.mark.processes

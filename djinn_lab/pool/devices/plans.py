@@ -68,7 +68,6 @@ def plan_devices(
     this machine has. Raises OptionError."""
     plans = _computing(devices, memory_bytes, threads)
     check_recording(region_compiler, plans)
-    check_host_bytes(plans, host_bytes)
     rate = PoolSettings().link_bytes_per_s if link_bytes_per_s is None else link_bytes_per_s
     return [
         msgspec.structs.replace(
