@@ -78,7 +78,7 @@ def restart_under_way() -> PoolSilent | None:
     if read_crashed() is None:
         return PoolSilent(
             f"The pool on this machine starts (process {supervisor}).",
-            "That takes longer where the machine is busy: try again in a moment.",
+            "That takes longer where the machine is busy. Cells wait for it; try anything else again.",
         )
     return PoolSilent(
         f"The pool's server crashed, and is being started again (by process {supervisor}).",
