@@ -48,7 +48,7 @@ class DeviceMemory:
 
 
 def _be_heard(connection: PoolConnection) -> None:
-    """Wait until the pool has read all that was sent, as what was released: it takes other ways than a
-    request."""
+    """Wait until the pool has read what was sent before, releases among it: a REST request would overtake
+    them. The question is about nothing, and every protocol has its answer."""
     connection.send(QueryBlobs([]))
     connection.receive_missing()
